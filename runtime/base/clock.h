@@ -1,0 +1,35 @@
+#pragma once
+// Time as a dependency, so that tests run under a clock they move. steady_clock() is the real one;
+// ManualClock moves only when told. Both may be read from any thread.
+
+#include <atomic>
+#include <chrono>
+
+namespace refrain {
+
+using TimePoint = std::chrono::steady_clock::time_point;
+using Duration = std::chrono::steady_clock::duration;
+
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  virtual TimePoint now() const = 0;
+};
+
+const Clock& steady_clock();
+
+class ManualClock final : public Clock {
+ public:
+  TimePoint now() const override { return TimePoint(Duration(ticks_.load())); }
+  void advance(Duration by) { ticks_ += by.count(); }
+
+ private:
+  std::atomic<Duration::rep> ticks_{0};
+};
+
+// Seconds between two points, as a double.
+inline double seconds_between(TimePoint from, TimePoint to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+}  // namespace refrain
