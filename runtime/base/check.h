@@ -20,8 +20,8 @@ class FatalError : public std::runtime_error {
 }  // namespace refrain
 
 // REFRAIN_CHECK(condition, "format {}", args...): throws FatalError unless the condition holds.
-#define REFRAIN_CHECK(condition, ...)                                                       \
-  do {                                                                                      \
-    if (!(condition)) [[unlikely]]                                                          \
-      ::refrain::check_failed(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__));  \
+#define REFRAIN_CHECK(condition, ...)                                                      \
+  do {                                                                                     \
+    if (!(condition)) [[unlikely]]                                                         \
+      ::refrain::check_failed(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__)); \
   } while (false)

@@ -63,18 +63,18 @@ inline tl::unexpected<Error> forward_error(Error error) {
 }  // namespace refrain
 
 // Evaluates a Status or Result and returns its error from the calling function if it has one.
-#define REFRAIN_RETURN_IF_ERROR(expression)                               \
-  do {                                                                    \
-    if (auto status_ = (expression); !status_)                            \
-      return ::refrain::forward_error(std::move(status_).error());        \
+#define REFRAIN_RETURN_IF_ERROR(expression)                        \
+  do {                                                             \
+    if (auto status_ = (expression); !status_)                     \
+      return ::refrain::forward_error(std::move(status_).error()); \
   } while (false)
 
 // Evaluates a Result; on success moves its value into `target`, else returns the error.
 #define REFRAIN_ASSIGN_OR_RETURN(target, expression) \
   REFRAIN_ASSIGN_OR_RETURN_(REFRAIN_CONCAT_(result_, __LINE__), target, expression)
-#define REFRAIN_ASSIGN_OR_RETURN_(temporary, target, expression)                  \
-  auto temporary = (expression);                                                  \
-  if (!temporary) return ::refrain::forward_error(std::move(temporary).error());  \
+#define REFRAIN_ASSIGN_OR_RETURN_(temporary, target, expression)                 \
+  auto temporary = (expression);                                                 \
+  if (!temporary) return ::refrain::forward_error(std::move(temporary).error()); \
   target = std::move(*temporary)
 #define REFRAIN_CONCAT_(a, b) REFRAIN_CONCAT2_(a, b)
 #define REFRAIN_CONCAT2_(a, b) a##b

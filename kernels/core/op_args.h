@@ -1,0 +1,180 @@
+#pragma once
+// Arguments of every kernel: plain structs of pointers and numbers, so that a launch is
+// (function, arguments) and can be executed, recorded and replayed. Pointers are device addresses.
+// Matrices are row-major [rows, cols] with a row stride in elements. float32 accumulation always.
+
+#include <cstdint>
+
+#include "kernels/core/dtype.h"
+#include "kernels/core/step_state.h"
+
+namespace refrain::kernels {
+
+struct Matrix {
+  void* data = nullptr;
+  DType dtype = DType::kFloat32;
+  int64_t stride = 0;  // elements from one row to the next
+};
+
+// How a weight [N, K] lies in memory. One copy serves every number of rows M.
+enum class WeightLayout : uint8_t {
+  kRowMajor,  // [N, K]
+  kTiled16,  // bf16: [ceil(N/16)][K/2][16 n][2 k]; float32: [ceil(N/16)][K][16 n]; rows padded with
+             // 0
+};
+
+struct Weight {
+  const void* data = nullptr;
+  DType dtype = DType::kBFloat16;
+  WeightLayout layout = WeightLayout::kRowMajor;
+  int64_t n = 0;  // rows (output features), unpadded
+  int64_t k = 0;  // columns (input features)
+};
+
+// Rows of a launch. `padded` comes from the key and fixes the launch shape; `live` (may be null:
+// all rows are live) is read on the device: rows at or beyond it are inert, a kernel may skip them.
+struct Rows {
+  int32_t padded = 0;
+  const int32_t* live = nullptr;
+};
+
+// Reads the step block, applies block-table and parameter updates, fills BatchInputs, pads it to
+// `tokens` and `reqs`, and records fed tokens in the slots' history.
+struct PrepareInputsArgs {
+  const uint8_t* block = nullptr;  // the step block on the device
+  StepLayout layout;
+  SlotState slots;
+  BatchInputs inputs;
+  int32_t tokens = 0;  // padded T of the key
+  int32_t reqs = 0;    // padded R of the key
+  int32_t block_size = 16;
+  int32_t padded_seq_len = 1;  // fill value the attention op asks for
+};
+
+// out[t, :] = table[ids[t] - vocab_begin, :], or 0 when the id is outside [vocab_begin, vocab_end).
+struct EmbedArgs {
+  const int32_t* ids = nullptr;  // [T]
+  Weight table;                  // [vocab_end - vocab_begin, H]
+  int32_t vocab_begin = 0;
+  int32_t vocab_end = 0;
+  Matrix out;  // [T, H]
+  Rows rows;
+};
+
+// out = in / sqrt(mean(in^2) + eps) * weight, over groups of `cols` columns.
+struct RmsNormArgs {
+  Matrix in;                      // [T, cols]
+  const float* weight = nullptr;  // [cols]
+  Matrix out;                     // [T, cols]
+  int32_t cols = 0;
+  float eps = 1e-5f;
+  Rows rows;
+};
+
+// residual += delta (in place, rounded to its dtype); out = rms_norm(residual) * weight.
+struct AddRmsNormArgs {
+  Matrix residual;                // [T, cols]
+  Matrix delta;                   // [T, cols]
+  const float* weight = nullptr;  // [cols]
+  Matrix out;                     // [T, cols]
+  int32_t cols = 0;
+  float eps = 1e-5f;
+  Rows rows;
+};
+
+// out = a + b.
+struct AddArgs {
+  Matrix a, b, out;  // [T, cols]
+  int32_t cols = 0;
+  Rows rows;
+};
+
+// out = in · weightᵀ (+ bias) (+ residual). A row's result does not depend on the rows beside it
+// (host: bitwise, for every M; CUDA: at one key).
+struct LinearArgs {
+  Matrix in;                    // [M, K]
+  Weight weight;                // [N, K]
+  const float* bias = nullptr;  // [N] or null
+  Matrix residual;              // [M, N]; data null: none
+  Matrix out;                   // [M, N]
+  Rows rows;
+};
+
+// out[:, i] = silu(in[:, i]) * in[:, cols + i]: gate in the left half of `in`, up in the right.
+struct SiluMulArgs {
+  Matrix in;   // [T, 2 * cols]
+  Matrix out;  // [T, cols]
+  int32_t cols = 0;
+  Rows rows;
+};
+
+// Rotary embedding (pairs i, i + rotary_dim/2) of q and k inside qkv, in place for q, optionally
+// after an RMSNorm over each head (Qwen3), and the write of k and v into the paged cache.
+// cache: [block][K, V][kv head][token in block][head_dim].
+struct RopeKvWriteArgs {
+  Matrix qkv;                          // [T, (q_heads + 2 kv_heads) * head_dim]
+  const int32_t* positions = nullptr;  // [T]
+  const int64_t* kv_slots = nullptr;   // [T]
+  const float* cos_sin = nullptr;      // [max_positions, rotary_dim]: cos half, then sin half
+  const float* q_norm = nullptr;       // [head_dim] or null
+  const float* k_norm = nullptr;       // [head_dim] or null
+  float eps = 1e-6f;
+  void* cache = nullptr;
+  DType cache_dtype = DType::kBFloat16;
+  int32_t q_heads = 0;
+  int32_t kv_heads = 0;
+  int32_t head_dim = 0;
+  int32_t rotary_dim = 0;
+  int32_t block_size = 16;
+  Rows rows;
+};
+
+// Causal attention of every token over its own request's paged cache. Handles decode, prefill and
+// mixed batches. Padded tokens (row -1) get zeros.
+struct AttentionArgs {
+  Matrix q;    // [T, q_heads * head_dim], often the left part of qkv
+  Matrix out;  // [T, q_heads * head_dim]
+  const void* cache = nullptr;
+  DType cache_dtype = DType::kBFloat16;
+  BatchInputs inputs;
+  const int32_t* block_table = nullptr;  // [S+1, max_blocks], indexed by inputs.row_slot[row]
+  int32_t max_blocks = 0;
+  int32_t q_heads = 0;
+  int32_t kv_heads = 0;
+  int32_t head_dim = 0;
+  int32_t block_size = 16;
+  int32_t sliding_window = 0;  // 0: full attention
+  float scale = 1.0f;
+  void* workspace = nullptr;  // per-device scratch of the attention op (split results, plan)
+  int64_t workspace_bytes = 0;
+  Rows tokens;
+  Rows reqs;
+};
+
+// out[r, :] = in[index[r], :].
+struct SelectRowsArgs {
+  Matrix in;                       // [T, cols]
+  const int32_t* index = nullptr;  // [R]
+  Matrix out;                      // [R, cols]
+  int32_t cols = 0;
+  Rows rows;
+};
+
+// Penalties, bias, mask, temperature, top-k, top-p, min-p, one random draw per row, and
+// log-probabilities (of the penalised, biased, unscaled logits: before temperature).
+// Logits of rank i lie in shard i: [shards][R][shard_cols] float32; token = i * shard_cols +
+// column.
+struct SampleArgs {
+  const float* logits = nullptr;
+  int32_t shards = 1;
+  int64_t shard_cols = 0;    // padded vocabulary columns a shard
+  int64_t shard_stride = 0;  // elements from one shard to the next
+  int32_t vocab_size = 0;
+  BatchInputs inputs;
+  SlotState slots;  // last_token and output_count are updated
+  SampleOutputs outputs;
+  float* scratch = nullptr;  // [R, vocab_size]
+  Rows rows;
+};
+
+}  // namespace refrain::kernels

@@ -1,0 +1,107 @@
+#pragma once
+// What a step's kernels read and write besides weights and activations. Three groups of memory:
+//  StepBlock   what the coordinator decided: one pinned block, copied to the device once a step;
+//  SlotState   per request, lives on the device from step to step (addresses never change);
+//  BatchInputs per step, written on the device by prepare_inputs from the two above.
+// Sizes: S slots (max_num_seqs) plus one reserved slot S for padded rows, T tokens, R rows.
+
+#include <cstddef>
+#include <cstdint>
+
+namespace refrain::kernels {
+
+inline constexpr int kMaxLogprobs = 20;
+inline constexpr int kMaxLogitBias = 300;
+
+// What the coordinator says of a row (a request taking part in the step).
+enum RowFlags : uint8_t {
+  kRowSamples = 1,  // the last token of this row gives logits and a sampled token
+};
+
+// Sampling parameters of a slot; plain, so that it can be copied as bytes.
+struct SlotParams {
+  float temperature = 1.0f;  // 0: greedy
+  float top_p = 1.0f;
+  float min_p = 0.0f;
+  float repetition_penalty = 1.0f;  // over prompt and output tokens
+  float presence_penalty = 0.0f;    // over output tokens
+  float frequency_penalty = 0.0f;   // over output tokens
+  int32_t top_k = 0;                // 0: off
+  int32_t num_logprobs = -1;        // -1: none; 0: the sampled token's only; n: top n as well
+  int32_t prompt_len = 0;           // tokens at positions below it are prompt
+  int32_t num_logit_bias = 0;       // entries used in SlotState::bias_*
+  int32_t has_allowed_mask = 0;     // 1: only tokens whose bit is set in SlotState::allowed_mask
+  int32_t uses_history = 0;         // 1: any penalty is on, so token history is kept
+  uint64_t seed = 0;                // random state: (seed, position of the sampled token)
+};
+
+struct StepHeader {
+  int32_t num_tokens = 0;  // live tokens
+  int32_t num_reqs = 0;    // live rows
+  int32_t num_block_updates = 0;
+  int32_t num_slot_updates = 0;
+};
+
+// Offsets in bytes into the step block. Fixed when the worker starts.
+struct StepLayout {
+  int32_t max_tokens = 0;
+  int32_t max_reqs = 0;
+  int32_t max_block_updates = 0;
+  size_t header = 0;         // StepHeader
+  size_t token_ids = 0;      // int32 [T]; kTokenOnDevice: the slot's last sampled token
+  size_t row_slot = 0;       // int32 [R]
+  size_t row_query_len = 0;  // int32 [R]
+  size_t row_context = 0;    // int32 [R] tokens already in the KV cache
+  size_t row_flags = 0;      // uint8 [R]
+  size_t update_slot = 0;    // int32 [U] block-table updates: slot, index in its table, block
+  size_t update_index = 0;   // int32 [U]
+  size_t update_block = 0;   // int32 [U]
+  size_t params_slot = 0;    // int32 [R] slots whose parameters are new: reset history, set params
+  size_t params = 0;         // SlotParams [R]
+  size_t total = 0;
+};
+
+StepLayout make_step_layout(int max_tokens, int max_reqs, int max_block_updates);
+
+// Device-resident, one row a slot, S + 1 rows. The history buffers may be null when no request may
+// use penalties.
+struct SlotState {
+  int32_t num_slots = 0;   // S
+  int32_t max_blocks = 0;  // blocks a request can have
+  int32_t vocab_size = 0;
+  int32_t* last_token = nullptr;     // [S+1]
+  int32_t* block_table = nullptr;    // [S+1, max_blocks]
+  SlotParams* params = nullptr;      // [S+1]
+  int32_t* output_count = nullptr;   // [S+1, vocab] times a token was generated
+  uint8_t* in_prompt = nullptr;      // [S+1, vocab] 1: the token is in the prompt
+  int32_t* bias_token = nullptr;     // [S+1, kMaxLogitBias]
+  float* bias_value = nullptr;       // [S+1, kMaxLogitBias]
+  uint32_t* allowed_mask = nullptr;  // [S+1, ceil(vocab / 32)]
+};
+
+// Device-resident, rewritten by prepare_inputs every step. Beyond the live counts: padded tokens
+// have token 0, position 0, kv_slot 0 (the reserved block), row -1; padded rows have slot S, no
+// tokens, seq_len = the fill value, logit_index 0.
+struct BatchInputs {
+  int32_t* live_tokens = nullptr;  // [1]
+  int32_t* live_reqs = nullptr;    // [1]
+  int32_t* token_ids = nullptr;    // [T]
+  int32_t* positions = nullptr;    // [T]
+  int32_t* token_row = nullptr;    // [T]
+  int64_t* kv_slots = nullptr;     // [T] block * block_size + offset
+  int32_t* query_start = nullptr;  // [R+1]
+  int32_t* seq_lens = nullptr;     // [R] context + new tokens
+  int32_t* row_slot = nullptr;     // [R]
+  int32_t* logit_index = nullptr;  // [R] token whose hidden state gives the row's logits
+  uint8_t* row_flags = nullptr;    // [R]
+};
+
+// Written by sample, read by the host after the step. Rows that do not sample hold token -1.
+struct SampleOutputs {
+  int32_t* tokens = nullptr;      // [R]
+  float* logprobs = nullptr;      // [R]
+  int32_t* top_tokens = nullptr;  // [R, kMaxLogprobs]
+  float* top_logprobs = nullptr;  // [R, kMaxLogprobs]
+};
+
+}  // namespace refrain::kernels

@@ -1,0 +1,139 @@
+#pragma once
+// The device seam: memory, streams, events, graphs. Two implementations, host/ and cuda/. One
+// device per worker process; every call is made by the worker's device thread, except
+// Event::query. Failures of the device throw DeviceError: this process is broken and ends.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/core/kernel_table.h"
+#include "runtime/base/check.h"
+#include "runtime/base/result.h"
+
+namespace refrain::worker {
+
+class DeviceError : public FatalError {
+ public:
+  using FatalError::FatalError;
+};
+
+// Thrown by allocate() and end_capture() alone: the caller can go on with less (CG-25).
+class OutOfMemory : public DeviceError {
+ public:
+  OutOfMemory(const std::string& message, size_t missing_bytes)
+      : DeviceError(message), missing(missing_bytes) {}
+  size_t missing;
+};
+
+// What memory is for; the device keeps an exact account by tag, shown at start and in metrics.
+enum class MemoryTag : uint8_t {
+  kWeights,
+  kArena,
+  kGraphs,
+  kCollectives,
+  kKvCache,
+  kInputs,
+  kOther
+};
+inline constexpr int kNumMemoryTags = 7;
+const char* to_string(MemoryTag tag);
+
+// Owned device (or pinned host) memory; freed with the handle. 256-byte aligned.
+class Buffer {
+ public:
+  virtual ~Buffer() = default;
+  virtual void* data() const = 0;
+  virtual size_t bytes() const = 0;
+};
+
+// A recorded sequence of launches with fixed addresses and shapes. Destroyed before the
+// communicators whose operations it holds.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+  virtual int num_nodes() const = 0;
+  virtual size_t bytes() const = 0;     // device memory it keeps
+  virtual uint64_t digest() const = 0;  // of node names and launch shapes, equal on equal ranks
+};
+
+class Event {
+ public:
+  virtual ~Event() = default;
+  virtual bool query() const = 0;  // done? any thread
+  virtual void synchronize() = 0;
+};
+
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  virtual kernels::StreamRef ref() = 0;
+  virtual void copy(void* to, const void* from, size_t bytes) = 0;  // stream-ordered, capturable
+  virtual void synchronize() = 0;                                   // refused while capturing
+  virtual std::unique_ptr<Event> record() = 0;                      // refused while capturing
+  // Between the two, launches are recorded, not run. Allocation, synchronising and launching a
+  // graph are refused with DeviceError, and the capture is dropped.
+  virtual void begin_capture() = 0;
+  virtual std::unique_ptr<Graph> end_capture() = 0;
+  virtual bool capturing() const = 0;
+  virtual void launch(Graph& graph) = 0;
+};
+
+// Collectives of one tensor-parallel group; recordable. One communicator per concurrent stream.
+// On the host they run over shared memory, on CUDA over NCCL and peer memory. Ranks that disagree
+// on the operation, or a rank that does not come, end in a DeviceError that names them.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  // data = sum over ranks of data, summed in rank order in float32: equal bits on every rank.
+  // rows.live is honoured where the device can.
+  virtual void all_reduce(Stream& stream, kernels::Matrix data, int64_t cols,
+                          kernels::Rows rows) = 0;
+  // out[i] = rank i's `in`: [size][rows.padded][cols] from [rows.padded][cols], contiguous.
+  virtual void all_gather(Stream& stream, kernels::Matrix in, void* out, int64_t cols,
+                          kernels::Rows rows) = 0;
+  virtual void broadcast(Stream& stream, void* data, size_t bytes, int root) = 0;
+  virtual void barrier() = 0;  // host-side, outside of capture
+  virtual size_t bytes() const = 0;
+};
+
+struct MemoryAccount {
+  size_t total = 0;  // of the device
+  size_t free = 0;
+  size_t by_tag[kNumMemoryTags] = {};
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual std::string name() const = 0;  // "host (avx512_bf16, 2 threads)", "NVIDIA H200"
+  virtual const kernels::KernelTable& kernels() const = 0;
+  virtual kernels::WeightLayout weight_layout(
+      DType dtype) const = 0;           // of linear and embedding weights
+  virtual int warmup_runs() const = 0;  // before each capture (CG-21): 0 on the host, ≥ 1 on CUDA
+  virtual std::unique_ptr<Buffer> allocate(size_t bytes, MemoryTag tag) = 0;
+  virtual std::unique_ptr<Buffer> allocate_pinned(size_t bytes) = 0;
+  virtual std::unique_ptr<Stream> create_stream() = 0;
+  virtual MemoryAccount memory() const = 0;
+  // Joins the group; `token` names it, equal on all ranks, fresh for each life of the group.
+  // Blocks until every rank has come or `timeout_ms` has passed (error names who is missing).
+  virtual Result<std::unique_ptr<Communicator>> create_communicator(const std::string& token,
+                                                                    int rank, int size,
+                                                                    int timeout_ms) = 0;
+};
+
+// Host device. threads ≥ 1 (this thread included); isa empty: the best of this processor.
+// The memory limit bounds allocate(); 0: the machine's memory.
+struct HostDeviceOptions {
+  int threads = 1;
+  std::string isa;
+  size_t memory_limit = 0;
+};
+Result<std::unique_ptr<Device>> create_host_device(const HostDeviceOptions& options);
+
+}  // namespace refrain::worker
