@@ -1,0 +1,49 @@
+#pragma once
+// Frames: a fixed header {magic, version, type, flags, length, epoch, sequence, CRC32C of header
+// and payload}, checked before anything is decoded, then the cereal payload read through a bounded
+// archive. Pure functions; any thread.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ipc/protocol/messages.h"
+#include "runtime/base/result.h"
+
+namespace refrain::ipc {
+
+inline constexpr uint32_t kFrameMagic = 0x4e525152;  // "RQRN"
+inline constexpr size_t kMaxFrameBytes = size_t{16} << 20;
+
+struct FrameInfo {
+  Epoch epoch = 0;
+  uint64_t sequence = 0;  // counts from 1 per sender and epoch
+};
+
+struct DecodedFrame {
+  FrameInfo info;
+  Message message;
+};
+
+// Appends nothing: `out` is cleared and holds one whole frame afterwards (its capacity is reused).
+void encode_frame(const Message& message, const FrameInfo& info, std::vector<std::byte>& out);
+
+// Never throws, never allocates more than a small multiple of the frame's size.
+Result<DecodedFrame> decode_frame(std::span<const std::byte> frame);
+
+// Accepts frames of one peer in order: rejects stale epochs, duplicates and gaps, and counts them.
+class FrameGate {
+ public:
+  explicit FrameGate(Epoch epoch) : epoch_(epoch) {}
+  // True when the frame is the next one of this epoch.
+  bool accept(const FrameInfo& info);
+  uint64_t rejected() const { return rejected_; }
+
+ private:
+  Epoch epoch_;
+  uint64_t next_ = 1;
+  uint64_t rejected_ = 0;
+};
+
+}  // namespace refrain::ipc

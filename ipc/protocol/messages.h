@@ -1,0 +1,218 @@
+#pragma once
+// Everything that coordinator and workers say to each other: plain structs in one closed variant,
+// struct-of-arrays where a step has many rows. No pointers, no polymorphism, no paths to act on
+// . Sizes are bounded by ipc/protocol/limits.h when decoded.
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "runtime/base/ids.h"
+
+namespace refrain::ipc {
+
+inline constexpr uint16_t kProtocolVersion = 1;
+
+// ---- configuration (coordinator -> worker, inside Welcome)
+
+// Sent whole to every worker; all else a worker needs is on its command line (weights, device).
+struct WorkerConfig {
+  int32_t tensor_parallel_size = 1;
+  int32_t max_num_seqs = 256;
+  int32_t max_num_batched_tokens = 2048;
+  int32_t max_model_len = 2048;
+  int32_t block_size = 16;
+  std::string dtype = "bfloat16";       // activations: bfloat16 | float32
+  std::string kv_cache_dtype = "auto";  // auto: as dtype
+  std::string attention_backend = "auto";
+  int64_t kv_cache_memory_bytes = 0;  // 0: the device decides (gpu_memory_utilization)
+  double gpu_memory_utilization = 0.9;
+  int64_t num_gpu_blocks_override = 0;
+  bool load_dummy = false;  // --load-format dummy
+  uint64_t seed = 0;
+  // CUDA graphs, as configured; every rank resolves them alike (spec CG-1 … CG-14).
+  bool enforce_eager = false;
+  std::string cudagraph_mode = "FULL_AND_PIECEWISE";
+  bool has_capture_sizes = false;
+  std::vector<int32_t> cudagraph_capture_sizes;
+  int32_t max_cudagraph_capture_size = 0;  // 0: not given
+  int32_t num_speculative_tokens = 0;
+  bool has_splitting_ops = false;
+  std::vector<std::string> splitting_ops;
+  bool disable_padding = false;
+  double max_padding_ratio = 0;  // 0: off
+  bool debug_cudagraph = false;
+  int32_t collective_timeout_ms = 30000;
+};
+
+// ---- start-up
+
+// First frame of a worker. The coordinator answers Welcome or Refuse before anything else.
+struct Hello {
+  uint16_t protocol_version = kProtocolVersion;
+  std::string build_id;
+  std::string model_digest;
+  int32_t rank = 0;
+  int32_t tensor_parallel_size = 1;
+  int64_t pid = 0;
+  std::string host;  // host name, to know whether the pid can be watched
+  std::string device;
+};
+
+struct Welcome {
+  WorkerConfig config;
+  std::string group_token;  // names the group's shared memory and communicators in this epoch
+};
+
+struct Refuse {
+  std::string reason;
+};
+
+enum class StartPhase : uint8_t { kConnect, kLoadWeights, kProfile, kCapture, kReady };
+
+// How far a worker's start is; shown as a progress bar or lines.
+struct Progress {
+  StartPhase phase = StartPhase::kLoadWeights;
+  int64_t done = 0;
+  int64_t total = 0;
+  std::string detail;
+};
+
+// Weights are in; how much cache would fit. The coordinator takes the least over ranks.
+struct Loaded {
+  int64_t num_kv_blocks = 0;
+  int64_t kv_block_bytes = 0;
+  int64_t weight_bytes = 0;
+  double seconds = 0;
+};
+
+struct InitCache {
+  int64_t num_kv_blocks = 0;  // including the reserved block 0
+};
+
+struct ManifestEntry {
+  std::string mode;  // FULL or PIECEWISE
+  int32_t num_tokens = 0;
+  int32_t num_reqs = 0;
+  bool uniform = false;
+  int32_t pieces = 0;
+  int32_t nodes = 0;
+  int64_t bytes = 0;
+  double capture_ms = 0;
+  uint64_t digest = 0;
+};
+
+// Captured and ready (CG-22). Coordinator compares manifests between ranks before serving.
+struct Ready {
+  std::string cudagraph_mode;  // in force, after downgrades
+  int32_t uniform_query_len = 1;
+  std::vector<int32_t> capture_sizes;
+  std::vector<ManifestEntry> manifest;
+  int64_t arena_bytes = 0;
+  std::vector<std::string> warnings;
+  std::vector<std::string> memory_tags;  // exact account of device memory
+  std::vector<int64_t> memory_bytes;
+};
+
+// ---- steps
+
+enum class ForwardMode : uint8_t {
+  kIdle,
+  kExtend,
+  kDecode,
+  kMixed,
+  kTargetVerify,
+  kDraftExtend,
+  kDraftExtendV2,
+  kPrebuilt,
+  kSplitPrefill,
+  kDllmExtend,
+};
+
+enum RowFlag : uint8_t {
+  kSamples = 1,  // this step ends with a sampled token for the row
+};
+
+enum class RuntimeMode : uint8_t { kNone, kPiecewise, kFull };
+
+// Sampling parameters of a request that enters a slot; goes once.
+struct SlotSetup {
+  SlotId slot = 0;
+  float temperature = 1.0f;
+  float top_p = 1.0f;
+  float min_p = 0.0f;
+  float repetition_penalty = 1.0f;
+  float presence_penalty = 0.0f;
+  float frequency_penalty = 0.0f;
+  int32_t top_k = 0;
+  int32_t num_logprobs = -1;
+  int32_t prompt_len = 0;  // of the request as it first came; tokens beyond it are output
+  uint64_t seed = 0;
+  std::vector<TokenId> bias_tokens;
+  std::vector<float> bias_values;
+  bool has_allowed_tokens = false;
+  std::vector<TokenId> allowed_tokens;
+};
+
+// One step for every rank. Rows: decodes first, then prefill chunks.
+struct Step {
+  StepId step = 0;
+  ForwardMode mode = ForwardMode::kIdle;
+  bool cascade = false;
+  uint8_t allowed_modes = 7;            // bit i: RuntimeMode i may be used
+  std::vector<SlotId> row_slot;         // [R]
+  std::vector<int32_t> row_num_tokens;  // [R] scheduled now
+  std::vector<int32_t> row_computed;    // [R] already in the KV cache
+  std::vector<uint8_t> row_flags;       // [R] RowFlag
+  std::vector<TokenId> token_ids;       // [T] or kTokenOnDevice
+  std::vector<SlotId> block_slot;       // [U] new entries of block tables
+  std::vector<int32_t> block_index;     // [U]
+  std::vector<BlockId> block_id;        // [U]
+  std::vector<SlotSetup> setups;
+};
+
+// Every rank answers every step; rank 0 adds the tokens.
+struct StepResult {
+  StepId step = 0;
+  int32_t rank = 0;
+  RuntimeMode mode = RuntimeMode::kNone;
+  int32_t key_tokens = 0;
+  int32_t key_reqs = 0;
+  bool key_uniform = false;
+  int32_t num_tokens = 0;  // unpadded
+  float device_ms = 0;
+  std::vector<TokenId> tokens;       // [R], -1 where the row did not sample (rank 0 only)
+  std::vector<float> logprobs;       // [R] when any row asked for them, else empty
+  std::vector<int32_t> top_offsets;  // [R+1] into the next two
+  std::vector<TokenId> top_tokens;
+  std::vector<float> top_logprobs;
+};
+
+// ---- life
+
+// From the engine loop and from the worker's device loop, not from the I/O thread.
+struct Heartbeat {
+  StepId last_step = 0;
+  uint64_t counter = 0;
+};
+
+struct Shutdown {
+  std::string reason;
+};
+
+// A worker's last words: what broke, at which step and op.
+struct Failed {
+  StepId step = 0;
+  std::string message;
+  bool configuration = false;  // true: the input is at fault (exit 64), a restart will not help
+};
+
+using Message = std::variant<Hello, Welcome, Refuse, Progress, Loaded, InitCache, Ready, Step,
+                             StepResult, Heartbeat, Shutdown, Failed>;
+
+const char* to_string(ForwardMode mode);
+const char* to_string(RuntimeMode mode);
+
+}  // namespace refrain::ipc

@@ -1,0 +1,55 @@
+#pragma once
+// Boost.Asio behind a narrow door, so that its headers stay in runtime/actor, ipc and the server.
+// One IoContext per process part; run() is called by the threads that shall serve it.
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "runtime/actor/executor.h"
+
+namespace boost::asio {
+class io_context;
+}
+
+namespace refrain {
+
+class IoContext {
+ public:
+  IoContext();
+  ~IoContext();
+  IoContext(const IoContext&) = delete;
+  IoContext& operator=(const IoContext&) = delete;
+
+  // A new strand: closures posted to it run one at a time on some thread inside run().
+  std::shared_ptr<Executor> make_strand();
+  void run();   // until stop(); exceptions of tasks propagate
+  void stop();  // any thread
+  // Calls `handler(signal)` on the strand for each of the signals, until the context stops.
+  void on_signals(const std::vector<int>& signals, std::shared_ptr<Executor> strand,
+                  std::function<void(int)> handler);
+  // Calls `handler()` once on the strand when the process ends (a pidfd; R-7: within 50 ms). False
+  // when the process cannot be watched (another host, already gone).
+  bool on_process_exit(int64_t pid, std::shared_ptr<Executor> strand,
+                       std::function<void()> handler);
+  boost::asio::io_context& native();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// Fixed threads for blocking or long work (tokenising, templates, file reading). Tasks run in
+// order of arrival; the destructor finishes what was posted.
+class ThreadPool {
+ public:
+  explicit ThreadPool(int threads);
+  ~ThreadPool();
+  void post(std::function<void()> task);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace refrain
