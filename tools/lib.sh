@@ -1,0 +1,145 @@
+# Helpers shared by the shell scripts of tools/: phases with their times, errors that say what to do,
+# the Python environment, the Release build. Sourced, never run.
+# shellcheck shell=bash
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+SCRIPT=$(basename "$0")
+LOGS=$ROOT/build/log
+VENV=$ROOT/.venv
+STARTED=$SECONDS
+
+# say TEXT...: one line with the seconds since the script began.
+say() { printf '[%4ds] %s\n' $((SECONDS - STARTED)) "$*"; }
+
+# die WHAT REMEDY: both sentences on stderr, exit 1.
+die() {
+  printf '\n%s: %s\n' "$SCRIPT" "$1" >&2
+  if [ -n "${2:-}" ]; then printf '  What to do: %s\n' "$2" >&2; fi
+  exit 1
+}
+
+# logged NAME REMEDY COMMAND...: runs it quietly with its output in build/log/NAME.log; when it fails,
+# shows the end of that log and the remedy.
+logged() {
+  local name=$1 remedy=$2 begin=$SECONDS
+  shift 2
+  mkdir -p "$LOGS"
+  if "$@" >"$LOGS/$name.log" 2>&1; then
+    say "  $name: done in $((SECONDS - begin)) s"
+  else
+    echo >&2
+    tail -n 40 "$LOGS/$name.log" >&2
+    die "$name failed (the whole output: build/log/$name.log)" "$remedy"
+  fi
+}
+
+# retry TIMES COMMAND...: for what goes over a network.
+retry() {
+  local times=$1 i
+  shift
+  for ((i = 1; i <= times; i++)); do
+    if "$@"; then return 0; fi
+    if ((i < times)); then sleep $((i * 2)); fi
+  done
+  return 1
+}
+
+# have COMMAND: is it on PATH?
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# find_python: prints a Python 3.11 to 3.13 that can make a virtual environment.
+find_python() {
+  local candidate
+  for candidate in python3 /usr/bin/python3 python3.13 python3.12 python3.11; do
+    if have "$candidate" && "$candidate" -c \
+      'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' \
+      2>/dev/null; then
+      command -v "$candidate"
+      return 0
+    fi
+  done
+  return 1
+}
+
+# digest_of FILES...: one digest over their contents.
+digest_of() { cat "$@" | sha256sum | cut -d' ' -f1; }
+
+# ensure_venv REQUIREMENTS...: makes or completes .venv. A stamp with the files' digest is written last,
+# so an interrupted installation is done again.
+ensure_venv() {
+  local python stamp args=() file
+  python=$(find_python) || die "no Python 3.11 to 3.13 with the venv module was found" \
+    "run tools/install, or install the packages python3 and python3-venv"
+  stamp=$("$python" -c 'import sys; print(sys.version.split()[0])')-$(digest_of "$@")
+  if [ -x "$VENV/bin/python" ] && "$VENV/bin/python" -c '' 2>/dev/null &&
+    grep -qxF "$stamp" "$VENV/refrain.stamps" 2>/dev/null; then
+    return 0
+  fi
+  say "Python packages (.venv)"
+  if ! "$VENV/bin/python" -c '' 2>/dev/null; then rm -rf "$VENV"; fi
+  [ -d "$VENV" ] || logged venv "look at the log" "$python" -m venv "$VENV"
+  for file in "$@"; do args+=(-r "$file"); done
+  logged pip "check the network connection, then run the same command again" \
+    retry 3 "$VENV/bin/python" -m pip install --disable-pip-version-check --no-input \
+    --require-hashes "${args[@]}"
+  echo "$stamp" >>"$VENV/refrain.stamps"
+}
+
+# build_jobs: as many as cores, fewer where memory is short (a heavy translation unit takes 1 GB).
+build_jobs() {
+  local cores memory
+  cores=$(nproc)
+  memory=$(awk '/MemAvailable/ {print int($2 / 1500000)}' /proc/meminfo)
+  if ((memory < 1)); then memory=1; fi
+  echo $((cores < memory ? cores : memory))
+}
+
+# configure_and_build FOLDER PRESET TARGETS(or "all") [-DOPTION...]
+configure_and_build() {
+  local folder=$1 preset=$2 targets=$3 begin=$SECONDS
+  shift 3
+  (cd "$ROOT" && logged "configure-$preset" \
+    "run tools/install to get what is missing, then the same command again; rm -rf ${folder#"$ROOT"/}/CMake* starts afresh" \
+    cmake --preset "$preset" -B "$folder" "$@")
+  if [ "$targets" = all ]; then targets=; fi
+  mkdir -p "$LOGS"
+  # shellcheck disable=SC2086  # a list of targets
+  if ! ninja -C "$folder" -j "$(build_jobs)" $targets 2>&1 | show_progress "$LOGS/build-$preset.log"; then
+    grep -E -A25 'FAILED:|error:' "$LOGS/build-$preset.log" | head -n 60 >&2
+    die "the build failed (the whole output: build/log/build-$preset.log)" \
+      "mend the error above; then the same command goes on where it stopped"
+  fi
+  say "  build-$preset: done in $((SECONDS - begin)) s"
+}
+
+# show_progress LOG: keeps everything in LOG; of ninja's [n/m] lines it shows one every ten seconds.
+show_progress() {
+  local log=$1 line last=$SECONDS
+  : >"$log"
+  while IFS= read -r line; do
+    printf '%s\n' "$line" >>"$log"
+    if [[ $line =~ ^\[([0-9]+/[0-9]+)\] ]] && ((SECONDS - last >= 10)); then
+      say "  building ${BASH_REMATCH[1]}"
+      last=$SECONDS
+    fi
+  done
+}
+
+# cuda_wanted ASKED(auto|on|off): succeeds if the CUDA device is to be built.
+cuda_wanted() {
+  local major
+  case $1 in
+    on) return 0 ;;
+    off) return 1 ;;
+  esac
+  nvcc_path >/dev/null || return 1
+  have nvidia-smi && nvidia-smi -L 2>/dev/null | grep -q '^GPU ' || return 1
+  major=$("$(nvcc_path)" --version | sed -n 's/.*release \([0-9]*\)\..*/\1/p')
+  [ "${major:-0}" -ge 13 ]
+}
+
+# nvcc_path: prints where nvcc is, on PATH or in the usual place.
+nvcc_path() {
+  if have nvcc; then command -v nvcc; return; fi
+  [ -x /usr/local/cuda/bin/nvcc ] && echo /usr/local/cuda/bin/nvcc
+}
