@@ -1,0 +1,57 @@
+#pragma once
+// Passes: functions from Program to Program, and the memory plan. Order: fuse, shard, (split, plan
+// and validate read the result). Pure; any thread.
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "kernels/core/kernel_table.h"
+#include "runtime/base/result.h"
+#include "worker/program/program.h"
+
+namespace refrain::worker {
+
+// Merges q|k|v and gate|up projections, residual add + RMSNorm, SiLU·mul, QK-norm + RoPE + KV
+// write.
+Program fuse(Program program);
+
+// Narrows weights to the rank's share and inserts the collectives. Head groups (a KV head and its
+// query heads) are spread as evenly as they go; what cannot be spread is an error that names it.
+Result<Program> shard(const Program& program, int rank, int size);
+
+// A rank's share of `units` units: the first (units mod size) ranks get one more.
+struct UnitRange {
+  int64_t begin = 0, end = 0;
+};
+UnitRange rank_share(int64_t units, int rank, int size);
+
+// [begin, end) of Program::ops.
+struct OpRange {
+  int begin = 0, end = 0;
+};
+struct PieceRange {
+  OpRange ops;
+  int index = 0;
+  bool splitting = false;        // a splitting op, always eager
+  std::vector<ValueId> inputs;   // read here, written before (weights and inputs not listed)
+  std::vector<ValueId> outputs;  // written here, read later or kOutput
+};
+// CG-18, CG-19. `splitting_ops` are op names; an unknown name is an error that lists the names.
+Result<std::vector<PieceRange>> split_program(const Program& program,
+                                              const std::vector<std::string>& splitting_ops);
+std::vector<std::string> default_splitting_ops();
+bool is_splittable(const Program& program, const std::vector<std::string>& splitting_ops);
+
+// An offset in one arena for every activation and output, by liveness, at the largest T and R.
+struct MemoryPlan {
+  std::vector<int64_t> offsets;  // per value; -1: not in the arena
+  size_t bytes = 0;
+  size_t bytes_without_reuse = 0;
+};
+MemoryPlan plan_memory(const Program& program, int64_t max_tokens, int64_t max_requests);
+
+// Every value defined before use and once, shapes and types agree, every op has a kernel.
+Status validate(const Program& program, const kernels::KernelTable& kernels);
+
+}  // namespace refrain::worker

@@ -1,0 +1,167 @@
+#pragma once
+// A model as data: ordered ops on named values, shapes symbolic in T (tokens) and R (requests).
+// Passes (passes/) rewrite it; printer.h prints it; the interpreter (worker/graph) runs it through
+// a kernel table. A Program is a value: copying it copies the model's meaning, not its weights.
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "kernels/core/dtype.h"
+
+namespace refrain::worker {
+
+using ValueId = int32_t;
+inline constexpr ValueId kNoValue = -1;
+
+// Number of rows of a value: a constant, or a multiple of T or R.
+struct Dim {
+  enum class Kind : uint8_t { kConst, kTokens, kRequests } kind = Kind::kConst;
+  int64_t scale = 1;
+  static Dim constant(int64_t n) { return {Kind::kConst, n}; }
+  static Dim tokens(int64_t scale = 1) { return {Kind::kTokens, scale}; }
+  static Dim requests(int64_t scale = 1) { return {Kind::kRequests, scale}; }
+  int64_t resolve(int64_t tokens, int64_t requests) const {
+    return scale * (kind == Kind::kConst ? 1 : kind == Kind::kTokens ? tokens : requests);
+  }
+  bool operator==(const Dim&) const = default;
+};
+
+enum class ValueKind : uint8_t {
+  kActivation,  // lives in the arena between its first and last use
+  kWeight,      // read-only, loaded from the checkpoint
+  kInput,       // a persistent input buffer, named by its value name (token_ids, positions, …)
+  kState,       // KV cache of a layer, or another persistent state
+  kOutput,      // persistent, outlives the step (logits, hidden states a Program names)
+};
+
+// How a weight is put together from checkpoint tensors: parts stacked by rows; each part a row and
+// column range of one tensor (the shard pass narrows the ranges). Vectors are one column wide:
+// [N] is rows = N, cols = 1, and always held in float32.
+struct WeightPart {
+  std::string tensor;  // "model.layers.0.self_attn.q_proj.weight"
+  int64_t row_begin = 0, row_end = 0;
+  int64_t col_begin = 0, col_end = 0;
+  int64_t pad_rows = 0;  // zero rows appended (vocabulary shards of equal size)
+};
+
+enum class WeightUse : uint8_t { kMatrix, kVector, kRopeTable };
+
+struct Value {
+  std::string name;
+  ValueKind kind = ValueKind::kActivation;
+  DType dtype = DType::kBFloat16;
+  Dim rows;
+  int64_t cols = 0;
+  WeightUse use = WeightUse::kMatrix;  // of kWeight
+  std::vector<WeightPart> parts;       // of kWeight; empty for kRopeTable (computed)
+  int kv_group = 0;                    // of kState
+  int layer = -1;                      // -1: none
+};
+
+// How a Linear or Embed is spread over tensor-parallel ranks; the shard pass turns it into ranges
+// and collectives.
+enum class Parallel : uint8_t {
+  kReplicated,
+  kColumn,  // output features split; q, k, v by head groups, gate and up by blocks
+  kRow,     // input features split; result summed over ranks
+  kVocab,   // rows of the vocabulary split
+};
+// What a split follows.
+enum class SplitUnit : uint8_t { kNone, kQueryHeads, kKvHeads, kIntermediate, kVocab };
+
+// ---- ops. Plain aggregates; fields are value ids unless said otherwise.
+struct PrepareInputsOp {};
+struct EmbedOp {
+  ValueId ids, table, out;
+  int64_t vocab_begin = 0, vocab_end = 0;  // rows this rank holds
+};
+struct RmsNormOp {
+  ValueId in, weight, out;
+  float eps = 1e-5f;
+  int64_t group = 0;  // 0: whole row; else columns per normalised group (QK-norm: head_dim)
+};
+struct AddOp {
+  ValueId a, b, out;
+};
+struct AddRmsNormOp {  // residual_out = residual + delta (same storage), out = norm(residual_out)
+  ValueId residual, delta, weight, residual_out, out;
+  float eps = 1e-5f;
+};
+struct LinearOp {
+  ValueId in, weight, bias, residual, out;  // bias, residual may be kNoValue
+  Parallel parallel = Parallel::kReplicated;
+  SplitUnit unit = SplitUnit::kNone;
+};
+struct SiluMulOp {  // in: gate | up
+  ValueId in, out;
+};
+struct SiluGateOp {  // unfused form: out = silu(gate) * up
+  ValueId gate, up, out;
+};
+struct RopeOp {  // unfused form: rotates q or k, heads of head_dim
+  ValueId in, positions, table, out;
+  int64_t heads = 0, head_dim = 0, rotary_dim = 0;
+};
+struct KvWriteOp {  // unfused form
+  ValueId k, v, kv_slots, cache;
+  int64_t kv_heads = 0, head_dim = 0;
+};
+struct RopeKvWriteOp {  // qkv in place; q_norm, k_norm may be kNoValue
+  ValueId qkv, positions, kv_slots, table, q_norm, k_norm, cache, out;
+  int64_t q_heads = 0, kv_heads = 0, head_dim = 0, rotary_dim = 0;
+  float eps = 1e-6f;
+};
+struct AttentionOp {  // q: [T, q_heads * head_dim] in the left columns of its value
+  ValueId q, cache, out;
+  int64_t q_heads = 0, kv_heads = 0, head_dim = 0, sliding_window = 0;
+  float scale = 1.0f;
+  int layer = 0;
+};
+struct SelectRowsOp {  // one row a request: the hidden state that gives its logits
+  ValueId in, index, out;
+};
+struct SampleOp {  // logits: [shards * R, cols] float32
+  ValueId logits;
+  int64_t shards = 1, vocab_size = 0;
+};
+struct AllReduceOp {  // in place
+  ValueId value, out;
+};
+struct AllGatherOp {
+  ValueId in, out;
+};
+
+using Op = std::variant<PrepareInputsOp, EmbedOp, RmsNormOp, AddOp, AddRmsNormOp, LinearOp,
+                        SiluMulOp, SiluGateOp, RopeOp, KvWriteOp, RopeKvWriteOp, AttentionOp,
+                        SelectRowsOp, SampleOp, AllReduceOp, AllGatherOp>;
+
+// Facts about the model that the runner and the KV cache need.
+struct KvGroup {
+  int64_t kv_heads = 0;  // of this rank
+  int64_t head_dim = 0;
+  int64_t num_layers = 0;
+};
+
+struct Program {
+  std::string name;
+  std::vector<Value> values;
+  std::vector<Op> ops;
+  std::vector<KvGroup> kv_groups;
+  int64_t vocab_size = 0;
+  int64_t max_positions = 0;
+  int tensor_parallel_size = 1;
+  int rank = 0;
+
+  const Value& value(ValueId id) const { return values[static_cast<size_t>(id)]; }
+};
+
+// Values an op reads and writes (an in-place value is in both), in field order.
+std::vector<ValueId> reads(const Op& op);
+std::vector<ValueId> writes(const Op& op);
+// "linear", "attention", … as printed, configured in splitting ops, and shown by profilers.
+const char* op_name(const Op& op);
+bool is_collective(const Op& op);
+
+}  // namespace refrain::worker
