@@ -1,0 +1,48 @@
+#pragma once
+// Every serving option, as parsed from the command line (vLLM's names), a configuration file or
+// --compilation-config. Plain data, checked once at start.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ipc/protocol/messages.h"
+#include "runtime/base/result.h"
+
+namespace refrain {
+
+struct EngineConfig {
+  // model
+  std::string model;                            // directory
+  std::string tokenizer;                        // directory; empty: model
+  std::vector<std::string> served_model_names;  // empty: the directory's name
+  std::string chat_template;                    // file; empty: the model's own
+  std::string load_format = "auto";             // auto | safetensors | dummy
+
+  // workers: all that travels to them
+  ipc::WorkerConfig worker;
+  std::string device = "auto";  // auto | host | cuda
+  int32_t host_threads = 0;     // per worker; 0: cores / ranks, at least 1
+  std::string host_isa;         // empty: best
+
+  // scheduling
+  bool enable_prefix_caching = true;
+  bool enable_chunked_prefill = true;
+  bool async_scheduling = true;  // step n+1 planned and sent while n runs
+  int32_t max_queue = 0;         // waiting requests; 0: no limit
+
+  // server
+  std::string host = "127.0.0.1";
+  int32_t port = 8000;
+  std::vector<std::string> api_keys;
+  double drain_timeout = 30.0;  // seconds
+  double heartbeat_interval = 0.5;
+  double heartbeat_timeout = 2.0;
+  double start_timeout = 600.0;
+
+  // processes
+  std::string ipc_address;  // empty: ipc:// in a fresh private directory
+  std::string log_level = "info";
+};
+
+}  // namespace refrain

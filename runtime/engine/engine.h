@@ -1,0 +1,74 @@
+#pragma once
+// The engine actor: scheduler, worker group and output processor behind one door. submit, cancel
+// and the readers may be called from any thread; everything else happens on the engine's executor.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ipc/protocol/messages.h"
+#include "runtime/base/result.h"
+#include "runtime/config/engine_config.h"
+#include "runtime/config/model_config.h"
+#include "runtime/engine/request.h"
+
+namespace refrain {
+
+class IoContext;
+class Tokenizer;
+namespace ipc {
+class Endpoint;
+}
+
+enum class GroupState : uint8_t { kWaiting, kStarting, kReady, kFailed, kStopped };
+const char* to_string(GroupState state);
+
+// One row of CG-32's table.
+struct GraphUse {
+  std::string mode;
+  int32_t num_tokens = 0;  // unpadded
+  int32_t padded_tokens = 0;
+  uint64_t count = 0;
+};
+
+// A consistent snapshot for /metrics, /cudagraphs, /health and the log.
+struct EngineStats {
+  GroupState state = GroupState::kWaiting;
+  std::string state_detail;  // "rank 1: capture 12/86"
+  Epoch epoch = 0;
+  uint64_t requests_total = 0, requests_finished = 0, requests_failed = 0;
+  uint64_t requests_running = 0, requests_waiting = 0;
+  uint64_t prompt_tokens = 0, generated_tokens = 0, cached_prompt_tokens = 0;
+  uint64_t preemptions = 0, steps = 0, group_restarts = 0;
+  uint64_t blocks_total = 0, blocks_free = 0;
+  double seconds_since_last_token = 0;
+  double coordinator_us_per_step = 0;  // CPU, moving average
+  std::vector<GraphUse> graph_uses;    // most frequent first
+  std::vector<ipc::Ready> ready;       // per rank: manifest, memory account, warnings
+};
+
+class Engine {
+ public:
+  // `endpoint` is the bound server endpoint the workers connect to.
+  static Result<std::unique_ptr<Engine>> create(EngineConfig config, ModelConfig model,
+                                                std::shared_ptr<const Tokenizer> tokenizer,
+                                                IoContext& io,
+                                                std::unique_ptr<ipc::Endpoint> endpoint);
+  virtual ~Engine() = default;
+
+  virtual void start() = 0;  // waits for workers; the group's life runs by itself from here
+  // Accepts or refuses at once (prompt too long, queue full, bad parameters). The sink gets every
+  // output; after it got a finish it is never called again.
+  virtual Result<RequestId> submit(GenerateRequest request, OutputSink sink) = 0;
+  virtual void cancel(RequestId id) = 0;  // its blocks are free by the next step
+  virtual EngineStats stats() const = 0;
+  // Called once on every change of state (ready, failed, …), on the engine's executor.
+  virtual void on_state(std::function<void(GroupState, const std::string& detail)> handler) = 0;
+  virtual void drain(std::function<void()> drained) = 0;  // stop admitting, finish what runs
+  virtual void stop() = 0;  // tells workers to shut down; outstanding requests end with an error
+  virtual const ModelConfig& model() const = 0;
+  virtual const EngineConfig& config() const = 0;
+};
+
+}  // namespace refrain

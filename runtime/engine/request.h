@@ -1,0 +1,77 @@
+#pragma once
+// What the front gives the engine and what comes back. Values; they travel between executors.
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/clock.h"
+#include "runtime/base/ids.h"
+#include "runtime/base/result.h"
+
+namespace refrain {
+
+// Sampling by its OpenAI / vLLM names; ranges are checked by check_sampling_params.
+struct SamplingParams {
+  double temperature = 1.0;
+  double top_p = 1.0;
+  int64_t top_k = 0;  // 0 or -1: off
+  double min_p = 0.0;
+  double repetition_penalty = 1.0;
+  double presence_penalty = 0.0;
+  double frequency_penalty = 0.0;
+  std::optional<uint64_t> seed;
+  std::vector<std::pair<TokenId, float>> logit_bias;
+  std::optional<std::vector<TokenId>> allowed_token_ids;
+  int32_t logprobs = -1;  // -1: none; n: top n beside the sampled token's
+  int64_t max_tokens = 16;
+  int64_t min_tokens = 0;
+  std::vector<std::string> stop;
+  std::vector<TokenId> stop_token_ids;
+  bool ignore_eos = false;
+  bool include_stop_str_in_output = false;
+  bool skip_special_tokens = true;
+};
+
+// Errors name the OpenAI field and its range. `vocab_size` bounds token ids.
+Status check_sampling_params(const SamplingParams& params, int64_t vocab_size);
+
+struct GenerateRequest {
+  std::vector<TokenId> prompt;
+  SamplingParams sampling;
+  std::string cache_salt;  // requests with different salts share no prefix blocks
+};
+
+enum class FinishReason : uint8_t { kNone, kStop, kLength, kAbort, kError };
+const char* to_string(FinishReason reason);  // OpenAI's words: stop, length, abort, error
+
+struct TokenLogprob {
+  TokenId token = 0;
+  float logprob = 0;
+};
+struct TokenOutput {
+  TokenId token = 0;
+  float logprob = 0;              // when asked for
+  std::vector<TokenLogprob> top;  // most likely first
+};
+
+// One piece of a request's answer. Outputs of a request arrive in order; exactly one has
+// finish != kNone and it is the last.
+struct RequestOutput {
+  RequestId id = 0;
+  std::vector<TokenOutput> tokens;  // new since the last output
+  std::string text;                 // new text; never a part of a character
+  FinishReason finish = FinishReason::kNone;
+  std::string stop_reason;     // the stop string or token that matched, if any
+  std::optional<Error> error;  // of kError
+  int64_t prompt_tokens = 0;
+  int64_t cached_tokens = 0;
+  int64_t output_tokens = 0;  // so far
+};
+
+using OutputSink = std::function<void(RequestOutput)>;  // called on the engine's output executor
+
+}  // namespace refrain

@@ -1,0 +1,47 @@
+#pragma once
+// One rank's model: Program, weights, KV cache, dispatcher, captures, step buffers. Owned and
+// called by the worker's device thread. Start: load, init_cache, capture; then submit/wait for each
+// step, at most kMaxInFlight submitted and not yet waited for (step n+1 is queued while n runs).
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "ipc/protocol/messages.h"
+#include "runtime/base/result.h"
+#include "runtime/config/model_config.h"
+#include "worker/device/device.h"
+
+namespace refrain::worker {
+
+struct RunnerOptions {
+  std::filesystem::path model_directory;
+  ModelConfig model;
+  ipc::WorkerConfig config;
+  int rank = 0;
+  std::string group_token;
+};
+
+class ModelRunner {
+ public:
+  static constexpr int kMaxInFlight = 2;
+  using ProgressFn = std::function<void(const ipc::Progress&)>;
+
+  // Builds and checks the Program; joins the communicator. Input errors name their field.
+  static Result<std::unique_ptr<ModelRunner>> create(RunnerOptions options, Device& device,
+                                                     ProgressFn progress);
+  virtual ~ModelRunner() = default;  // graphs first, then communicators
+
+  virtual Result<ipc::Loaded> load() = 0;
+  virtual Status init_cache(int64_t num_kv_blocks) = 0;
+  virtual Result<ipc::Ready> capture() = 0;  // warm-up, captures, manifest; barriers between ranks
+
+  // Checks, fills the pinned block, dispatches, pads, copies, runs the pieces (CG-34). Scheduling
+  // mistakes (unknown slot, more tokens than the budget) are FatalErrors.
+  virtual void submit(const ipc::Step& step) = 0;
+  virtual ipc::StepResult wait() = 0;  // oldest submitted step; tokens on every rank
+  virtual int in_flight() const = 0;
+};
+
+}  // namespace refrain::worker
