@@ -114,7 +114,15 @@ class Device {
   virtual std::string name() const = 0;  // "host (avx512_bf16, 2 threads)", "NVIDIA H200"
   virtual const kernels::KernelTable& kernels() const = 0;
   virtual kernels::WeightLayout weight_layout(
-      DType dtype) const = 0;           // of linear and embedding weights
+      DType dtype) const = 0;  // of linear and embedding weights
+  // Bytes of a weight [n, k] in that layout, padding included.
+  virtual size_t weight_bytes(DType dtype, int64_t n, int64_t k) const = 0;
+  // Puts rows [row_begin, row_begin + rows) of `weight` (its layout, n and k; weight.data unused)
+  // in place at `to`, from `source`: row-major [rows, k] of weight.dtype in host memory
+  // (allocate_pinned). row_begin is a multiple of 16, and so is rows unless they are the last.
+  // Stream-ordered: `source` may be reused after stream.synchronize().
+  virtual void upload_weight(Stream& stream, const kernels::Weight& weight, void* to,
+                             int64_t row_begin, int64_t rows, const void* source) = 0;
   virtual int warmup_runs() const = 0;  // before each capture (CG-21): 0 on the host, ≥ 1 on CUDA
   virtual std::unique_ptr<Buffer> allocate(size_t bytes, MemoryTag tag) = 0;
   virtual std::unique_ptr<Buffer> allocate_pinned(size_t bytes) = 0;

@@ -36,14 +36,27 @@ enum class ValueKind : uint8_t {
   kOutput,      // persistent, outlives the step (logits, hidden states a Program names)
 };
 
+// How a Linear or Embed is spread over tensor-parallel ranks; the shard pass turns it into ranges
+// and collectives.
+enum class Parallel : uint8_t {
+  kReplicated,
+  kColumn,  // output features split; q, k, v by head groups, gate and up by blocks
+  kRow,     // input features split; result summed over ranks
+  kVocab,   // rows of the vocabulary split
+};
+// What a split follows.
+enum class SplitUnit : uint8_t { kNone, kQueryHeads, kKvHeads, kIntermediate, kVocab };
+
 // How a weight is put together from checkpoint tensors: parts stacked by rows; each part a row and
 // column range of one tensor (the shard pass narrows the ranges). Vectors are one column wide:
 // [N] is rows = N, cols = 1, and always held in float32.
 struct WeightPart {
-  std::string tensor;  // "model.layers.0.self_attn.q_proj.weight"
+  std::string tensor;                        // "model.layers.0.self_attn.q_proj.weight"
+  int64_t tensor_rows = 0, tensor_cols = 0;  // its whole shape in the checkpoint; [N] is [N, 1]
   int64_t row_begin = 0, row_end = 0;
   int64_t col_begin = 0, col_end = 0;
-  int64_t pad_rows = 0;  // zero rows appended (vocabulary shards of equal size)
+  int64_t pad_rows = 0;               // zero rows appended (vocabulary shards of equal size)
+  SplitUnit unit = SplitUnit::kNone;  // what a split of its rows follows
 };
 
 enum class WeightUse : uint8_t { kMatrix, kVector, kRopeTable };
@@ -60,77 +73,70 @@ struct Value {
   int layer = -1;                      // -1: none
 };
 
-// How a Linear or Embed is spread over tensor-parallel ranks; the shard pass turns it into ranges
-// and collectives.
-enum class Parallel : uint8_t {
-  kReplicated,
-  kColumn,  // output features split; q, k, v by head groups, gate and up by blocks
-  kRow,     // input features split; result summed over ranks
-  kVocab,   // rows of the vocabulary split
-};
-// What a split follows.
-enum class SplitUnit : uint8_t { kNone, kQueryHeads, kKvHeads, kIntermediate, kVocab };
-
-// ---- ops. Plain aggregates; fields are value ids unless said otherwise.
+// ---- ops. Plain aggregates.
 struct PrepareInputsOp {};
 struct EmbedOp {
-  ValueId ids, table, out;
+  ValueId ids = kNoValue, table = kNoValue, out = kNoValue;
   int64_t vocab_begin = 0, vocab_end = 0;  // rows this rank holds
 };
 struct RmsNormOp {
-  ValueId in, weight, out;
+  ValueId in = kNoValue, weight = kNoValue, out = kNoValue;
   float eps = 1e-5f;
   int64_t group = 0;  // 0: whole row; else columns per normalised group (QK-norm: head_dim)
 };
 struct AddOp {
-  ValueId a, b, out;
+  ValueId a = kNoValue, b = kNoValue, out = kNoValue;
 };
 struct AddRmsNormOp {  // residual_out = residual + delta (same storage), out = norm(residual_out)
-  ValueId residual, delta, weight, residual_out, out;
+  ValueId residual = kNoValue, delta = kNoValue, weight = kNoValue, residual_out = kNoValue,
+          out = kNoValue;
   float eps = 1e-5f;
 };
 struct LinearOp {
-  ValueId in, weight, bias, residual, out;  // bias, residual may be kNoValue
+  ValueId in = kNoValue, weight = kNoValue, bias = kNoValue, residual = kNoValue,
+          out = kNoValue;  // bias, residual may be kNoValue
   Parallel parallel = Parallel::kReplicated;
   SplitUnit unit = SplitUnit::kNone;
 };
 struct SiluMulOp {  // in: gate | up
-  ValueId in, out;
+  ValueId in = kNoValue, out = kNoValue;
 };
 struct SiluGateOp {  // unfused form: out = silu(gate) * up
-  ValueId gate, up, out;
+  ValueId gate = kNoValue, up = kNoValue, out = kNoValue;
 };
 struct RopeOp {  // unfused form: rotates q or k, heads of head_dim
-  ValueId in, positions, table, out;
+  ValueId in = kNoValue, positions = kNoValue, table = kNoValue, out = kNoValue;
   int64_t heads = 0, head_dim = 0, rotary_dim = 0;
 };
 struct KvWriteOp {  // unfused form
-  ValueId k, v, kv_slots, cache;
+  ValueId k = kNoValue, v = kNoValue, kv_slots = kNoValue, cache = kNoValue;
   int64_t kv_heads = 0, head_dim = 0;
 };
 struct RopeKvWriteOp {  // qkv in place; q_norm, k_norm may be kNoValue
-  ValueId qkv, positions, kv_slots, table, q_norm, k_norm, cache, out;
+  ValueId qkv = kNoValue, positions = kNoValue, kv_slots = kNoValue, table = kNoValue,
+          q_norm = kNoValue, k_norm = kNoValue, cache = kNoValue, out = kNoValue;
   int64_t q_heads = 0, kv_heads = 0, head_dim = 0, rotary_dim = 0;
   float eps = 1e-6f;
 };
 struct AttentionOp {  // q: [T, q_heads * head_dim] in the left columns of its value
-  ValueId q, cache, out;
+  ValueId q = kNoValue, cache = kNoValue, out = kNoValue;
   int64_t q_heads = 0, kv_heads = 0, head_dim = 0, sliding_window = 0;
   float scale = 1.0f;
   int layer = 0;
 };
 struct SelectRowsOp {  // one row a request: the hidden state that gives its logits
-  ValueId in, index, out;
+  ValueId in = kNoValue, index = kNoValue, out = kNoValue;
 };
-struct SampleOp {  // logits: [shards * R, cols] float32
-  ValueId logits;
+struct SampleOp {  // logits: [shards][R][cols] float32; cols is SampleArgs::shard_cols, and columns
+                   // at or beyond vocab_size (padding of the last shards) are not tokens
+  ValueId logits = kNoValue;
   int64_t shards = 1, vocab_size = 0;
 };
 struct AllReduceOp {  // in place
-  ValueId value, out;
+  ValueId value = kNoValue, out = kNoValue;
 };
-struct AllGatherOp {
-  ValueId in, out;
+struct AllGatherOp {  // in: [R, cols]; out: [size][R][cols]
+  ValueId in = kNoValue, out = kNoValue;
 };
 
 using Op = std::variant<PrepareInputsOp, EmbedOp, RmsNormOp, AddOp, AddRmsNormOp, LinearOp,
@@ -160,6 +166,11 @@ struct Program {
 // Values an op reads and writes (an in-place value is in both), in field order.
 std::vector<ValueId> reads(const Op& op);
 std::vector<ValueId> writes(const Op& op);
+// Pairs an op works on in place: `to` takes over the storage of `from`, which is dead afterwards.
+struct InPlace {
+  ValueId from, to;
+};
+std::vector<InPlace> in_place(const Op& op);
 // "linear", "attention", … as printed, configured in splitting ops, and shown by profilers.
 const char* op_name(const Op& op);
 bool is_collective(const Op& op);
