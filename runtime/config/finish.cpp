@@ -1,0 +1,50 @@
+#include <filesystem>
+#include <thread>
+
+#include "runtime/config/options.h"
+
+namespace refrain {
+
+Status finish_engine_config(EngineConfig& config, const ModelConfig& model) {
+  ipc::WorkerConfig& worker = config.worker;
+  if (config.tokenizer.empty()) config.tokenizer = config.model;
+  if (config.served_model_names.empty()) {
+    std::filesystem::path path(config.model);
+    if (!path.has_filename()) path = path.parent_path();
+    config.served_model_names.push_back(path.filename().string());
+  }
+  if (worker.dtype == "auto") {
+    worker.dtype = model.torch_dtype == "float32" ? "float32" : "bfloat16";
+  }
+  if (worker.max_model_len == 0) {
+    worker.max_model_len = static_cast<int32_t>(model.max_position_embeddings);
+  } else if (worker.max_model_len > model.max_position_embeddings) {
+    return fail_field("--max-model-len",
+                      "--max-model-len {} is more than the model's max_position_embeddings {}",
+                      worker.max_model_len, model.max_position_embeddings);
+  }
+  if (worker.tensor_parallel_size > model.num_kv_heads) {
+    return fail_field("--tensor-parallel-size",
+                      "--tensor-parallel-size {} is more than the model's {} KV heads "
+                      "(num_key_value_heads), which cannot be spread over it",
+                      worker.tensor_parallel_size, model.num_kv_heads);
+  }
+  if (worker.max_num_batched_tokens < worker.max_num_seqs) {
+    return fail_field("--max-num-batched-tokens",
+                      "--max-num-batched-tokens {} is less than --max-num-seqs {}: a step could "
+                      "not hold one token of every request",
+                      worker.max_num_batched_tokens, worker.max_num_seqs);
+  }
+  if (worker.max_padding_ratio != 0 && worker.max_padding_ratio < 1) {
+    return fail_field("--max-padding-ratio",
+                      "--max-padding-ratio must be at least 1, or 0 for off");
+  }
+  worker.load_dummy = config.load_format == "dummy";
+  if (config.host_threads == 0) {
+    const auto cores = static_cast<int32_t>(std::thread::hardware_concurrency());
+    config.host_threads = std::max(1, cores / worker.tensor_parallel_size);
+  }
+  return {};
+}
+
+}  // namespace refrain

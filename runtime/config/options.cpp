@@ -1,0 +1,204 @@
+#include "runtime/config/options.h"
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "runtime/config/compilation_config.h"
+
+namespace refrain {
+namespace {
+
+void add_model_options(CLI::App& app, EngineConfig& config, bool positional) {
+  const char* names = positional ? "--model,model" : "--model";
+  app.add_option(names, config.model, "Directory with config.json, tokenizer.json, *.safetensors")
+      ->group("Model");
+  app.add_option("--tokenizer", config.tokenizer, "Tokenizer directory (default: the model's)")
+      ->group("Model");
+  app.add_option("--served-model-name", config.served_model_names,
+                 "Names the API answers to (default: the directory's name)")
+      ->delimiter(',')
+      ->group("Model");
+  app.add_option("--chat-template", config.chat_template, "Jinja file (default: the model's own)")
+      ->group("Model");
+  app.add_option("--dtype", config.worker.dtype, "Activations: auto, bfloat16 or float32")
+      ->check(CLI::IsMember({"auto", "bfloat16", "float32"}))
+      ->group("Model");
+  app.add_option("--load-format", config.load_format,
+                 "auto, safetensors, or dummy (made-up weights)")
+      ->check(CLI::IsMember({"auto", "safetensors", "dummy"}))
+      ->group("Model");
+  app.add_option("--max-model-len", config.worker.max_model_len,
+                 "Longest prompt plus output (default: the model's)")
+      ->check(CLI::Range(1, 1 << 24))
+      ->group("Model");
+  app.add_option("--seed", config.worker.seed, "Seed of dummy weights and unseeded requests")
+      ->group("Model");
+}
+
+void add_parallel_options(CLI::App& app, EngineConfig& config) {
+  const char* group = "Processes and device";
+  app.add_option("--tensor-parallel-size,--tp", config.worker.tensor_parallel_size,
+                 "Workers that share the model")
+      ->check(CLI::Range(1, 64))
+      ->group(group);
+  app.add_option("--device", config.device, "auto, host or cuda")
+      ->check(CLI::IsMember({"auto", "host", "cuda"}))
+      ->group(group);
+  app.add_option("--host-threads", config.host_threads,
+                 "Host device: threads a worker (default: cores / workers)")
+      ->check(CLI::Range(0, 1024))
+      ->group(group);
+  app.add_option("--host-isa", config.host_isa,
+                 "Host device: scalar, avx2, avx512 or avx512_bf16 (default: the best here)")
+      ->check(CLI::IsMember({"scalar", "avx2", "avx512", "avx512_bf16"}))
+      ->group(group);
+  app.add_option("--log-level", config.log_level, "trace, debug, info, warning, error, off")
+      ->check(CLI::IsMember({"trace", "debug", "info", "warning", "error", "off"}))
+      ->group(group);
+  app.add_option("--start-timeout", config.start_timeout, "Seconds workers may take to be ready")
+      ->check(CLI::Range(1.0, 86400.0))
+      ->group(group);
+  app.add_option("--heartbeat-timeout", config.heartbeat_timeout,
+                 "Seconds without a worker's heartbeat that count as a hang")
+      ->check(CLI::Range(0.1, 3600.0))
+      ->group(group);
+  app.add_option("--collective-timeout-ms", config.worker.collective_timeout_ms,
+                 "Deadline of a collective between workers")
+      ->check(CLI::Range(10, 3600000))
+      ->group(group);
+}
+
+void add_scheduling_options(CLI::App& app, EngineConfig& config) {
+  const char* group = "Scheduling";
+  app.add_option("--max-num-seqs", config.worker.max_num_seqs, "Requests that run at once")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--max-num-batched-tokens", config.worker.max_num_batched_tokens,
+                 "Tokens of one step (prefills are chunked to fit)")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--max-queue", config.max_queue, "Waiting requests before 429 (0: no limit)")
+      ->check(CLI::Range(0, 1 << 30))
+      ->group(group);
+  app.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", config.enable_prefix_caching,
+               "Reuse the cache of equal prompt beginnings (on)")
+      ->group(group);
+  app.add_flag("--async-scheduling,!--no-async-scheduling", config.async_scheduling,
+               "Plan and send step n+1 while step n runs (on)")
+      ->group(group);
+}
+
+void add_cache_options(CLI::App& app, EngineConfig& config) {
+  const char* group = "KV cache";
+  app.add_option("--block-size", config.worker.block_size, "Tokens a block: 8, 16, 32, 64 or 128")
+      ->check(CLI::IsMember({8, 16, 32, 64, 128}))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--kv-cache-dtype", config.worker.kv_cache_dtype, "auto, bfloat16 or float32")
+      ->check(CLI::IsMember({"auto", "bfloat16", "float32"}))
+      ->group(group);
+  app.add_option("--kv-cache-memory-bytes", config.worker.kv_cache_memory_bytes,
+                 "Size of the cache a worker (default: the device decides)")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 50))
+      ->group(group);
+  app.add_option("--gpu-memory-utilization", config.worker.gpu_memory_utilization,
+                 "Share of a GPU's memory that a worker may use")
+      ->check(CLI::Range(0.01, 1.0))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--num-gpu-blocks-override", config.worker.num_gpu_blocks_override,
+                 "Blocks of the cache, whatever the memory says")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
+      ->group(group);
+}
+
+void add_graph_options(CLI::App& app, EngineConfig& config) {
+  const char* group = "CUDA graphs";
+  ipc::WorkerConfig& worker = config.worker;
+  app.add_flag("--enforce-eager", worker.enforce_eager, "No graphs at all")->group(group);
+  app.add_option("--cudagraph-mode", worker.cudagraph_mode,
+                 "NONE, PIECEWISE, FULL, FULL_DECODE_ONLY or FULL_AND_PIECEWISE")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option_function<std::vector<int32_t>>(
+         "--cudagraph-capture-sizes",
+         [&worker](const std::vector<int32_t>& sizes) {
+           worker.has_capture_sizes = true;
+           worker.cudagraph_capture_sizes = sizes;
+         },
+         "Batch sizes to capture, e.g. 1,2,4,8")
+      ->delimiter(',')
+      ->group(group);
+  app.add_option("--max-cudagraph-capture-size", worker.max_cudagraph_capture_size,
+                 "Largest size of the default list")
+      ->check(CLI::Range(1, 1 << 20))
+      ->group(group);
+  app.add_option_function<std::vector<std::string>>(
+         "--splitting-ops",
+         [&worker](const std::vector<std::string>& ops) {
+           worker.has_splitting_ops = true;
+           worker.splitting_ops = ops;
+         },
+         "Ops that PIECEWISE graphs leave out (default: attention)")
+      ->delimiter(',')
+      ->group(group);
+  app.add_option_function<std::string>(
+         "--compilation-config,-O",
+         [&config](const std::string& json) {
+           if (Status status = apply_compilation_config(json, config.worker); !status)
+             throw CLI::ValidationError("--compilation-config", status.error().message);
+         },
+         "JSON with cudagraph_mode, cudagraph_capture_sizes, max_cudagraph_capture_size, …")
+      ->group(group);
+  app.add_flag("--disable-padding", worker.disable_padding,
+               "Only batches of exactly a graph's size")
+      ->group(group);
+  app.add_option("--max-padding-ratio", worker.max_padding_ratio,
+                 "No PIECEWISE graph above this multiple of the batch (0: off)")
+      ->check(CLI::Range(0.0, 1e6))
+      ->group(group);
+  app.add_option("--attention-backend", worker.attention_backend, "Attention implementation")
+      ->capture_default_str()
+      ->group(group);
+  app.add_flag("--debug-cudagraph", worker.debug_cudagraph,
+               "Compare addresses of every replay with those of its capture")
+      ->group(group);
+}
+
+void add_server_options(CLI::App& app, EngineConfig& config) {
+  const char* group = "Server";
+  app.add_option("--host", config.host, "Address to listen on")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--port", config.port, "Port to listen on (0: any free one)")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--api-key", config.api_keys, "Keys that clients must send as Bearer")
+      ->delimiter(',')
+      ->envname("REFRAIN_API_KEY")
+      ->group(group);
+  app.add_option("--drain-timeout", config.drain_timeout,
+                 "Seconds that running requests get after SIGTERM")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str()
+      ->group(group);
+}
+
+}  // namespace
+
+void add_engine_options(CLI::App& app, EngineConfig& config, const OptionGroups& groups) {
+  config.worker.dtype = "auto";
+  config.worker.max_model_len = 0;
+  app.add_option("--config", "File of options (JSON); the command line wins")->group("Model");
+  add_model_options(app, config, groups.positional_model);
+  add_parallel_options(app, config);
+  add_scheduling_options(app, config);
+  add_cache_options(app, config);
+  add_graph_options(app, config);
+  if (groups.server) add_server_options(app, config);
+}
+
+}  // namespace refrain
