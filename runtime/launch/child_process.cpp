@@ -1,0 +1,84 @@
+#include "runtime/launch/child_process.h"
+
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "runtime/base/check.h"
+
+extern char** environ;
+
+namespace refrain {
+
+Result<ChildProcess> ChildProcess::spawn(const std::vector<std::string>& argv) {
+  REFRAIN_CHECK(!argv.empty(), "spawn needs a program");
+  std::vector<char*> words;
+  for (const std::string& word : argv) words.push_back(const_cast<char*>(word.c_str()));
+  words.push_back(nullptr);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  // Signals of the terminal go to the parent alone, which decides; masks and handlers start fresh.
+  sigset_t none, defaults;
+  sigemptyset(&none);
+  sigemptyset(&defaults);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGCHLD}) sigaddset(&defaults, number);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setsigdefault(&attributes, &defaults);
+  posix_spawnattr_setpgroup(&attributes, 0);
+  posix_spawnattr_setflags(&attributes,
+                           POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
+  pid_t pid = 0;
+  const int error = posix_spawn(&pid, words[0], nullptr, &attributes, words.data(), environ);
+  posix_spawnattr_destroy(&attributes);
+  if (error != 0) {
+    return fail(ErrorCode::kInternal, "cannot start {}: {}", argv[0], std::strerror(error));
+  }
+  return ChildProcess(pid);
+}
+
+ChildProcess::ChildProcess(ChildProcess&& other) noexcept : pid_(std::exchange(other.pid_, 0)) {}
+
+ChildProcess& ChildProcess::operator=(ChildProcess&& other) noexcept {
+  if (this != &other) {
+    end();
+    pid_ = std::exchange(other.pid_, 0);
+  }
+  return *this;
+}
+
+ChildProcess::~ChildProcess() { end(); }
+
+void ChildProcess::end() {
+  if (pid_ <= 0) return;
+  ::kill(pid_, SIGKILL);
+  reap();
+}
+
+void ChildProcess::signal(int number) const {
+  if (pid_ > 0) ::kill(pid_, number);
+}
+
+int ChildProcess::reap() {
+  REFRAIN_CHECK(pid_ > 0, "no process to wait for");
+  int status = 0;
+  while (::waitpid(pid_, &status, 0) < 0) {
+    REFRAIN_CHECK(errno == EINTR, "waitpid of {} failed: {}", pid_, std::strerror(errno));
+  }
+  pid_ = 0;
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+std::string sibling_program(const std::string& name) {
+  std::error_code error;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  REFRAIN_CHECK(!error, "cannot read /proc/self/exe: {}", error.message());
+  return (self.parent_path() / name).string();
+}
+
+}  // namespace refrain
