@@ -1,0 +1,185 @@
+#!/usr/bin/env python3
+"""Holds include lines and CMake links to the layers of docs/ARCHITECTURE.md.
+
+A folder may include what it reaches along ARROWS; EXTRA holds the arrows that the layers do not imply, each with
+its reason. Third-party headers that must stay in few places are listed in ISOLATED. Exit 1 with one line a fault.
+"""
+import argparse
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TOP = ("apps", "runtime", "ipc", "kernels", "worker")
+SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
+
+ARROWS = {
+    "apps/refrain": ["runtime/server", "worker/worker"],
+    "apps/coordinator": ["runtime/server"],
+    "apps/worker": ["worker/worker"],
+    "runtime/server": ["runtime/engine"],
+    "runtime/engine": ["runtime/sched", "runtime/text", "runtime/config", "runtime/actor", "ipc/transport"],
+    "runtime/sched": ["ipc/protocol"],
+    "runtime/text": [],
+    "runtime/config": ["ipc/protocol"],
+    "runtime/actor": [],
+    "ipc/transport": ["ipc/protocol"],
+    "ipc/protocol": [],
+    "ipc/shm": [],
+    "worker/worker": ["worker/runner", "worker/device/host", "worker/device/cuda", "ipc/transport", "runtime/actor"],
+    "worker/runner": ["worker/graph"],
+    "worker/graph": ["worker/program", "worker/kv", "worker/weights", "worker/models"],
+    "worker/program": ["worker/device"],
+    "worker/kv": ["worker/device"],
+    "worker/weights": ["worker/device"],
+    "worker/models": ["worker/device"],
+    "worker/device": ["kernels/core"],
+    "worker/device/host": ["worker/device", "kernels/host", "ipc/shm"],
+    "worker/device/cuda": ["worker/device", "kernels/cuda"],
+    "kernels/host": ["kernels/core"],
+    "kernels/cuda": ["kernels/core"],
+    "kernels/core": [],
+    "runtime/base": [],
+}
+
+EXTRA = {
+    ("ipc/transport", "runtime/actor"): "a socket is an awaitable on the actor's executor",
+    ("runtime/sched", "runtime/config"): "the scheduler's limits are engine configuration",
+    ("runtime/text", "runtime/config"): "tokenizer and template settings come with the model's configuration",
+    ("worker/program", "runtime/config"): "a Program is built from the model's config.json",
+    ("worker/models", "worker/program"): "a model is a function from configuration to Program",
+    ("worker/kv", "worker/program"): "cache groups follow from the Program's attention ops",
+    ("worker/weights", "worker/program"): "the Program names the weights to load",
+    ("worker/graph", "ipc/protocol"): "modes and keys travel in messages; one enum, not two",
+    ("apps/worker", "runtime/config"): "the worker's command line",
+}
+
+ISOLATED = [
+    ("CUDA and NCCL", re.compile(r"^(cuda|cublas|cudnn|curand|cusparse|nccl|nvrtc|nvml|nvtx3/|nvToolsExt|cub/|thrust/|"
+                                 r"cute/|cutlass/|cooperative_groups|device_launch|driver_types|mma\.h|flashinfer/)"),
+     lambda folder: "cuda" in folder.split("/"), "a cuda/ folder"),
+    ("ZeroMQ, cereal, Asio and Beast", re.compile(r"^(zmq|cereal/|boost/asio|boost/beast|asio)"),
+     lambda folder: folder.startswith(("ipc", "runtime/actor", "runtime/server")),
+     "ipc/, runtime/actor and runtime/server"),
+]
+
+# (file, header): reason. For a header of ISOLATED that one file outside those folders must have.
+ISOLATION_EXCEPTIONS = {}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^">]+)[">]')
+LIBRARY = re.compile(r"refrain_library\(\s*(\w+)([^)]*)\)", re.S)
+
+
+def reachable(node):
+    """Every folder that `node` may include."""
+    seen, stack = {"runtime/base"}, [node]
+    while stack:
+        here = stack.pop()
+        targets = ARROWS.get(here, []) + [b for a, b in EXTRA if a == here]
+        stack += [t for t in targets if t not in seen]
+        seen.update(targets)
+    return seen
+
+
+def layer_of(folder):
+    """The longest known layer that holds the folder, or None."""
+    parts = folder.split("/")
+    for n in range(len(parts), 0, -1):
+        if "/".join(parts[:n]) in ARROWS:
+            return "/".join(parts[:n])
+    return None
+
+
+def sources(root):
+    for top in TOP:
+        yield from (f for f in sorted((root / top).rglob("*")) if f.suffix in SUFFIXES)
+
+
+def check_edge(place, folder, target_folder):
+    """A fault's text, or None: may `folder` use `target_folder`?"""
+    source, target = layer_of(folder), layer_of(target_folder)
+    if source is None:
+        return f"{place}: the folder {folder} belongs to no layer; add it to ARROWS in tools/check_layering.py"
+    if target is None:
+        return f"{place}: {target_folder} belongs to no layer"
+    if source != target and target not in reachable(source):
+        return f"{place}: {source} may not use {target}"
+    return None
+
+
+def check_isolation(file, folder, place, header):
+    for name, pattern, allowed, where in ISOLATED:
+        if pattern.match(header) and not allowed(folder) and (file, header) not in ISOLATION_EXCEPTIONS:
+            yield f"{place}: {name} headers belong in {where} only, here <{header}>"
+
+
+def check_file(root, path):
+    file = path.relative_to(root).as_posix()
+    folder = path.parent.relative_to(root).as_posix()
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        match = INCLUDE.match(line)
+        if not match:
+            continue
+        quote, header = match.groups()
+        place = f"{file}:{number}"
+        first = header.split("/")[0]
+        if first in TOP and "/" in header:
+            fault = check_edge(place, folder, header.rsplit("/", 1)[0])
+            if fault:
+                yield fault
+        elif first == "tests":
+            yield f"{place}: the product may not include tests"
+        elif quote == '"' and not (path.parent / header).exists():
+            yield f'{place}: project headers are included from the root, as "runtime/base/result.h", not "{header}"'
+        elif header.startswith(".."):
+            yield f'{place}: project headers are included from the root, not as "{header}"'
+        yield from check_isolation(file, folder, place, header)
+
+
+def check_links(root):
+    """Each refrain_library's dependencies against the same arrows."""
+    libraries, folders = [], {}
+    for top in TOP:
+        for path in sorted((root / top).rglob("CMakeLists.txt")):
+            folder = path.parent.relative_to(root).as_posix()
+            for name, rest in LIBRARY.findall(re.sub(r"#.*", "", path.read_text(encoding="utf-8"))):
+                folders[name] = folder
+                libraries.append((f"{folder}/CMakeLists.txt ({name})", folder, rest.split()))
+    for place, folder, words in libraries:
+        for word in words:
+            if word in folders:
+                fault = check_edge(place, folder, folders[word])
+                if fault:
+                    yield fault
+
+
+def check_arrows():
+    """The rules themselves: no cycle, no unknown name."""
+    for a, b in [(a, b) for a in ARROWS for b in ARROWS[a]] + list(EXTRA):
+        if a not in ARROWS or b not in ARROWS:
+            yield f"check_layering.py: the arrow {a} -> {b} names an unknown layer"
+    for node in ARROWS:
+        if any(node in reachable(t) for t in reachable(node) if t != node):
+            yield f"check_layering.py: {node} reaches itself"
+
+
+def check(root):
+    faults = list(check_arrows()) + list(check_links(root))
+    count = 0
+    for path in sources(root):
+        count += 1
+        faults += check_file(root, path)
+    return count, faults
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, default=ROOT, help="the tree to check (default: this one)")
+    arguments = parser.parse_args()
+    count, faults = check(arguments.root)
+    print("\n".join(faults + [f"layering: {count} files, {len(faults)} faults"]))
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
