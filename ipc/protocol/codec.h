@@ -32,18 +32,25 @@ void encode_frame(const Message& message, const FrameInfo& info, std::vector<std
 // Never throws, never allocates more than a small multiple of the frame's size.
 Result<DecodedFrame> decode_frame(std::span<const std::byte> frame);
 
-// Accepts frames of one peer in order: rejects stale epochs, duplicates and gaps, and counts them.
+// Accepts frames of one peer in order: rejects wrong epochs, duplicates and gaps, and counts them.
+// After a gap nothing is accepted any more: what was lost cannot be made up, the group is fenced
+//
 class FrameGate {
  public:
   explicit FrameGate(Epoch epoch) : epoch_(epoch) {}
   // True when the frame is the next one of this epoch.
   bool accept(const FrameInfo& info);
-  uint64_t rejected() const { return rejected_; }
+  uint64_t rejected() const { return wrong_epoch_ + duplicates_ + gaps_; }
+  uint64_t wrong_epoch() const { return wrong_epoch_; }
+  uint64_t duplicates() const { return duplicates_; }  // sequence seen before
+  uint64_t gaps() const { return gaps_; }              // sequence ahead of the next one
 
  private:
   Epoch epoch_;
   uint64_t next_ = 1;
-  uint64_t rejected_ = 0;
+  uint64_t wrong_epoch_ = 0;
+  uint64_t duplicates_ = 0;
+  uint64_t gaps_ = 0;
 };
 
 }  // namespace refrain::ipc

@@ -3,7 +3,7 @@
 // struct-of-arrays where a step has many rows. No pointers, no polymorphism, no paths to act on
 // . Sizes are bounded by ipc/protocol/limits.h when decoded.
 
-#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <variant>
@@ -214,5 +214,6 @@ using Message = std::variant<Hello, Welcome, Refuse, Progress, Loaded, InitCache
 
 const char* to_string(ForwardMode mode);
 const char* to_string(RuntimeMode mode);
+const char* message_name(size_t index);  // of an alternative of Message
 
 }  // namespace refrain::ipc

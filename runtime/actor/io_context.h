@@ -21,7 +21,8 @@ class IoContext {
   IoContext(const IoContext&) = delete;
   IoContext& operator=(const IoContext&) = delete;
 
-  // A new strand: closures posted to it run one at a time on some thread inside run().
+  // A new strand: closures posted to it run one at a time on some thread inside run(). Let go of
+  // strands before the IoContext goes.
   std::shared_ptr<Executor> make_strand();
   void run();   // until stop(); exceptions of tasks propagate
   void stop();  // any thread

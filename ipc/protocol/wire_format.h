@@ -1,0 +1,138 @@
+#pragma once
+// Private to ipc/protocol: the fields of each message in wire order. The counts make sure that none
+// is forgotten. A change here needs a new kProtocolVersion.
+
+#include "ipc/protocol/archive.h"
+#include "ipc/protocol/field_count.h"
+#include "ipc/protocol/limits.h"
+#include "ipc/protocol/messages.h"
+
+namespace refrain::ipc {
+
+template <class Archive>
+void serialize(Archive& ar, WorkerConfig& m) {
+  static_assert(wire::field_count<WorkerConfig>() == 25);
+  ar(m.tensor_parallel_size, m.max_num_seqs, m.max_num_batched_tokens, m.max_model_len,
+     m.block_size, wire::Name{"dtype", m.dtype}, wire::Name{"kv_cache_dtype", m.kv_cache_dtype},
+     wire::Name{"attention_backend", m.attention_backend}, m.kv_cache_memory_bytes,
+     m.gpu_memory_utilization, m.num_gpu_blocks_override, m.load_dummy, m.seed, m.enforce_eager,
+     wire::Name{"cudagraph_mode", m.cudagraph_mode}, m.has_capture_sizes,
+     wire::List<int32_t>{"cudagraph_capture_sizes", m.cudagraph_capture_sizes, kMaxShortList},
+     m.max_cudagraph_capture_size, m.num_speculative_tokens, m.has_splitting_ops,
+     wire::Texts{"splitting_ops", m.splitting_ops, 64, kMaxNameBytes}, m.disable_padding,
+     m.max_padding_ratio, m.debug_cudagraph, m.collective_timeout_ms);
+}
+
+template <class Archive>
+void serialize(Archive& ar, Hello& m) {
+  static_assert(wire::field_count<Hello>() == 8);
+  ar(m.protocol_version, wire::Name{"build_id", m.build_id},
+     wire::Name{"model_digest", m.model_digest}, m.rank, m.tensor_parallel_size, m.pid,
+     wire::Name{"host", m.host}, wire::Name{"device", m.device});
+}
+
+template <class Archive>
+void serialize(Archive& ar, Welcome& m) {
+  static_assert(wire::field_count<Welcome>() == 2);
+  ar(m.config, wire::Name{"group_token", m.group_token});
+}
+
+template <class Archive>
+void serialize(Archive& ar, Refuse& m) {
+  static_assert(wire::field_count<Refuse>() == 1);
+  ar(wire::Text{"reason", m.reason, kMaxTextBytes});
+}
+
+template <class Archive>
+void serialize(Archive& ar, Progress& m) {
+  static_assert(wire::field_count<Progress>() == 4);
+  ar(wire::Choice<StartPhase>{"phase", m.phase, StartPhase::kReady}, m.done, m.total,
+     wire::Text{"detail", m.detail, kMaxTextBytes});
+}
+
+template <class Archive>
+void serialize(Archive& ar, Loaded& m) {
+  static_assert(wire::field_count<Loaded>() == 4);
+  ar(m.num_kv_blocks, m.kv_block_bytes, m.weight_bytes, m.seconds);
+}
+
+template <class Archive>
+void serialize(Archive& ar, InitCache& m) {
+  static_assert(wire::field_count<InitCache>() == 1);
+  ar(m.num_kv_blocks);
+}
+
+template <class Archive>
+void serialize(Archive& ar, ManifestEntry& m) {
+  static_assert(wire::field_count<ManifestEntry>() == 9);
+  ar(wire::Name{"mode", m.mode}, m.num_tokens, m.num_reqs, m.uniform, m.pieces, m.nodes, m.bytes,
+     m.capture_ms, m.digest);
+}
+
+template <class Archive>
+void serialize(Archive& ar, Ready& m) {
+  static_assert(wire::field_count<Ready>() == 8);
+  ar(wire::Name{"cudagraph_mode", m.cudagraph_mode}, m.uniform_query_len,
+     wire::List<int32_t>{"capture_sizes", m.capture_sizes, kMaxShortList},
+     wire::Items<ManifestEntry>{"manifest", m.manifest, kMaxShortList, kMinManifestEntryBytes},
+     m.arena_bytes, wire::Texts{"warnings", m.warnings, 256, 2048},
+     wire::Texts{"memory_tags", m.memory_tags, kMaxShortList, kMaxNameBytes},
+     wire::List<int64_t>{"memory_bytes", m.memory_bytes, kMaxShortList});
+}
+
+template <class Archive>
+void serialize(Archive& ar, SlotSetup& m) {
+  static_assert(wire::field_count<SlotSetup>() == 15);
+  ar(m.slot, m.temperature, m.top_p, m.min_p, m.repetition_penalty, m.presence_penalty,
+     m.frequency_penalty, m.top_k, m.num_logprobs, m.prompt_len, m.seed,
+     wire::List<TokenId>{"bias_tokens", m.bias_tokens, kMaxSlotTokens},
+     wire::List<float>{"bias_values", m.bias_values, kMaxSlotTokens}, m.has_allowed_tokens,
+     wire::List<TokenId>{"allowed_tokens", m.allowed_tokens, kMaxSlotTokens});
+}
+
+template <class Archive>
+void serialize(Archive& ar, Step& m) {
+  static_assert(wire::field_count<Step>() == 13);
+  ar(m.step, wire::Choice<ForwardMode>{"mode", m.mode, ForwardMode::kDllmExtend}, m.cascade,
+     m.allowed_modes, wire::List<SlotId>{"row_slot", m.row_slot, kMaxRows},
+     wire::List<int32_t>{"row_num_tokens", m.row_num_tokens, kMaxRows},
+     wire::List<int32_t>{"row_computed", m.row_computed, kMaxRows},
+     wire::List<uint8_t>{"row_flags", m.row_flags, kMaxRows},
+     wire::List<TokenId>{"token_ids", m.token_ids, kMaxStepTokens},
+     wire::List<SlotId>{"block_slot", m.block_slot, kMaxBlockUpdates},
+     wire::List<int32_t>{"block_index", m.block_index, kMaxBlockUpdates},
+     wire::List<BlockId>{"block_id", m.block_id, kMaxBlockUpdates},
+     wire::Items<SlotSetup>{"setups", m.setups, kMaxRows, kMinSlotSetupBytes});
+}
+
+template <class Archive>
+void serialize(Archive& ar, StepResult& m) {
+  static_assert(wire::field_count<StepResult>() == 13);
+  ar(m.step, m.rank, wire::Choice<RuntimeMode>{"mode", m.mode, RuntimeMode::kFull}, m.key_tokens,
+     m.key_reqs, m.key_uniform, m.num_tokens, m.device_ms,
+     wire::List<TokenId>{"tokens", m.tokens, kMaxRows},
+     wire::List<float>{"logprobs", m.logprobs, kMaxRows},
+     wire::List<int32_t>{"top_offsets", m.top_offsets, kMaxRows + 1},
+     wire::List<TokenId>{"top_tokens", m.top_tokens, kMaxTopTokens},
+     wire::List<float>{"top_logprobs", m.top_logprobs, kMaxTopTokens});
+}
+
+template <class Archive>
+void serialize(Archive& ar, Heartbeat& m) {
+  static_assert(wire::field_count<Heartbeat>() == 2);
+  ar(m.last_step, m.counter);
+}
+
+template <class Archive>
+void serialize(Archive& ar, Shutdown& m) {
+  static_assert(wire::field_count<Shutdown>() == 1);
+  ar(wire::Text{"reason", m.reason, kMaxTextBytes});
+}
+
+template <class Archive>
+void serialize(Archive& ar, Failed& m) {
+  static_assert(wire::field_count<Failed>() == 3);
+  ar(m.step, wire::Text{"message", m.message, kMaxTextBytes}, m.configuration);
+}
+
+}  // namespace refrain::ipc

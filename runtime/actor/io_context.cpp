@@ -1,0 +1,86 @@
+#include "runtime/actor/io_context.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/signal_set.hpp>
+
+#include "runtime/actor/strand_executor.h"
+#include "runtime/base/check.h"
+#include "runtime/base/unique_handle.h"
+
+namespace refrain {
+namespace asio = boost::asio;
+
+struct IoContext::State {
+  asio::io_context context;
+  asio::executor_work_guard<asio::io_context::executor_type> work{context.get_executor()};
+};
+
+IoContext::IoContext() : state_(std::make_unique<State>()) {}
+IoContext::~IoContext() = default;
+
+std::shared_ptr<Executor> IoContext::make_strand() {
+  return std::make_shared<StrandExecutor>(state_->context);
+}
+
+void IoContext::run() { state_->context.run(); }
+void IoContext::stop() { state_->context.stop(); }
+asio::io_context& IoContext::native() { return state_->context; }
+
+namespace {
+
+struct SignalWatch : std::enable_shared_from_this<SignalWatch> {
+  SignalWatch(asio::io_context& io, std::shared_ptr<Executor> on, std::function<void(int)> call)
+      : set(io), strand(std::move(on)), handler(std::move(call)) {}
+
+  void wait() {
+    set.async_wait([self = shared_from_this()](const boost::system::error_code& error, int number) {
+      if (error) return;  // the context is being destroyed
+      self->strand->post([self, number] { self->handler(number); });
+      self->wait();
+    });
+  }
+
+  asio::signal_set set;
+  std::shared_ptr<Executor> strand;
+  std::function<void(int)> handler;
+};
+
+}  // namespace
+
+void IoContext::on_signals(const std::vector<int>& signals, std::shared_ptr<Executor> strand,
+                           std::function<void(int)> handler) {
+  auto watch =
+      std::make_shared<SignalWatch>(state_->context, std::move(strand), std::move(handler));
+  for (const int number : signals) {
+    boost::system::error_code error;
+    watch->set.add(number, error);
+    REFRAIN_CHECK(!error, "signal {} cannot be handled: {}", number, error.message());
+  }
+  watch->wait();
+}
+
+bool IoContext::on_process_exit(int64_t pid, std::shared_ptr<Executor> strand,
+                                std::function<void()> handler) {
+  if (pid <= 0) return false;
+  UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0)));
+  if (!process) return false;
+  auto descriptor = std::make_shared<asio::posix::stream_descriptor>(state_->context);
+  boost::system::error_code error;
+  descriptor->assign(process.get(), error);
+  if (error) return false;
+  process.release();
+  // Readable once the process is a zombie or gone; the descriptor goes with the handler.
+  descriptor->async_wait(asio::posix::stream_descriptor::wait_read,
+                         [descriptor, strand = std::move(strand),
+                          handler = std::move(handler)](const boost::system::error_code& failed) {
+                           if (!failed) strand->post(handler);
+                         });
+  return true;
+}
+
+}  // namespace refrain
