@@ -86,7 +86,7 @@ void Supervisor::on_exit(pid_t pid) {
   const int code = process.child.reap();
   if (exit_code_) {
     if (process.coordinator && *exit_code_ == kExitOk && code != kExitOk) exit_code_ = code;
-    if (process.coordinator) kill_all(SIGTERM, false);
+    if (process.coordinator) finish(*exit_code_);
   } else if (process.coordinator) {
     on_coordinator_exit(code);
   } else if (!restarting_) {

@@ -1,0 +1,121 @@
+#include "runtime/server/http_server.h"
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/strand.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <set>
+
+#include "runtime/actor/io_context.h"
+#include "runtime/base/log.h"
+#include "runtime/server/http_session.h"
+
+namespace refrain {
+namespace {
+
+namespace net = boost::asio;
+using tcp = net::ip::tcp;
+constexpr auto kAwait = net::as_tuple(net::use_awaitable);
+
+class BeastServer final : public HttpServer {
+ public:
+  BeastServer(net::io_context& io, tcp::acceptor acceptor, std::shared_ptr<HttpShared> shared)
+      : io_(io),
+        listener_(std::make_shared<Listener>(
+            Listener{std::move(acceptor), std::move(shared), {}, net::steady_timer(io)})) {}
+  ~BeastServer() override { close(); }
+
+  void start() {
+    net::co_spawn(listener_->acceptor.get_executor(), accept(listener_), net::detached);
+  }
+  int port() const override { return listener_->acceptor.local_endpoint().port(); }
+  int connections() const override { return listener_->shared->connections; }
+
+  void stop_accepting() override {
+    listener_->shared->stopping = true;
+    net::post(listener_->acceptor.get_executor(), [listener = listener_] {
+      boost::system::error_code ignored;  // closing twice is no failure
+      listener->acceptor.close(ignored);
+    });
+  }
+
+  void close() override {
+    stop_accepting();
+    net::post(listener_->acceptor.get_executor(), [listener = listener_] {
+      for (const auto& weak : listener->sessions) {
+        if (auto session = weak.lock()) {
+          net::post(session->executor(), [session] { session->close(); });
+        }
+      }
+    });
+  }
+
+ private:
+  struct Listener {
+    tcp::acceptor acceptor;
+    std::shared_ptr<HttpShared> shared;
+    std::set<std::weak_ptr<HttpSession>, std::owner_less<>> sessions;
+    net::steady_timer pause;
+  };
+
+  static net::awaitable<void> accept(std::shared_ptr<Listener> listener) {
+    while (listener->acceptor.is_open()) {
+      auto strand = net::make_strand(listener->acceptor.get_executor());
+      auto [error, socket] = co_await listener->acceptor.async_accept(strand, kAwait);
+      if (error == net::error::operation_aborted) co_return;
+      if (error) {  // out of descriptors, most likely: go on when some are free again
+        log::warn("accept: {}", error.message());
+        listener->pause.expires_after(std::chrono::milliseconds(50));
+        co_await listener->pause.async_wait(kAwait);
+        continue;
+      }
+      if (listener->shared->connections >= listener->shared->options.max_connections) continue;
+      std::erase_if(listener->sessions, [](const auto& weak) { return weak.expired(); });
+      auto session = std::make_shared<HttpSession>(std::move(socket), listener->shared);
+      listener->sessions.insert(session);
+      net::co_spawn(strand, session->run(), [session](std::exception_ptr failure) {
+        if (!failure) return;
+        try {
+          std::rethrow_exception(failure);
+        } catch (const std::exception& error) {
+          log::error("connection: {}", error.what());
+        }
+      });
+    }
+  }
+
+  net::io_context& io_;
+  std::shared_ptr<Listener> listener_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<HttpServer>> HttpServer::listen(IoContext& io, HttpOptions options,
+                                                       HttpHandler handler) {
+  const std::string where = fmt::format("{}:{}", options.host, options.port);
+  boost::system::error_code error;
+  const auto address =
+      net::ip::make_address(options.host == "localhost" ? "127.0.0.1" : options.host, error);
+  if (error) {
+    return fail_field("--host", "--host {} is not an IP address", options.host);
+  }
+  tcp::acceptor acceptor(net::make_strand(io.native()));
+  const tcp::endpoint endpoint(address, static_cast<unsigned short>(options.port));
+  acceptor.open(endpoint.protocol(), error);
+  if (!error) acceptor.set_option(net::socket_base::reuse_address(true), error);
+  if (!error) acceptor.bind(endpoint, error);
+  if (!error) acceptor.listen(4096, error);
+  if (error) {
+    return fail_field("--port", "cannot listen on {}: {}", where, error.message());
+  }
+  auto shared = std::make_shared<HttpShared>();
+  shared->options = std::move(options);
+  shared->handler = std::move(handler);
+  auto server = std::make_unique<BeastServer>(io.native(), std::move(acceptor), std::move(shared));
+  server->start();
+  return std::unique_ptr<HttpServer>(std::move(server));
+}
+
+}  // namespace refrain

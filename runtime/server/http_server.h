@@ -1,0 +1,75 @@
+#pragma once
+// HTTP/1.1 on Boost.Beast behind a narrow door: requests in, responses (whole or streamed) out. It
+// knows nothing of the API. Limits are enforced before a body is buffered. The handler runs
+// on the connection's strand; an HttpExchange may be used from any thread.
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/clock.h"
+#include "runtime/base/result.h"
+
+namespace refrain {
+
+class IoContext;
+
+struct HttpRequest {
+  std::string method;  // "GET", "POST", …
+  std::string path;    // decoded path, without the query
+  std::map<std::string, std::string> query;
+  std::map<std::string, std::string> headers;  // names in lower case
+  std::string body;
+};
+
+using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
+
+// One request's answer: either reply(), or begin_stream(), write()…, end_stream(). What comes after
+// the end, or after the client left, is ignored.
+class HttpExchange {
+ public:
+  virtual ~HttpExchange() = default;
+  virtual void reply(int status, std::string content_type, std::string body,
+                     HttpHeaders headers = {}) = 0;
+  virtual void begin_stream(int status, std::string content_type, HttpHeaders headers = {}) = 0;
+  virtual void write(std::string chunk) = 0;
+  virtual void end_stream() = 0;
+  // Called once if the client leaves, or is cut off as a slow reader, before the answer ended.
+  virtual void on_disconnect(std::function<void()> handler) = 0;
+};
+
+struct HttpOptions {
+  std::string host = "127.0.0.1";
+  int port = 8000;  // 0: any free one
+  size_t max_header_bytes = size_t{32} << 10;
+  size_t max_header_fields = 100;
+  size_t max_body_bytes = size_t{32} << 20;
+  size_t max_buffered_bytes = size_t{1} << 20;  // of a stream whose client reads slowly
+  int max_connections = 20000;
+  Duration header_timeout = std::chrono::seconds(10);
+  Duration body_timeout = std::chrono::seconds(60);
+  Duration idle_timeout = std::chrono::seconds(75);
+  Duration write_timeout = std::chrono::seconds(30);
+  // Body (JSON) of the errors that the server answers by itself: 400, 413, 431, 500, 503.
+  std::function<std::string(int status, const std::string& message)> error_body;
+};
+
+using HttpHandler = std::function<void(HttpRequest, std::shared_ptr<HttpExchange>)>;
+
+class HttpServer {
+ public:
+  // Binds and begins to accept. An address that cannot be bound is an error that names it.
+  static Result<std::unique_ptr<HttpServer>> listen(IoContext& io, HttpOptions options,
+                                                    HttpHandler handler);
+  virtual ~HttpServer() = default;
+  virtual int port() const = 0;
+  virtual int connections() const = 0;
+  virtual void stop_accepting() = 0;  // connections close after the answer they are in
+  virtual void close() = 0;           // and now
+};
+
+}  // namespace refrain
