@@ -51,7 +51,7 @@ enum class SplitUnit : uint8_t { kNone, kQueryHeads, kKvHeads, kIntermediate, kV
 // column range of one tensor (the shard pass narrows the ranges). Vectors are one column wide:
 // [N] is rows = N, cols = 1, and always held in float32.
 struct WeightPart {
-  std::string tensor;                        // "model.layers.0.self_attn.q_proj.weight"
+  std::string tensor = {};                   // "model.layers.0.self_attn.q_proj.weight"
   int64_t tensor_rows = 0, tensor_cols = 0;  // its whole shape in the checkpoint; [N] is [N, 1]
   int64_t row_begin = 0, row_end = 0;
   int64_t col_begin = 0, col_end = 0;
@@ -68,7 +68,7 @@ struct Value {
   Dim rows;
   int64_t cols = 0;
   WeightUse use = WeightUse::kMatrix;  // of kWeight
-  std::vector<WeightPart> parts;       // of kWeight; empty for kRopeTable (computed)
+  std::vector<WeightPart> parts = {};  // of kWeight; empty for kRopeTable (computed)
   int kv_group = 0;                    // of kState
   int layer = -1;                      // -1: none
 };
@@ -173,6 +173,7 @@ struct InPlace {
 std::vector<InPlace> in_place(const Op& op);
 // "linear", "attention", … as printed, configured in splitting ops, and shown by profilers.
 const char* op_name(const Op& op);
+std::vector<std::string> op_names();  // of every op there is
 bool is_collective(const Op& op);
 
 }  // namespace refrain::worker

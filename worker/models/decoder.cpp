@@ -1,0 +1,127 @@
+#include "worker/models/decoder.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+namespace refrain::worker {
+
+DecoderBuilder::DecoderBuilder(const ModelConfig& config, const BuildOptions& options)
+    : config_(config),
+      options_(options),
+      builder_(config.architecture, options.activation_dtype, options.weight_dtype) {
+  if (options_.max_positions == 0) options_.max_positions = config.max_position_embeddings;
+  const int64_t rotary =
+      std::llround(static_cast<double>(config.head_dim) * config.partial_rotary_factor);
+  shape_ = {.q_heads = config.num_heads,
+            .kv_heads = config.num_kv_heads,
+            .head_dim = config.head_dim,
+            .rotary_dim = rotary,
+            .sliding_window = config.sliding_window,
+            .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)))};
+}
+
+std::string DecoderBuilder::scope(int layer, const std::string& block) {
+  return fmt::format("model.layers.{}.{}", layer, block);
+}
+
+ValueId DecoderBuilder::embed() {
+  token_ids_ = builder_.input("token_ids", DType::kInt32, Dim::tokens());
+  positions_ = builder_.input("positions", DType::kInt32, Dim::tokens());
+  kv_slots_ = builder_.input("kv_slots", DType::kInt64, Dim::tokens());
+  logit_index_ = builder_.input("logit_index", DType::kInt32, Dim::requests());
+  table_ = builder_.matrix("model.embed_tokens.weight", config_.vocab_size, config_.hidden_size,
+                           SplitUnit::kVocab);
+  rope_table_ = builder_.rope_table(options_.max_positions, shape_.rotary_dim);
+  builder_.prepare_inputs();
+  return builder_.embed("embedding", token_ids_, table_);
+}
+
+ValueId DecoderBuilder::norm(const std::string& scope, ValueId in) {
+  return builder_.rms_norm(scope, in, builder_.vector(scope + ".weight", config_.hidden_size),
+                           config_.rms_norm_eps);
+}
+
+ValueId DecoderBuilder::add(const std::string& name, ValueId residual, ValueId delta) {
+  return builder_.add(name, residual, delta);
+}
+
+ValueId DecoderBuilder::linear(const std::string& scope, ValueId in, int64_t rows, int64_t cols,
+                               bool bias, Parallel parallel, SplitUnit unit) {
+  // The rows of a row-parallel weight, and its bias, are not split.
+  const SplitUnit row_unit = parallel == Parallel::kRow ? SplitUnit::kNone : unit;
+  const ValueId weight = builder_.matrix(scope + ".weight", rows, cols, row_unit);
+  const ValueId bias_value = bias ? builder_.vector(scope + ".bias", rows, row_unit) : kNoValue;
+  return builder_.linear(scope, in, weight, bias_value, parallel, unit);
+}
+
+ValueId DecoderBuilder::attention(int layer, ValueId in, const AttentionTraits& traits) {
+  const std::string self = scope(layer, "self_attn");
+  const int64_t hidden = config_.hidden_size;
+  const int64_t q_cols = shape_.q_heads * shape_.head_dim;
+  const int64_t kv_cols = shape_.kv_heads * shape_.head_dim;
+  const bool bias = traits.qkv_bias;
+  ValueId q =
+      linear(self + ".q_proj", in, q_cols, hidden, bias, Parallel::kColumn, SplitUnit::kQueryHeads);
+  ValueId k =
+      linear(self + ".k_proj", in, kv_cols, hidden, bias, Parallel::kColumn, SplitUnit::kKvHeads);
+  const ValueId v =
+      linear(self + ".v_proj", in, kv_cols, hidden, bias, Parallel::kColumn, SplitUnit::kKvHeads);
+  if (traits.qk_norm) {
+    const auto head_norm = [&](const std::string& name, ValueId value) {
+      return builder_.rms_norm(self + name, value,
+                               builder_.vector(self + name + ".weight", shape_.head_dim),
+                               config_.rms_norm_eps, shape_.head_dim);
+    };
+    q = head_norm(".q_norm", q);
+    k = head_norm(".k_norm", k);
+  }
+  q = builder_.rope(self + ".q_rope", q, positions_, rope_table_, shape_.q_heads, shape_);
+  k = builder_.rope(self + ".k_rope", k, positions_, rope_table_, shape_.kv_heads, shape_);
+  const ValueId cache = builder_.kv_cache(layer, shape_, options_.kv_dtype);
+  builder_.kv_write(k, v, kv_slots_, cache, shape_);
+  const ValueId attended = builder_.attention(self + ".attention", q, cache, layer, shape_);
+  return linear(self + ".o_proj", attended, hidden, q_cols, traits.out_bias, Parallel::kRow,
+                SplitUnit::kQueryHeads);
+}
+
+ValueId DecoderBuilder::mlp(int layer, ValueId in, bool bias) {
+  const std::string mlp = scope(layer, "mlp");
+  const int64_t hidden = config_.hidden_size, inner = config_.intermediate_size;
+  const ValueId gate = linear(mlp + ".gate_proj", in, inner, hidden, bias, Parallel::kColumn,
+                              SplitUnit::kIntermediate);
+  const ValueId up = linear(mlp + ".up_proj", in, inner, hidden, bias, Parallel::kColumn,
+                            SplitUnit::kIntermediate);
+  const ValueId product = builder_.silu_gate(mlp + ".act", gate, up);
+  return linear(mlp + ".down_proj", product, hidden, inner, bias, Parallel::kRow,
+                SplitUnit::kIntermediate);
+}
+
+Program DecoderBuilder::finish(ValueId hidden) {
+  const ValueId normed = norm("model.norm", hidden);
+  const ValueId rows = builder_.select_rows("last_hidden", normed, logit_index_);
+  const ValueId head = config_.tie_word_embeddings
+                           ? table_
+                           : builder_.matrix("lm_head.weight", config_.vocab_size,
+                                             config_.hidden_size, SplitUnit::kVocab);
+  builder_.sample(builder_.lm_head(rows, head));
+  return builder_.finish(config_.vocab_size, options_.max_positions);
+}
+
+Program build_decoder(const ModelConfig& config, const BuildOptions& options,
+                      const AttentionTraits& traits) {
+  DecoderBuilder decoder(config, options);
+  ValueId hidden = decoder.embed();
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    const auto scope = [&](const char* block) { return DecoderBuilder::scope(layer, block); };
+    const ValueId attended =
+        decoder.attention(layer, decoder.norm(scope("input_layernorm"), hidden), traits);
+    hidden = decoder.add(scope("attention_residual"), hidden, attended);
+    const ValueId product = decoder.mlp(
+        layer, decoder.norm(scope("post_attention_layernorm"), hidden), config.mlp_bias);
+    hidden = decoder.add(scope("mlp_residual"), hidden, product);
+  }
+  return decoder.finish(hidden);
+}
+
+}  // namespace refrain::worker

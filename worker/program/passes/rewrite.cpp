@@ -1,0 +1,50 @@
+#include "worker/program/passes/rewrite.h"
+
+#include "worker/program/fields.h"
+
+namespace refrain::worker {
+
+Uses::Uses(const Program& program)
+    : defs_(program.values.size(), -1), users_(program.values.size()) {
+  for (size_t i = 0; i < program.ops.size(); ++i) {
+    const int op = static_cast<int>(i);
+    for (const ValueId id : reads(program.ops[i])) {
+      auto& users = users_[static_cast<size_t>(id)];
+      if (users.empty() || users.back() != op) users.push_back(op);
+    }
+    for (const ValueId id : writes(program.ops[i]))
+      if (program.value(id).kind != ValueKind::kState) defs_[static_cast<size_t>(id)] = op;
+  }
+}
+
+ValueId add_value(Program& program, Value value) {
+  program.values.push_back(std::move(value));
+  return static_cast<ValueId>(program.values.size() - 1);
+}
+
+void compact(Program& program, const std::vector<bool>& remove_op) {
+  std::vector<Op> ops;
+  std::vector<bool> used(program.values.size(), false);
+  for (size_t i = 0; i < program.ops.size(); ++i) {
+    if (i < remove_op.size() && remove_op[i]) continue;
+    ops.push_back(program.ops[i]);
+    visit_fields(ops.back(), [&](ValueId id, Access, const char*) {
+      if (id != kNoValue) used[static_cast<size_t>(id)] = true;
+    });
+  }
+  std::vector<ValueId> renumbered(program.values.size(), kNoValue);
+  std::vector<Value> values;
+  for (size_t i = 0; i < program.values.size(); ++i) {
+    if (!used[i]) continue;
+    renumbered[i] = static_cast<ValueId>(values.size());
+    values.push_back(std::move(program.values[i]));
+  }
+  for (Op& op : ops)
+    visit_fields(op, [&](ValueId& id, Access, const char*) {
+      if (id != kNoValue) id = renumbered[static_cast<size_t>(id)];
+    });
+  program.values = std::move(values);
+  program.ops = std::move(ops);
+}
+
+}  // namespace refrain::worker
