@@ -125,17 +125,25 @@ show_progress() {
   done
 }
 
-# cuda_wanted ASKED(auto|on|off): succeeds if the CUDA device is to be built.
-cuda_wanted() {
-  local major
-  case $1 in
-    on) return 0 ;;
-    off) return 1 ;;
-  esac
-  nvcc_path >/dev/null || return 1
-  have nvidia-smi && nvidia-smi -L 2>/dev/null | grep -q '^GPU ' || return 1
-  major=$("$(nvcc_path)" --version | sed -n 's/.*release \([0-9]*\)\..*/\1/p')
-  [ "${major:-0}" -ge 13 ]
+# cuda_options ASKED(auto|on|off): sets CUDA_OPTIONS, what cmake is told about the CUDA device.
+cuda_options() {
+  local nvcc major
+  nvcc=$(nvcc_path || true)
+  CUDA_OPTIONS=(-DREFRAIN_CUDA=OFF)
+  if [ "$1" = off ]; then return 0; fi
+  if [ "$1" = auto ]; then
+    if [ -z "$nvcc" ] || ! have nvidia-smi || ! nvidia-smi -L 2>/dev/null | grep -q '^GPU '; then return 0; fi
+  fi
+  [ -n "$nvcc" ] || die "--cuda needs nvcc, which was not found" "install a CUDA toolkit, 13.0 or later, and put nvcc on PATH"
+  major=$("$nvcc" --version | sed -n 's/.*release \([0-9]*\)\..*/\1/p')
+  if [ "${major:-0}" -lt 13 ]; then
+    if [ "$1" = auto ]; then
+      say "  CUDA is left out: $nvcc is of release ${major:-unknown}, 13 is needed"
+      return 0
+    fi
+    die "--cuda needs CUDA 13 or later; $nvcc is of release ${major:-unknown}" "install a newer toolkit, or leave --cuda out"
+  fi
+  CUDA_OPTIONS=(-DREFRAIN_CUDA=ON "-DCMAKE_CUDA_COMPILER=$nvcc")
 }
 
 # nvcc_path: prints where nvcc is, on PATH or in the usual place.

@@ -1,0 +1,34 @@
+"""The checks of tools/ hold for this tree."""
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*command):
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("command", [
+    [sys.executable, ROOT / "tools/check_layering.py"],
+    [sys.executable, ROOT / "tools/check_file_size.py"],
+    [ROOT / "tools/check_format"],
+], ids=["layering", "file_size", "format"])
+def test_tree_passes(command):
+    result = run(*command)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("script", ["quickstart", "install", "fetch_model", "check_format"])
+def test_script_names_an_unknown_option_and_does_nothing(script):
+    result = run(ROOT / "tools" / script, "--no-such-option")
+    assert result.returncode == 64 and "usage:" in result.stderr
+
+
+@pytest.mark.parametrize("script", ["quickstart", "install", "fetch_model", "check_format", "test"])
+def test_script_explains_itself(script):
+    result = run(ROOT / "tools" / script, "--help")
+    assert result.returncode == 0 and f"usage: tools/{script}" in result.stdout + result.stderr
