@@ -14,9 +14,10 @@ TOP = ("apps", "runtime", "ipc", "kernels", "worker")
 SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 
 ARROWS = {
-    "apps/refrain": ["runtime/server", "worker/worker"],
-    "apps/coordinator": ["runtime/server"],
+    "apps/refrain": ["runtime/launch", "worker/worker"],
+    "apps/coordinator": ["runtime/launch"],
     "apps/worker": ["worker/worker"],
+    "runtime/launch": ["runtime/server"],
     "runtime/server": ["runtime/engine"],
     "runtime/engine": ["runtime/sched", "runtime/text", "runtime/config", "runtime/actor", "ipc/transport"],
     "runtime/sched": ["ipc/protocol"],
