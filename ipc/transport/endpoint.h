@@ -4,6 +4,7 @@
 // An endpoint lives on one executor (runtime/actor): all calls and callbacks happen there.
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -12,12 +13,16 @@
 #include "runtime/base/result.h"
 
 namespace refrain {
+class Executor;   // runtime/actor/executor.h
 class IoContext;  // runtime/actor/io_context.h
-}
+}  // namespace refrain
 
 namespace refrain::ipc {
 
-using PeerId = std::string;  // a worker's identity: "rank-0", unique in a group
+// How a server knows a client. A ZeroMQ client adds its process and a random number to the identity
+// it is given ("rank-0-4711-9f3c2a1b"), so that two claimants of one rank are two peers and the
+// server can refuse one by reason: answer to the `from` of a frame, learn the rank from Hello.
+using PeerId = std::string;
 
 class Endpoint {
  public:
@@ -31,6 +36,10 @@ class Endpoint {
   virtual Status send(const PeerId& to, std::span<const std::byte> frame) = 0;
   // Stops receiving and gives the address back (an ipc:// file is removed).
   virtual void close() = 0;
+  // Where it is bound or connected, with the port that `tcp://host:*` got; empty in-process.
+  virtual std::string address() const { return {}; }
+  // Messages thrown away: not of one frame, without a usable identity.
+  virtual uint64_t discarded() const { return 0; }
 };
 
 struct EndpointOptions {
@@ -39,12 +48,18 @@ struct EndpointOptions {
   int high_water_mark = 1024;
   int64_t max_message_bytes = 0;  // 0: kMaxFrameBytes
   bool allow_wildcard = false;    // tcp://*: refused unless set
+  int linger_ms = 0;              // close() waits so long for what is queued (last words)
+  int64_t allowed_uid = -1;       // ipc:// server: whose processes may connect; -1: our own user's
 };
 
 // ROUTER, bound. For ipc:// the directory is made with mode 0700 and peers of another user are
-// refused. Errors name the address (in use, not writable, …).
-Result<std::unique_ptr<Endpoint>> make_zmq_server(IoContext& io, const EndpointOptions& options);
-// DEALER, connected; connecting goes on in the background until the server is there.
-Result<std::unique_ptr<Endpoint>> make_zmq_client(IoContext& io, const EndpointOptions& options);
+// refused. Errors name the address (in use, not writable, …). Calls and callbacks happen on
+// `strand`; without one the endpoint makes its own, which is right where one thread runs `io`.
+Result<std::unique_ptr<Endpoint>> make_zmq_server(IoContext& io, const EndpointOptions& options,
+                                                  std::shared_ptr<Executor> strand = nullptr);
+// DEALER, connected; connecting goes on in the background until the server is there, and frames
+// sent before are queued. After a restart of the server it connects again by itself.
+Result<std::unique_ptr<Endpoint>> make_zmq_client(IoContext& io, const EndpointOptions& options,
+                                                  std::shared_ptr<Executor> strand = nullptr);
 
 }  // namespace refrain::ipc

@@ -1,0 +1,47 @@
+#pragma once
+// Addresses of endpoints: what may be bound, the ipc:// directory and file that a server
+// takes and gives back. Blocking file calls, at start and end only; one thread.
+
+#include <string>
+
+#include "ipc/transport/endpoint.h"
+#include "runtime/base/result.h"
+
+namespace refrain::ipc {
+
+struct Address {
+  enum class Scheme : uint8_t { kIpc, kTcp };
+  Scheme scheme = Scheme::kIpc;
+  std::string text;  // as ZeroMQ takes it
+  std::string path;  // ipc: of the socket file
+  std::string host;  // tcp
+  std::string port;  // tcp; "*" or "0" on a server: any free one
+
+  bool is_wildcard() const;  // tcp on every interface
+  bool is_loopback() const;
+};
+
+Result<Address> parse_address(const std::string& text);
+
+// The socket file of a server. Taking it makes the directory (mode 0700) if it is missing and
+// clears away the file of a dead process; giving it back removes the file and a directory made
+// here.
+class IpcFile {
+ public:
+  IpcFile() = default;
+  IpcFile(IpcFile&& other) noexcept;
+  IpcFile& operator=(IpcFile&&) = delete;
+  ~IpcFile() { give_back(); }
+
+  static Result<IpcFile> take(const std::string& path);
+  void give_back();
+
+ private:
+  std::string path_;
+  std::string made_directory_;
+};
+
+// A client's look at the directory, if it is there already: it must be our user's alone.
+Status check_ipc_directory(const std::string& path);
+
+}  // namespace refrain::ipc

@@ -1,0 +1,279 @@
+// Endpoints on ZeroMQ: a socket driven by Asio through ZMQ_FD. That descriptor is edge-triggered
+// and every socket call may consume its edge, so: receive until EAGAIN, then ask ZMQ_EVENTS, and
+// only when it shows nothing wait for the descriptor; ask again after every send.
+#include <unistd.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <optional>
+#include <random>
+
+#include "ipc/protocol/codec.h"
+#include "ipc/transport/address.h"
+#include "ipc/transport/endpoint.h"
+#include "ipc/transport/zmq_socket.h"
+#include "runtime/actor/io_context.h"
+#include "runtime/base/check.h"
+#include "runtime/base/log.h"
+
+namespace refrain::ipc {
+namespace {
+
+namespace asio = boost::asio;
+
+constexpr int kBatch = 64;  // messages in one turn on the strand; then others get theirs
+constexpr int kHandshakeMs = 2'000;
+constexpr int kHeartbeatMs = 1'000;
+constexpr int kHeartbeatTimeoutMs = 10'000;
+constexpr int kReconnectMs = 20;
+constexpr int kReconnectMaxMs = 500;
+
+class Part {
+ public:
+  Part() { zmq_msg_init(&message_); }
+  ~Part() { zmq_msg_close(&message_); }
+  Part(const Part&) = delete;
+  Part& operator=(const Part&) = delete;
+
+  zmq_msg_t* raw() { return &message_; }
+  bool more() { return zmq_msg_more(&message_) != 0; }
+  std::span<const std::byte> bytes() {
+    return {static_cast<const std::byte*>(zmq_msg_data(&message_)), zmq_msg_size(&message_)};
+  }
+
+ private:
+  zmq_msg_t message_;
+};
+
+bool is_usable_identity(std::span<const std::byte> bytes) {
+  for (const std::byte byte : bytes)
+    if (byte <= std::byte{0x20} || byte >= std::byte{0x7f}) return false;
+  return !bytes.empty();
+}
+
+// What is shared by the endpoint and the handlers still under way when it dies. On the strand.
+class Core : public std::enable_shared_from_this<Core> {
+ public:
+  Core(IoContext& io, std::shared_ptr<Executor> strand, ZmqSocket socket, bool is_server,
+       std::optional<IpcFile> file, int64_t max_bytes)
+      : strand_(std::move(strand)),
+        socket_(std::move(socket)),
+        is_server_(is_server),
+        file_(std::move(file)),
+        max_bytes_(static_cast<size_t>(max_bytes)),
+        descriptor_(io.native(), socket_.get_int(ZMQ_FD)) {}
+
+  ~Core() { close(); }
+
+  void start(Endpoint::FrameHandler handler) {
+    REFRAIN_CHECK(!handler_, "endpoint started twice");
+    handler_ = std::move(handler);
+    post_drain();
+  }
+
+  Status send(const PeerId& to, std::span<const std::byte> frame) {
+    if (closed_) return fail(ErrorCode::kUnavailable, "the endpoint is closed");
+    if (frame.size() > max_bytes_)
+      return fail(ErrorCode::kTooLarge, "frame of {} bytes; at most {} are sent", frame.size(),
+                  max_bytes_);
+    int error = is_server_ ? socket_.send(to.data(), to.size(), true) : 0;
+    if (error == 0) error = socket_.send(frame.data(), frame.size(), false);
+    if (handler_ && (socket_.get_int(ZMQ_EVENTS) & ZMQ_POLLIN)) post_drain();
+    if (error == 0) return {};
+    if (error == EAGAIN)
+      return fail(ErrorCode::kOverloaded, "the queue to {} is full", name_of(to));
+    return fail(ErrorCode::kUnavailable, "no way to {}: {}", name_of(to), zmq_strerror(error));
+  }
+
+  void close() {
+    if (closed_) return;
+    closed_ = true;
+    descriptor_.release();  // the descriptor is ZeroMQ's
+    socket_.close();
+    if (file_) file_->give_back();
+  }
+
+  uint64_t discarded() const { return discarded_; }
+
+ private:
+  std::string name_of(const PeerId& to) const { return is_server_ ? to : "the server"; }
+
+  void post_drain() {
+    if (drain_posted_) return;
+    drain_posted_ = true;
+    strand_->post([self = shared_from_this()] { self->drain(); });
+  }
+
+  void drain() {
+    drain_posted_ = false;
+    for (int i = 0; i < kBatch; ++i) {
+      if (closed_) return;
+      if (!receive_one()) return wait();
+    }
+    if (!closed_) post_drain();
+  }
+
+  void wait() {
+    if (waiting_) return;
+    if (socket_.get_int(ZMQ_EVENTS) & ZMQ_POLLIN) return post_drain();
+    waiting_ = true;
+    descriptor_.async_wait(asio::posix::stream_descriptor::wait_read,
+                           [self = shared_from_this()](const boost::system::error_code&) {
+                             self->strand_->post([self] {
+                               self->waiting_ = false;
+                               self->drain();
+                             });
+                           });
+  }
+
+  // Takes one message and hands it on, or discards it; false when there is none.
+  bool receive_one() {
+    Part first;
+    if (!take(first)) return false;
+    if (!is_server_) {
+      if (first.more()) return discard_rest(first);
+      handler_(PeerId(), first.bytes());
+      return true;
+    }
+    Part frame;
+    if (!first.more() || !take(frame)) return discard_rest(first);
+    if (frame.more() || !is_usable_identity(first.bytes())) return discard_rest(frame);
+    const auto identity = first.bytes();
+    handler_(PeerId(reinterpret_cast<const char*>(identity.data()), identity.size()),
+             frame.bytes());
+    return true;
+  }
+
+  bool take(Part& message) {
+    const int error = socket_.receive(message.raw());
+    REFRAIN_CHECK(error == 0 || error == EAGAIN, "receiving: {}", zmq_strerror(error));
+    return error == 0;
+  }
+
+  bool discard_rest(Part& part) {
+    ++discarded_;
+    while (part.more() && take(part)) {
+    }
+    return true;
+  }
+
+  std::shared_ptr<Executor> strand_;
+  ZmqSocket socket_;
+  bool is_server_;
+  std::optional<IpcFile> file_;
+  size_t max_bytes_;
+  asio::posix::stream_descriptor descriptor_;
+  Endpoint::FrameHandler handler_;
+  bool drain_posted_ = false;
+  bool waiting_ = false;
+  bool closed_ = false;
+  uint64_t discarded_ = 0;
+};
+
+class ZmqEndpoint final : public Endpoint {
+ public:
+  ZmqEndpoint(std::shared_ptr<Core> core, std::string address)
+      : core_(std::move(core)), address_(std::move(address)) {}
+  ~ZmqEndpoint() override { core_->close(); }
+
+  void start(FrameHandler on_frame) override { core_->start(std::move(on_frame)); }
+  Status send(const PeerId& to, std::span<const std::byte> frame) override {
+    return core_->send(to, frame);
+  }
+  void close() override { core_->close(); }
+  std::string address() const override { return address_; }
+  uint64_t discarded() const override { return core_->discarded(); }
+
+ private:
+  std::shared_ptr<Core> core_;
+  std::string address_;
+};
+
+int64_t max_bytes_of(const EndpointOptions& options) {
+  return options.max_message_bytes > 0 ? options.max_message_bytes
+                                       : static_cast<int64_t>(kMaxFrameBytes);
+}
+
+// CURVE keys for tcp:// are set here as well once there are any.
+Status set_common(ZmqSocket& socket, const EndpointOptions& options, const Address& address) {
+  if (options.high_water_mark < 1)
+    return fail_field("high_water_mark", "a high-water mark of {}; at least 1 is needed",
+                      options.high_water_mark);
+  const std::pair<int, int> settings[] = {
+      {ZMQ_LINGER, options.linger_ms},          {ZMQ_SNDHWM, options.high_water_mark},
+      {ZMQ_RCVHWM, options.high_water_mark},    {ZMQ_HANDSHAKE_IVL, kHandshakeMs},
+      {ZMQ_HEARTBEAT_IVL, kHeartbeatMs},        {ZMQ_HEARTBEAT_TIMEOUT, kHeartbeatTimeoutMs},
+      {ZMQ_HEARTBEAT_TTL, kHeartbeatTimeoutMs}, {ZMQ_IPV6, address.host.starts_with('[') ? 1 : 0},
+  };
+  for (const auto& [option, value] : settings) REFRAIN_RETURN_IF_ERROR(socket.set(option, value));
+  REFRAIN_RETURN_IF_ERROR(socket.set(ZMQ_MAXMSGSIZE, max_bytes_of(options)));
+  if (address.scheme == Address::Scheme::kTcp && !address.is_loopback())
+    log::warn("{} is neither encrypted nor authenticated: keep it on a private network",
+              address.text);
+  return {};
+}
+
+std::string unique_identity(const PeerId& given) {
+  std::random_device entropy;
+  return fmt::format("{}-{}-{:08x}", given, ::getpid(), entropy());
+}
+
+std::shared_ptr<Executor> or_own(IoContext& io, std::shared_ptr<Executor> strand) {
+  return strand ? std::move(strand) : io.make_strand();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Endpoint>> make_zmq_server(IoContext& io, const EndpointOptions& options,
+                                                  std::shared_ptr<Executor> strand) {
+  REFRAIN_ASSIGN_OR_RETURN(const Address address, parse_address(options.address));
+  if (address.is_wildcard() && !options.allow_wildcard)
+    return fail_field("address", "{} listens on every interface; name one address",
+                      options.address);
+  REFRAIN_ASSIGN_OR_RETURN(ZmqSocket socket, ZmqSocket::create(ZMQ_ROUTER));
+  REFRAIN_RETURN_IF_ERROR(set_common(socket, options, address));
+  REFRAIN_RETURN_IF_ERROR(socket.set(ZMQ_ROUTER_MANDATORY, 1));
+  std::optional<IpcFile> file;
+  if (address.scheme == Address::Scheme::kIpc) {
+    auto taken = IpcFile::take(address.path);
+    if (!taken) return forward_error(std::move(taken).error());
+    file.emplace(std::move(*taken));
+    const auto user =
+        options.allowed_uid < 0 ? ::geteuid() : static_cast<uid_t>(options.allowed_uid);
+    REFRAIN_RETURN_IF_ERROR(socket.set(ZMQ_IPC_FILTER_UID, &user, sizeof user));
+  }
+  if (zmq_bind(socket.native(), address.text.c_str()) != 0)
+    return fail_field("address", "{} cannot be bound: {}", options.address,
+                      zmq_strerror(zmq_errno()));
+  std::string bound = socket.get_text(ZMQ_LAST_ENDPOINT);
+  auto core = std::make_shared<Core>(io, or_own(io, std::move(strand)), std::move(socket), true,
+                                     std::move(file), max_bytes_of(options));
+  return std::make_unique<ZmqEndpoint>(std::move(core), std::move(bound));
+}
+
+Result<std::unique_ptr<Endpoint>> make_zmq_client(IoContext& io, const EndpointOptions& options,
+                                                  std::shared_ptr<Executor> strand) {
+  REFRAIN_ASSIGN_OR_RETURN(const Address address, parse_address(options.address));
+  if (options.identity.empty() || options.identity.size() > 200 ||
+      !is_usable_identity(std::as_bytes(std::span(options.identity))))
+    return fail_field("identity", "identity \"{}\" must be 1 to 200 printable characters",
+                      options.identity);
+  if (address.port == "*" || address.is_wildcard())
+    return fail_field("address", "{}: a client needs the server's host and port", options.address);
+  if (address.scheme == Address::Scheme::kIpc)
+    REFRAIN_RETURN_IF_ERROR(check_ipc_directory(address.path));
+  REFRAIN_ASSIGN_OR_RETURN(ZmqSocket socket, ZmqSocket::create(ZMQ_DEALER));
+  REFRAIN_RETURN_IF_ERROR(set_common(socket, options, address));
+  const std::string identity = unique_identity(options.identity);
+  REFRAIN_RETURN_IF_ERROR(socket.set(ZMQ_ROUTING_ID, identity.data(), identity.size()));
+  REFRAIN_RETURN_IF_ERROR(socket.set(ZMQ_RECONNECT_IVL, kReconnectMs));
+  REFRAIN_RETURN_IF_ERROR(socket.set(ZMQ_RECONNECT_IVL_MAX, kReconnectMaxMs));
+  if (zmq_connect(socket.native(), address.text.c_str()) != 0)
+    return fail_field("address", "{} cannot be connected to: {}", options.address,
+                      zmq_strerror(zmq_errno()));
+  auto core = std::make_shared<Core>(io, or_own(io, std::move(strand)), std::move(socket), false,
+                                     std::nullopt, max_bytes_of(options));
+  return std::make_unique<ZmqEndpoint>(std::move(core), options.address);
+}
+
+}  // namespace refrain::ipc

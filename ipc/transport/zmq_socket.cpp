@@ -1,0 +1,71 @@
+#include "ipc/transport/zmq_socket.h"
+
+#include <cerrno>
+
+#include "runtime/base/check.h"
+
+namespace refrain::ipc {
+
+void ZmqContextTraits::close(Type context) {
+  while (zmq_ctx_term(context) != 0 && zmq_errno() == EINTR) {
+  }
+}
+
+void ZmqSocketTraits::close(Type socket) { zmq_close(socket); }
+
+Result<ZmqSocket> ZmqSocket::create(int type) {
+  ZmqSocket socket;
+  socket.context_.reset(zmq_ctx_new());
+  if (!socket.context_)
+    return fail(ErrorCode::kInternal, "no ZeroMQ context: {}", zmq_strerror(zmq_errno()));
+  socket.socket_.reset(zmq_socket(socket.context_.get(), type));
+  if (!socket.socket_)
+    return fail(ErrorCode::kInternal, "no ZeroMQ socket: {}", zmq_strerror(zmq_errno()));
+  return socket;
+}
+
+Status ZmqSocket::set(int option, const void* value, size_t bytes) {
+  if (zmq_setsockopt(socket_.get(), option, value, bytes) != 0)
+    return fail(ErrorCode::kInternal, "ZeroMQ refuses option {}: {}", option,
+                zmq_strerror(zmq_errno()));
+  return {};
+}
+
+Status ZmqSocket::set(int option, int value) { return set(option, &value, sizeof value); }
+Status ZmqSocket::set(int option, int64_t value) { return set(option, &value, sizeof value); }
+
+int ZmqSocket::get_int(int option) const {
+  int value = 0;
+  size_t bytes = sizeof value;
+  const int rc = zmq_getsockopt(socket_.get(), option, &value, &bytes);
+  REFRAIN_CHECK(rc == 0, "ZeroMQ option {}: {}", option, zmq_strerror(zmq_errno()));
+  return value;
+}
+
+std::string ZmqSocket::get_text(int option) const {
+  std::string value(512, '\0');
+  size_t bytes = value.size();
+  const int rc = zmq_getsockopt(socket_.get(), option, value.data(), &bytes);
+  REFRAIN_CHECK(rc == 0 && bytes > 0, "ZeroMQ option {}: {}", option, zmq_strerror(zmq_errno()));
+  value.resize(bytes - 1);
+  return value;
+}
+
+int ZmqSocket::send(const void* data, size_t bytes, bool more) {
+  while (zmq_send(socket_.get(), data, bytes, ZMQ_DONTWAIT | (more ? ZMQ_SNDMORE : 0)) < 0)
+    if (zmq_errno() != EINTR) return zmq_errno();
+  return 0;
+}
+
+int ZmqSocket::receive(zmq_msg_t* message) {
+  while (zmq_msg_recv(message, socket_.get(), ZMQ_DONTWAIT) < 0)
+    if (zmq_errno() != EINTR) return zmq_errno();
+  return 0;
+}
+
+void ZmqSocket::close() {
+  socket_.reset();
+  context_.reset();
+}
+
+}  // namespace refrain::ipc
