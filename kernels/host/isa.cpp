@@ -1,0 +1,60 @@
+#include "kernels/host/isa.h"
+
+#include "kernels/host/tables.h"
+#include "runtime/base/check.h"
+
+namespace refrain::kernels {
+
+HostIsa best_host_isa() {
+  const bool avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
+  const bool avx512 =
+      avx2 && __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+      __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512dq") != 0;
+  if (avx512 && __builtin_cpu_supports("avx512bf16") != 0) return HostIsa::kAvx512Bf16;
+  if (avx512) return HostIsa::kAvx512;
+  return avx2 ? HostIsa::kAvx2 : HostIsa::kScalar;
+}
+
+std::optional<HostIsa> parse_host_isa(std::string_view name) {
+  for (const HostIsa isa :
+       {HostIsa::kScalar, HostIsa::kAvx2, HostIsa::kAvx512, HostIsa::kAvx512Bf16}) {
+    if (name == to_string(isa)) return isa;
+  }
+  return std::nullopt;
+}
+
+const char* to_string(HostIsa isa) {
+  switch (isa) {
+    case HostIsa::kScalar:
+      return "scalar";
+    case HostIsa::kAvx2:
+      return "avx2";
+    case HostIsa::kAvx512:
+      return "avx512";
+    case HostIsa::kAvx512Bf16:
+      return "avx512_bf16";
+  }
+  return "?";
+}
+
+const KernelTable& host_kernel_table(HostIsa isa) {
+  REFRAIN_CHECK(isa <= best_host_isa(), "this processor has no {}; its best is {}", to_string(isa),
+                to_string(best_host_isa()));
+  static const KernelTable scalar = scalar_table();
+  static const KernelTable avx2 = avx2_table();
+  static const KernelTable avx512 = avx512_table();
+  static const KernelTable avx512_bf16 = avx512_bf16_table();
+  switch (isa) {
+    case HostIsa::kScalar:
+      return scalar;
+    case HostIsa::kAvx2:
+      return avx2;
+    case HostIsa::kAvx512:
+      return avx512;
+    case HostIsa::kAvx512Bf16:
+      break;
+  }
+  return avx512_bf16;
+}
+
+}  // namespace refrain::kernels

@@ -1,0 +1,297 @@
+#pragma once
+// Causal attention over the paged cache by online softmax. Keys are taken in chunks of 64 from
+// position 0, whatever the block size and the query, so a token's result depends only on its query
+// and its context: not on the batch, on how the prompt was chunked, or on decode versus prefill.
+// A unit of work is a tile of a row's tokens times the query heads of one KV head. Decode is bound
+// by memory (the cache), prefill by arithmetic with one chunk of K and V as float in L1.
+
+#include "kernels/host/ops/rows.h"
+#include "kernels/host/simd/math.h"
+
+namespace refrain::kernels {
+
+// A thread's scratch: queries and accumulators of a tile, one chunk of keys and values.
+struct AttentionScratch {
+  float* q;        // [kTileQueries, dim] scaled queries
+  float* acc;      // [kTileQueries, dim]
+  float* scores;   // [kTileQueries, kChunk], then probabilities
+  float* highest;  // [kTileQueries]
+  float* total;    // [kTileQueries]
+  float* keys;     // [kChunk / 16, dim, 16] transposed
+  float* values;   // [kChunk, dim]
+  int64_t dim;     // head_dim rounded up to 16
+};
+
+template <class S>
+AttentionScratch make_scratch(const AttentionArgs& args, const Team& team) {
+  AttentionScratch s{};
+  s.dim = (args.head_dim + 15) / 16 * 16;
+  auto* next = reinterpret_cast<float*>(team.scratch);
+  const auto take = [&next](int64_t count) {
+    float* at = next;
+    next += count;
+    return at;
+  };
+  s.q = take(kTileQueries * s.dim);
+  s.acc = take(kTileQueries * s.dim);
+  s.scores = take(kTileQueries * kChunk);
+  s.keys = take(kChunk * s.dim);
+  s.values = take(kChunk * s.dim);
+  s.highest = take(kTileQueries);
+  s.total = take(kTileQueries);
+  return s;
+}
+
+// Tokens [token, token + tokens) of one row, at positions position, position + 1, …, times the
+// `heads` query heads of KV head `kv_head`. Query q is token q / heads, head q % heads.
+struct AttentionTile {
+  int64_t token;
+  int tokens;
+  int64_t position;
+  int64_t kv_head;
+  int heads;
+  const int32_t* blocks;  // the request's block table
+
+  int queries() const { return tokens * heads; }
+  int64_t position_of(int query) const { return position + query / heads; }
+};
+
+// Keys of [chunk, chunk + 64) that a query at `position` sees, relative to the chunk.
+struct KeyRange {
+  int begin;
+  int end;
+};
+
+template <class S>
+KeyRange visible_keys(const AttentionArgs& args, int64_t position, int64_t chunk) {
+  const int64_t first = args.sliding_window > 0 ? position - args.sliding_window + 1 : 0;
+  return {static_cast<int>(std::clamp<int64_t>(first - chunk, 0, kChunk)),
+          static_cast<int>(std::clamp<int64_t>(position + 1 - chunk, 0, kChunk))};
+}
+
+// Keys transposed and values widened for the chunk's keys in `range`; lanes of other keys hold 0.
+template <class S, class T>
+void load_chunk(const AttentionArgs& args, const AttentionTile& tile, int64_t chunk, KeyRange range,
+                const AttentionScratch& s) {
+  const int64_t dim = args.head_dim;
+  const int64_t head_size = args.block_size * dim;
+  alignas(64) T none[16] = {};
+  for (int group = range.begin / 16; group * 16 < range.end; ++group) {
+    const T* rows[16];
+    for (int i = 0; i < 16; ++i) {
+      const int key = group * 16 + i;
+      rows[i] = nullptr;
+      if (key < range.begin || key >= range.end) continue;
+      const int64_t position = chunk + key;
+      const int64_t block = tile.blocks[position / args.block_size];
+      rows[i] = static_cast<const T*>(args.cache) +
+                (block * 2 * args.kv_heads + tile.kv_head) * head_size +
+                position % args.block_size * dim;
+      const T* value = rows[i] + args.kv_heads * head_size;
+      for (int64_t d = 0; d < dim; d += 16) {
+        const auto v =
+            dim - d >= 16 ? S::load(value + d) : S::load_n(value + d, static_cast<int>(dim - d));
+        S::store(s.values + key * s.dim + d, v);
+      }
+    }
+    for (int64_t d = 0; d < dim; d += 16) {
+      T tail[16][16] = {};
+      const T* from[16];
+      for (int i = 0; i < 16; ++i) {
+        from[i] = none;
+        if (rows[i] == nullptr) continue;
+        from[i] = rows[i] + d;
+        if (dim - d >= 16) continue;
+        std::memcpy(tail[i], rows[i] + d, static_cast<size_t>(dim - d) * sizeof(T));
+        from[i] = tail[i];
+      }
+      S::transpose(from, 0, s.keys + (group * s.dim + d) * 16);
+    }
+  }
+}
+
+// scores[query … query + kQueries)[64] = q · k of the groups [first, last) of sixteen keys.
+template <class S, int kQueries>
+void score_queries(const AttentionScratch& s, int query, int first, int last) {
+  for (; first < last; ++first) {
+    typename S::Reg acc[kQueries];
+    for (auto& a : acc) a = S::zero();
+    const float* keys = s.keys + first * s.dim * 16;
+    const float* q = s.q + query * s.dim;
+    for (int64_t d = 0; d < s.dim; ++d) {
+      const auto k = S::load(keys + d * 16);
+      for (int i = 0; i < kQueries; ++i) {
+        acc[i] = S::fma(S::broadcast(q[i * s.dim + d]), k, acc[i]);
+      }
+    }
+    for (int i = 0; i < kQueries; ++i) {
+      S::store(s.scores + (query + i) * kChunk + first * 16, acc[i]);
+    }
+  }
+}
+
+// One softmax step of a query: scores become probabilities, its sums are rescaled.
+template <class S>
+void softmax_step(const AttentionScratch& s, int query, KeyRange keys) {
+  using Reg = typename S::Reg;
+  float* scores = s.scores + query * kChunk;
+  const Reg lowest = S::broadcast(-std::numeric_limits<float>::infinity());
+  const int first = keys.begin / 16, last = (keys.end + 15) / 16;
+  Reg top = lowest;
+  for (int g = first; g < last; ++g) {
+    top = S::max(top, S::select_range(keys.begin - g * 16, keys.end - g * 16,
+                                      S::load(scores + g * 16), lowest));
+  }
+  const float before = s.highest[query];
+  const float highest = std::max(before, S::max_lane(top));
+  Reg sum = S::zero();
+  for (int g = first; g < last; ++g) {
+    const Reg p = exp<S>(S::sub(S::load(scores + g * 16), S::broadcast(highest)));
+    const Reg kept = S::select_range(keys.begin - g * 16, keys.end - g * 16, p, S::zero());
+    S::store(scores + g * 16, kept);
+    sum = S::add(sum, kept);
+  }
+  if (highest != before) {  // scaling by 1 otherwise
+    alignas(64) float scale[16];
+    S::store(scale, exp<S>(S::broadcast(before - highest)));
+    float* acc = s.acc + query * s.dim;
+    for (int64_t d = 0; d < s.dim; d += 16) {
+      S::store(acc + d, S::mul(S::load(acc + d), S::broadcast(scale[0])));
+    }
+    s.total[query] *= scale[0];
+    s.highest[query] = highest;
+  }
+  s.total[query] += S::sum(sum);
+}
+
+// acc += probabilities · values over keys [first, last), for kVectors × 16 columns from `d`.
+template <class S, int kQueries, int kVectors>
+void add_values(const AttentionScratch& s, int query, int64_t d, int first, int last) {
+  typename S::Reg acc[kQueries][kVectors];
+  float* at = s.acc + query * s.dim + d;
+  for (int i = 0; i < kQueries; ++i) {
+    for (int v = 0; v < kVectors; ++v) acc[i][v] = S::load(at + i * s.dim + v * 16);
+  }
+  const float* p = s.scores + query * kChunk;
+  for (int key = first; key < last; ++key) {
+    const float* value = s.values + key * s.dim + d;
+    for (int v = 0; v < kVectors; ++v) {
+      const auto column = S::load(value + v * 16);
+      for (int i = 0; i < kQueries; ++i) {
+        acc[i][v] = S::fma(S::broadcast(p[i * kChunk + key]), column, acc[i][v]);
+      }
+    }
+  }
+  for (int i = 0; i < kQueries; ++i) {
+    for (int v = 0; v < kVectors; ++v) S::store(at + i * s.dim + v * 16, acc[i][v]);
+  }
+}
+
+template <class S, int kQueries>
+void add_values_all(const AttentionScratch& s, int query, int first, int last) {
+  int64_t d = 0;
+  for (; d + 64 <= s.dim; d += 64) add_values<S, kQueries, 4>(s, query, d, first, last);
+  for (; d < s.dim; d += 16) add_values<S, kQueries, 1>(s, query, d, first, last);
+}
+
+// kQueries neighbours over the keys they all see, before and after that each its own: every query
+// meets its keys in ascending order and no others, so a later token's values cannot reach it.
+template <class S, int kQueries>
+void attend_queries(const AttentionArgs& args, const AttentionTile& tile, int64_t chunk, int query,
+                    const AttentionScratch& s) {
+  KeyRange keys[kQueries];
+  KeyRange shared{0, kChunk}, any{kChunk, 0};
+  for (int i = 0; i < kQueries; ++i) {
+    keys[i] = visible_keys<S>(args, tile.position_of(query + i), chunk);
+    shared = {std::max(shared.begin, keys[i].begin), std::min(shared.end, keys[i].end)};
+    if (keys[i].begin < keys[i].end) {
+      any = {std::min(any.begin, keys[i].begin), std::max(any.end, keys[i].end)};
+    }
+  }
+  if (any.begin >= any.end) return;
+  score_queries<S, kQueries>(s, query, any.begin / 16, (any.end + 15) / 16);
+  for (int i = 0; i < kQueries; ++i) {
+    if (keys[i].begin < keys[i].end) softmax_step<S>(s, query + i, keys[i]);
+  }
+  const bool overlap = shared.begin < shared.end;
+  for (int i = 0; i < kQueries; ++i) {
+    const int end = overlap ? shared.begin : keys[i].end;
+    if (keys[i].begin < end) add_values_all<S, 1>(s, query + i, keys[i].begin, end);
+  }
+  if (!overlap) return;
+  add_values_all<S, kQueries>(s, query, shared.begin, shared.end);
+  for (int i = 0; i < kQueries; ++i) {
+    if (shared.end < keys[i].end) add_values_all<S, 1>(s, query + i, shared.end, keys[i].end);
+  }
+}
+
+template <class S, class T>
+void attend_tile(const AttentionArgs& args, const AttentionTile& tile, const AttentionScratch& s) {
+  const int64_t head = tile.kv_head * tile.heads;
+  for (int q = 0; q < tile.queries(); ++q) {
+    const int64_t col = (head + q % tile.heads) * args.head_dim;
+    for (int64_t d = 0; d < s.dim; d += 16) {
+      const auto x = load16<S>(args.q, tile.token + q / tile.heads, col + d, args.head_dim - d);
+      S::store(s.q + q * s.dim + d, S::mul(x, S::broadcast(args.scale)));
+      S::store(s.acc + q * s.dim + d, S::zero());
+    }
+    s.highest[q] = -std::numeric_limits<float>::infinity();
+    s.total[q] = 0;
+  }
+  const int64_t last = tile.position + tile.tokens - 1;
+  const int64_t seen =
+      args.sliding_window > 0 ? std::max<int64_t>(0, tile.position - args.sliding_window + 1) : 0;
+  for (int64_t chunk = seen / kChunk * kChunk; chunk <= last; chunk += kChunk) {
+    const KeyRange range{static_cast<int>(std::max<int64_t>(0, seen - chunk)),
+                         static_cast<int>(std::min<int64_t>(kChunk, last + 1 - chunk))};
+    load_chunk<S, T>(args, tile, chunk, range, s);
+    int q = 0;
+    for (; q + 4 <= tile.queries(); q += 4) attend_queries<S, 4>(args, tile, chunk, q, s);
+    for (; q + 2 <= tile.queries(); q += 2) attend_queries<S, 2>(args, tile, chunk, q, s);
+    if (q < tile.queries()) attend_queries<S, 1>(args, tile, chunk, q, s);
+  }
+  for (int q = 0; q < tile.queries(); ++q) {
+    const int64_t col = (head + q % tile.heads) * args.head_dim;
+    const auto total = S::broadcast(s.total[q]);
+    for (int64_t d = 0; d < args.head_dim; d += 16) {
+      store16<S>(args.out, tile.token + q / tile.heads, col + d, args.head_dim - d,
+                 S::div(S::load(s.acc + q * s.dim + d), total));
+    }
+  }
+}
+
+template <class S>
+void zero_padded_tokens(const AttentionArgs& args, const Team& team) {
+  const int64_t live = live_rows(args.tokens);
+  const Range range = share_of(args.tokens.padded - live, team);
+  const int64_t cols = int64_t{args.q_heads} * args.head_dim;
+  for (int64_t t = live + range.begin; t < live + range.end; ++t) {
+    for (int64_t c = 0; c < cols; c += 16) store16<S>(args.out, t, c, cols - c, S::zero());
+  }
+}
+
+template <class S>
+void attention(const AttentionArgs& args, const Team& team) {
+  zero_padded_tokens<S>(args, team);
+  const AttentionScratch scratch = make_scratch<S>(args, team);
+  const int heads = args.q_heads / args.kv_heads;
+  const int most = std::max(1, std::min(kTileTokens, kTileQueries / heads));
+  const int64_t rows = live_rows(args.reqs);
+  int64_t unit = 0;
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t begin = args.inputs.query_start[r], end = args.inputs.query_start[r + 1];
+    const int64_t context = args.inputs.seq_lens[r] - (end - begin);
+    const int32_t* blocks = args.block_table + int64_t{args.inputs.row_slot[r]} * args.max_blocks;
+    for (int64_t t = begin; t < end; t += most) {
+      const int tokens = static_cast<int>(std::min<int64_t>(most, end - t));
+      for (int64_t h = 0; h < args.kv_heads; ++h, ++unit) {
+        if (unit % team.size != team.rank) continue;
+        const AttentionTile tile{t, tokens, context + (t - begin), h, heads, blocks};
+        args.cache_dtype == DType::kBFloat16 ? attend_tile<S, BFloat16>(args, tile, scratch)
+                                             : attend_tile<S, float>(args, tile, scratch);
+      }
+    }
+  }
+}
+
+}  // namespace refrain::kernels
