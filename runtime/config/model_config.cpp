@@ -1,0 +1,235 @@
+#include "runtime/config/model_config.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include "runtime/config/model_config_fields.h"
+
+namespace refrain {
+namespace {
+
+constexpr int64_t kMaxConfigBytes = 16 << 20;
+// Far beyond any model there is, and small enough that products of three cannot overflow.
+constexpr int64_t kMaxWidth = 1 << 20, kMaxVocab = 1 << 24, kMaxLayers = 4096, kMaxHeads = 4096;
+constexpr int64_t kMaxHeadDim = 1024, kMaxPositions = 1 << 28;
+
+Result<std::string> read_small_file(const std::filesystem::path& path) {
+  std::error_code error;
+  const auto size = std::filesystem::file_size(path, error);
+  if (error)
+    return fail(ErrorCode::kNotFound, "{}: cannot be read: {}", path.string(), error.message());
+  if (static_cast<int64_t>(size) > kMaxConfigBytes)
+    return fail(ErrorCode::kTooLarge, "{}: has {} bytes, at most {} are allowed", path.string(),
+                size, kMaxConfigBytes);
+  std::ifstream file(path, std::ios::binary);
+  std::string text(size, '\0');
+  if (!file.read(text.data(), static_cast<std::streamsize>(size)))
+    return fail(ErrorCode::kNotFound, "{}: cannot be read: {}", path.string(),
+                std::strerror(errno));
+  return text;
+}
+
+// Either "rope_parameters" (theta and scaling in one) or "rope_theta" with "rope_scaling".
+void read_rope(ModelConfigFields& fields, ModelConfig& config) {
+  const bool merged = fields.has("rope_parameters");
+  ModelConfigFields rope = fields.object(merged ? "rope_parameters" : "rope_scaling");
+  const double theta = fields.number("rope_theta", 1.0, 1e12, 10000.0);
+  config.rope_theta = merged ? rope.number("rope_theta", 1.0, 1e12, theta) : theta;
+  const double partial = fields.number("partial_rotary_factor", 0.01, 1.0, 1.0);
+  config.partial_rotary_factor =
+      merged ? rope.number("partial_rotary_factor", 0.01, 1.0, partial) : partial;
+
+  RopeScaling& scaling = config.rope_scaling;
+  const char* name = rope.has("rope_type") ? "rope_type" : "type";  // "type": before 2024
+  scaling.type = rope.text(name, "default");
+  if (scaling.type == "linear" || scaling.type == "llama3")
+    scaling.factor = rope.number("factor", 1.0, 1e6);
+  if (scaling.type == "llama3") {
+    scaling.low_freq_factor = rope.number("low_freq_factor", 1e-3, 1e6);
+    scaling.high_freq_factor = rope.number("high_freq_factor", 1e-3, 1e6);
+    scaling.original_max_position_embeddings =
+        rope.integer("original_max_position_embeddings", 1, kMaxPositions);
+    if (rope.status() && scaling.high_freq_factor <= scaling.low_freq_factor)
+      rope.reject("high_freq_factor",
+                  fmt::format("is {}; it must be above low_freq_factor {}",
+                              scaling.high_freq_factor, scaling.low_freq_factor));
+  } else if (scaling.type != "default" && scaling.type != "linear") {
+    rope.reject(name, fmt::format("is \"{}\"; there are default, linear and llama3", scaling.type));
+  }
+  fields.merge(rope);
+}
+
+void read_sizes(ModelConfigFields& fields, ModelConfig& config) {
+  config.vocab_size = fields.integer("vocab_size", 1, kMaxVocab);
+  config.hidden_size = fields.integer("hidden_size", 2, kMaxWidth);
+  config.intermediate_size = fields.integer("intermediate_size", 2, kMaxWidth);
+  config.num_layers = fields.integer("num_hidden_layers", 1, kMaxLayers);
+  config.num_heads = fields.integer("num_attention_heads", 1, kMaxHeads);
+  config.num_kv_heads = fields.integer("num_key_value_heads", 1, kMaxHeads, config.num_heads);
+  config.max_position_embeddings = fields.integer("max_position_embeddings", 1, kMaxPositions);
+  config.rms_norm_eps = fields.number("rms_norm_eps", 1e-12, 1e-1);
+  if (!fields.status()) return;
+  if (config.num_heads % config.num_kv_heads != 0)
+    fields.reject("num_key_value_heads", fmt::format("is {}; it must divide num_attention_heads {}",
+                                                     config.num_kv_heads, config.num_heads));
+  for (const char* name : {"hidden_size", "intermediate_size"}) {
+    const int64_t size = name[0] == 'h' ? config.hidden_size : config.intermediate_size;
+    if (size % 2 != 0) fields.reject(name, fmt::format("is {}; an even number is needed", size));
+  }
+  if (fields.has("head_dim")) {
+    config.head_dim = fields.integer("head_dim", 2, kMaxHeadDim);
+  } else if (config.hidden_size % config.num_heads != 0) {
+    fields.reject("head_dim", fmt::format("is missing and hidden_size {} does not divide by "
+                                          "num_attention_heads {}",
+                                          config.hidden_size, config.num_heads));
+  } else {
+    config.head_dim = config.hidden_size / config.num_heads;
+  }
+  if (fields.status() && (config.head_dim % 2 != 0 || config.head_dim > kMaxHeadDim))
+    fields.reject("head_dim", fmt::format("is {}; an even number up to {} is needed",
+                                          config.head_dim, kMaxHeadDim));
+}
+
+// Features that a config can ask for and that no model here has: better refused than wrong.
+void refuse_unsupported(ModelConfigFields& fields) {
+  const std::string activation = fields.text("hidden_act", "silu");
+  if (activation != "silu")
+    fields.reject("hidden_act", fmt::format("is \"{}\"; only silu can be run", activation));
+  if (fields.boolean("use_sliding_window", false))
+    fields.reject("use_sliding_window", "is true; sliding windows cannot be run, false is needed");
+  for (const std::string& type : fields.texts("layer_types"))
+    if (type != "full_attention")
+      fields.reject("layer_types", fmt::format("has \"{}\"; only full_attention can be run", type));
+  if (fields.has("quantization_config"))
+    fields.reject("quantization_config",
+                  "is there; only bfloat16, float16 and float32 checkpoints can be read");
+}
+
+void read_traits(ModelConfigFields& fields, ModelConfig& config) {
+  const bool qwen2 = config.architecture == "Qwen2ForCausalLM";
+  config.tie_word_embeddings = fields.boolean("tie_word_embeddings", false);
+  const bool bias = fields.boolean("attention_bias", false);
+  config.attention_bias = qwen2 || bias;  // Qwen2 has no such field
+  config.attention_out_bias = !qwen2 && bias;
+  config.mlp_bias = fields.boolean("mlp_bias", false);
+  config.qk_norm = config.architecture == "Qwen3ForCausalLM";
+  config.torch_dtype = fields.text(fields.has("dtype") ? "dtype" : "torch_dtype", "bfloat16");
+  if (fields.status() && config.torch_dtype != "bfloat16" && config.torch_dtype != "float16" &&
+      config.torch_dtype != "float32")
+    fields.reject(
+        fields.has("dtype") ? "dtype" : "torch_dtype",
+        fmt::format("is \"{}\"; bfloat16, float16 or float32 is needed", config.torch_dtype));
+  config.eos_token_ids = fields.integers("eos_token_id", 0, config.vocab_size - 1);
+  const std::vector<int32_t> bos = fields.integers("bos_token_id", 0, config.vocab_size - 1);
+  if (!bos.empty()) config.bos_token_id = bos.front();
+}
+
+void read_architecture(ModelConfigFields& fields, ModelConfig& config) {
+  const std::vector<std::string> names = fields.texts("architectures");
+  static constexpr const char* kKnown[] = {"LlamaForCausalLM", "Qwen2ForCausalLM",
+                                           "Qwen3ForCausalLM"};
+  constexpr const char* kList = "LlamaForCausalLM, Qwen2ForCausalLM or Qwen3ForCausalLM";
+  if (names.size() != 1) {
+    fields.reject("architectures", fmt::format("must name one architecture: {}", kList));
+    return;
+  }
+  config.architecture = names.front();
+  if (std::find(std::begin(kKnown), std::end(kKnown), config.architecture) == std::end(kKnown))
+    fields.reject("architectures",
+                  fmt::format("is \"{}\"; {} is needed", config.architecture.substr(0, 80), kList));
+  config.model_type = fields.text("model_type", "");
+}
+
+// Sampling defaults and further end-of-sequence ids.
+Status read_generation_config(const std::string& text, const std::string& file,
+                              ModelConfig& config) {
+  REFRAIN_ASSIGN_OR_RETURN(const nlohmann::json json, parse_json_object(text, file));
+  ModelConfigFields fields(json, file);
+  for (const int32_t id : fields.integers("eos_token_id", 0, config.vocab_size - 1)) {
+    auto& ids = config.eos_token_ids;
+    if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
+  }
+  if (fields.has("temperature")) config.temperature = fields.number("temperature", 0.0, 100.0);
+  if (fields.has("top_p")) config.top_p = fields.number("top_p", 0.0, 1.0);
+  if (fields.has("repetition_penalty"))
+    config.repetition_penalty = fields.number("repetition_penalty", 1e-3, 1e3);
+  if (fields.has("top_k")) config.top_k = fields.integer("top_k", -1, kMaxVocab);
+  return fields.status();
+}
+
+// FNV-1a in two lanes: tells model directories apart, no defence against forgery.
+struct Digest {
+  uint64_t lanes[2] = {0xcbf29ce484222325u, 0x84222325cbf29ce4u};
+  void add(const std::string& bytes) {
+    for (const char byte : bytes) {
+      lanes[0] = (lanes[0] ^ static_cast<uint8_t>(byte)) * 0x100000001b3u;
+      lanes[1] = (lanes[1] ^ (static_cast<uint8_t>(byte) + 0x9eu)) * 0x100000001b3u;
+    }
+    lanes[1] ^= lanes[1] >> 29;
+  }
+};
+
+}  // namespace
+
+Result<ModelConfig> parse_model_config(const std::string& text, const std::string& file_name) {
+  REFRAIN_ASSIGN_OR_RETURN(const nlohmann::json json, parse_json_object(text, file_name));
+  ModelConfigFields fields(json, file_name);
+  ModelConfig config;
+  read_architecture(fields, config);
+  read_sizes(fields, config);
+  if (fields.status()) read_rope(fields, config);
+  if (fields.status()) refuse_unsupported(fields);
+  if (fields.status()) read_traits(fields, config);
+  if (!fields.status()) return forward_error(fields.status().error());
+  const double rotary = static_cast<double>(config.head_dim) * config.partial_rotary_factor;
+  if (rotary < 2.0 || rotary != static_cast<double>(static_cast<int64_t>(rotary / 2) * 2))
+    return fail_field("partial_rotary_factor",
+                      "{}: \"partial_rotary_factor\" {} gives {} rotary dimensions of head_dim {}; "
+                      "an even number is needed",
+                      file_name, config.partial_rotary_factor, rotary, config.head_dim);
+  return config;
+}
+
+Result<ModelConfig> load_model_config(const std::filesystem::path& directory) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(directory, error))
+    return fail_field("model",
+                      "model {} is not a directory; give one with config.json and "
+                      "safetensors files",
+                      directory.string());
+  const std::filesystem::path path = directory / "config.json";
+  REFRAIN_ASSIGN_OR_RETURN(const std::string text, read_small_file(path));
+  REFRAIN_ASSIGN_OR_RETURN(ModelConfig config, parse_model_config(text, path.string()));
+  const std::filesystem::path generation = directory / "generation_config.json";
+  if (std::filesystem::exists(generation, error)) {
+    REFRAIN_ASSIGN_OR_RETURN(const std::string more, read_small_file(generation));
+    REFRAIN_RETURN_IF_ERROR(read_generation_config(more, generation.string(), config));
+  }
+  return config;
+}
+
+Result<std::string> model_digest(const std::filesystem::path& directory) {
+  REFRAIN_ASSIGN_OR_RETURN(const std::string config, read_small_file(directory / "config.json"));
+  Digest digest;
+  digest.add(config);
+  std::vector<std::string> files;
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(directory, error), end; !error && it != end;
+       it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (!name.ends_with(".safetensors") && !name.ends_with(".safetensors.index.json")) continue;
+    const auto size = it->file_size(error);
+    if (error) break;
+    files.push_back(fmt::format("{} {}\n", name, size));
+  }
+  if (error)
+    return fail(ErrorCode::kNotFound, "{}: cannot be listed: {}", directory.string(),
+                error.message());
+  std::sort(files.begin(), files.end());
+  for (const std::string& file : files) digest.add(file);
+  return fmt::format("{:016x}{:016x}", digest.lanes[0], digest.lanes[1]);
+}
+
+}  // namespace refrain
