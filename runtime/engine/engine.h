@@ -16,7 +16,9 @@
 namespace refrain {
 
 class IoContext;
+namespace text {
 class Tokenizer;
+}
 namespace ipc {
 class Endpoint;
 }
@@ -52,7 +54,7 @@ class Engine {
  public:
   // `endpoint` is the bound server endpoint the workers connect to.
   static Result<std::unique_ptr<Engine>> create(EngineConfig config, ModelConfig model,
-                                                std::shared_ptr<const Tokenizer> tokenizer,
+                                                std::shared_ptr<const text::Tokenizer> tokenizer,
                                                 IoContext& io,
                                                 std::unique_ptr<ipc::Endpoint> endpoint);
   virtual ~Engine() = default;

@@ -1,0 +1,269 @@
+#include "runtime/server/api_request.h"
+
+#include <charconv>
+#include <limits>
+
+namespace refrain {
+namespace {
+
+constexpr double kAnyNumber = 1e30;
+
+void read_stop(JsonFields& fields, SamplingParams& params) {
+  const Json* stop = fields.get("stop");
+  if (stop == nullptr) return;
+  if (stop->is_string()) {
+    params.stop.push_back(stop->get<std::string>());
+    return;
+  }
+  if (!stop->is_array()) return fields.fail_on("stop", "must be a string or a list of strings");
+  for (const Json& item : *stop) {
+    if (!item.is_string()) return fields.fail_on("stop", "must be a string or a list of strings");
+    params.stop.push_back(item.get<std::string>());
+  }
+}
+
+void read_logit_bias(JsonFields& fields, SamplingParams& params) {
+  const Json* bias = fields.get("logit_bias");
+  if (bias == nullptr) return;
+  if (!bias->is_object()) {
+    return fields.fail_on("logit_bias", "must be an object from token id to a number");
+  }
+  for (const auto& [key, value] : bias->items()) {
+    TokenId token = 0;
+    const auto parsed = std::from_chars(key.data(), key.data() + key.size(), token);
+    if (parsed.ec != std::errc{} || parsed.ptr != key.data() + key.size() || token < 0) {
+      return fields.fail_on("logit_bias",
+                            fmt::format("has the key '{}', which is no token id", key));
+    }
+    if (!value.is_number() || value.get<double>() < -100 || value.get<double>() > 100) {
+      return fields.fail_on("logit_bias", fmt::format("of token {} must be from -100 to 100", key));
+    }
+    params.logit_bias.emplace_back(token, value.get<float>());
+  }
+}
+
+void read_token_list(JsonFields& fields, const char* name, std::vector<TokenId>& out) {
+  const Json* value = fields.get(name);
+  if (value == nullptr) return;
+  auto ids = read_token_ids(*value, name);
+  if (!ids) return fields.fail_on(name, "must be a list of token ids");
+  out = std::move(*ids);
+}
+
+// Fields that OpenAI or vLLM know and this server does not serve: a clear refusal, not silence.
+void refuse_unsupported(JsonFields& fields) {
+  for (const char* name :
+       {"suffix", "prompt_logprobs", "guided_json", "guided_regex", "guided_choice",
+        "guided_grammar", "structured_outputs", "functions", "audio", "modalities"}) {
+    if (const Json* value = fields.get(name); value != nullptr && *value != "") {
+      fields.fail_on(name, "is not supported");
+    }
+  }
+  if (const Json* format = fields.get("response_format"); format != nullptr) {
+    if (!format->is_object() || text_of(*format, "type") != "text") {
+      fields.fail_on("response_format", "supports only {\"type\": \"text\"}");
+    }
+  }
+  if (const Json* choice = fields.get("tool_choice"); choice != nullptr) {
+    if (*choice != "none" && *choice != "auto") {
+      fields.fail_on("tool_choice", "supports only \"none\" and \"auto\"");
+    }
+  }
+  if (const auto beams = fields.boolean("use_beam_search"); beams && *beams) {
+    fields.fail_on("use_beam_search", "is not supported");
+  }
+}
+
+Status read_common(const Json& body, ApiRequest& request) {
+  JsonFields fields(body);
+  refuse_unsupported(fields);
+  request.model = fields.string("model").value_or("");
+  request.n = fields.integer("n", 1, kMaxChoices).value_or(1);
+  if (const auto best_of = fields.integer("best_of", 1, kMaxChoices);
+      best_of && *best_of != request.n) {
+    fields.fail_on("best_of", "must equal n");
+  }
+  request.stream = fields.boolean("stream").value_or(false);
+  if (const Json* options = fields.get("stream_options"); options != nullptr) {
+    if (!request.stream) fields.fail_on("stream_options", "needs stream to be true");
+    if (!options->is_object()) {
+      fields.fail_on("stream_options", "must be an object");
+    } else {
+      request.include_usage = JsonFields(*options).boolean("include_usage").value_or(false);
+    }
+  }
+  request.add_special_tokens = fields.boolean("add_special_tokens").value_or(!request.chat);
+  REFRAIN_RETURN_IF_ERROR(fields.status());
+  REFRAIN_RETURN_IF_ERROR(read_sampling_params(body, request.sampling));
+  return {};
+}
+
+Status read_max_tokens(JsonFields& fields, const char* name, ApiRequest& request) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  if (const auto given = fields.integer(name, 1, kMost)) request.max_tokens = given;
+  return fields.status();
+}
+
+}  // namespace
+
+Result<std::vector<TokenId>> read_token_ids(const Json& value, const std::string& field) {
+  if (!value.is_array()) return fail_field(field, "{} must be a list of token ids", field);
+  std::vector<TokenId> ids;
+  ids.reserve(value.size());
+  for (const Json& item : value) {
+    if (!item.is_number_integer() || item.get<int64_t>() < 0 ||
+        item.get<int64_t>() > std::numeric_limits<TokenId>::max()) {
+      return fail_field(field, "{} must hold whole numbers >= 0, got {}", field,
+                        item.dump().substr(0, 40));
+    }
+    ids.push_back(item.get<TokenId>());
+  }
+  return ids;
+}
+
+Status read_sampling_params(const Json& body, SamplingParams& params) {
+  JsonFields fields(body);
+  // Ranges that depend on the engine are checked again, by name, in check_sampling_params.
+  auto number = [&fields](const char* name, double& target) {
+    if (const auto given = fields.number(name, -kAnyNumber, kAnyNumber)) target = *given;
+  };
+  number("temperature", params.temperature);
+  number("top_p", params.top_p);
+  number("min_p", params.min_p);
+  number("repetition_penalty", params.repetition_penalty);
+  number("presence_penalty", params.presence_penalty);
+  number("frequency_penalty", params.frequency_penalty);
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  if (const auto k = fields.integer("top_k", -1, kMost)) params.top_k = *k;
+  if (const auto least = fields.integer("min_tokens", 0, kMost)) params.min_tokens = *least;
+  if (const auto seed = fields.integer("seed", std::numeric_limits<int64_t>::min(),
+                                       std::numeric_limits<int64_t>::max())) {
+    params.seed = static_cast<uint64_t>(*seed);
+  }
+  if (const auto given = fields.boolean("ignore_eos")) params.ignore_eos = *given;
+  if (const auto given = fields.boolean("skip_special_tokens")) params.skip_special_tokens = *given;
+  if (const auto given = fields.boolean("include_stop_str_in_output")) {
+    params.include_stop_str_in_output = *given;
+  }
+  read_stop(fields, params);
+  read_logit_bias(fields, params);
+  read_token_list(fields, "stop_token_ids", params.stop_token_ids);
+  if (fields.has("allowed_token_ids")) {
+    params.allowed_token_ids.emplace();
+    read_token_list(fields, "allowed_token_ids", *params.allowed_token_ids);
+  }
+  return fields.status();
+}
+
+Result<ApiRequest> parse_completion_request(const Json& body) {
+  if (!body.is_object()) return fail(ErrorCode::kInvalidArgument, "the body must be a JSON object");
+  ApiRequest request;
+  REFRAIN_RETURN_IF_ERROR(read_common(body, request));
+  JsonFields fields(body);
+  const Json* prompt = fields.get("prompt");
+  if (prompt == nullptr) return fail_field("prompt", "prompt is missing");
+  const char* kinds = "prompt must be a string, a list of strings, or lists of token ids";
+  if (prompt->is_string()) {
+    request.prompts.emplace_back(prompt->get<std::string>());
+  } else if (prompt->is_array() && !prompt->empty() && prompt->front().is_number()) {
+    REFRAIN_ASSIGN_OR_RETURN(auto ids, read_token_ids(*prompt, "prompt"));
+    request.prompts.emplace_back(std::move(ids));
+  } else if (prompt->is_array() && !prompt->empty()) {
+    for (const Json& item : *prompt) {
+      if (item.is_string()) {
+        request.prompts.emplace_back(item.get<std::string>());
+      } else if (item.is_array()) {
+        REFRAIN_ASSIGN_OR_RETURN(auto ids, read_token_ids(item, "prompt"));
+        request.prompts.emplace_back(std::move(ids));
+      } else {
+        return fail_field("prompt", "{}", kinds);
+      }
+    }
+  } else {
+    return fail_field("prompt", "{}", kinds);
+  }
+  if (request.prompts.size() > 256)
+    return fail_field("prompt", "prompt holds more than 256 prompts");
+  request.echo = fields.boolean("echo").value_or(false);
+  if (const auto top = fields.integer("logprobs", 0, 20)) {
+    request.logprobs = true;
+    request.sampling.logprobs = static_cast<int32_t>(*top);
+  }
+  if (request.echo && request.logprobs) {
+    return fail_field("echo", "echo together with logprobs is not supported");
+  }
+  REFRAIN_RETURN_IF_ERROR(fields.status());
+  request.max_tokens = 16;
+  REFRAIN_RETURN_IF_ERROR(read_max_tokens(fields, "max_tokens", request));
+  return request;
+}
+
+Result<Json> read_template_input(const Json& body) {
+  const auto at = body.find("messages");
+  if (at == body.end() || !at->is_array() || at->empty()) {
+    return fail_field("messages", "messages must be a list of at least one message");
+  }
+  Json input = {{"messages", Json::array()}};
+  for (size_t i = 0; i < at->size(); ++i) {
+    const Json& message = (*at)[i];
+    if (!message.is_object() || !message.contains("role") || !message["role"].is_string()) {
+      return fail_field("messages", "messages[{}] must be an object with a role", i);
+    }
+    Json copy = message;
+    if (copy.contains("content") && copy["content"].is_array()) {
+      std::string text;  // parts of type text; templates of text models read one string
+      for (const Json& part : copy["content"]) {
+        if (!part.is_object() || text_of(part, "type") != "text" || !part.contains("text") ||
+            !part["text"].is_string()) {
+          return fail_field("messages",
+                            "messages[{}].content holds a part that is not of type text", i);
+        }
+        text += part["text"].get<std::string>();
+      }
+      copy["content"] = text;
+    } else if (copy.contains("content") && !copy["content"].is_string() &&
+               !copy["content"].is_null()) {
+      return fail_field("messages", "messages[{}].content must be a string or a list of parts", i);
+    } else if (!copy.contains("content") && !copy.contains("tool_calls")) {
+      return fail_field("messages", "messages[{}] has no content", i);
+    }
+    input["messages"].push_back(std::move(copy));
+  }
+  JsonFields fields(body);
+  input["add_generation_prompt"] = fields.boolean("add_generation_prompt").value_or(true);
+  if (const Json* tools = fields.get("tools"); tools != nullptr) {
+    if (!tools->is_array()) fields.fail_on("tools", "must be a list");
+    if (text_of(body, "tool_choice") != "none") input["tools"] = *tools;
+  }
+  if (const Json* documents = fields.get("documents"); documents != nullptr) {
+    input["documents"] = *documents;
+  }
+  if (const Json* extra = fields.get("chat_template_kwargs"); extra != nullptr) {
+    if (!extra->is_object()) {
+      fields.fail_on("chat_template_kwargs", "must be an object");
+    } else {
+      for (const auto& [key, value] : extra->items()) input[key] = value;
+    }
+  }
+  REFRAIN_RETURN_IF_ERROR(fields.status());
+  return input;
+}
+
+Result<ApiRequest> parse_chat_request(const Json& body) {
+  if (!body.is_object()) return fail(ErrorCode::kInvalidArgument, "the body must be a JSON object");
+  ApiRequest request;
+  request.chat = true;
+  REFRAIN_RETURN_IF_ERROR(read_common(body, request));
+  REFRAIN_ASSIGN_OR_RETURN(request.template_input, read_template_input(body));
+  JsonFields fields(body);
+  request.logprobs = fields.boolean("logprobs").value_or(false);
+  const auto top = fields.integer("top_logprobs", 0, 20);
+  if (top && !request.logprobs) fields.fail_on("top_logprobs", "needs logprobs to be true");
+  if (request.logprobs) request.sampling.logprobs = static_cast<int32_t>(top.value_or(0));
+  REFRAIN_RETURN_IF_ERROR(fields.status());
+  REFRAIN_RETURN_IF_ERROR(read_max_tokens(fields, "max_tokens", request));
+  REFRAIN_RETURN_IF_ERROR(read_max_tokens(fields, "max_completion_tokens", request));
+  return request;
+}
+
+}  // namespace refrain

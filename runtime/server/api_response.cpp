@@ -1,0 +1,197 @@
+#include "runtime/server/api_response.h"
+
+#include <algorithm>
+
+#include "runtime/text/tokenizer.h"
+
+namespace refrain {
+namespace {
+
+const char* error_type(int status) {
+  switch (status) {
+    case 401:
+      return "authentication_error";
+    case 403:
+      return "permission_error";
+    case 404:
+      return "not_found_error";
+    case 429:
+      return "rate_limit_error";
+    default:
+      return status < 500 ? "invalid_request_error" : "server_error";
+  }
+}
+
+Json finish_json(const ChoiceText& choice) {
+  if (choice.finish == FinishReason::kNone) return nullptr;
+  return to_string(choice.finish);
+}
+
+Json stop_reason_json(const ChoiceText& choice) {
+  if (choice.stop_reason.empty()) return nullptr;
+  return choice.stop_reason;
+}
+
+Json bytes_json(const std::string& bytes) {
+  Json list = Json::array();
+  for (const char byte : bytes) list.push_back(static_cast<unsigned char>(byte));
+  return list;
+}
+
+Json chat_token(TokenId token, float logprob, const text::Tokenizer& tokenizer) {
+  const std::string bytes = tokenizer.token_bytes(token);
+  return {{"token", tokenizer.token_to_string(token)},
+          {"logprob", logprob},
+          {"bytes", bytes_json(bytes)}};
+}
+
+Json chat_logprobs(const ChoiceText& choice, const text::Tokenizer& tokenizer) {
+  Json content = Json::array();
+  for (const TokenOutput& output : choice.tokens) {
+    Json entry = chat_token(output.token, output.logprob, tokenizer);
+    entry["top_logprobs"] = Json::array();
+    for (const TokenLogprob& top : output.top) {
+      entry["top_logprobs"].push_back(chat_token(top.token, top.logprob, tokenizer));
+    }
+    content.push_back(std::move(entry));
+  }
+  return {{"content", std::move(content)}};
+}
+
+Json completion_logprobs(const ChoiceText& choice, int64_t offset,
+                         const text::Tokenizer& tokenizer) {
+  Json tokens = Json::array(), values = Json::array(), tops = Json::array(),
+       offsets = Json::array();
+  for (const TokenOutput& output : choice.tokens) {
+    const std::string bytes = tokenizer.token_bytes(output.token);
+    tokens.push_back(tokenizer.token_to_string(output.token));
+    values.push_back(output.logprob);
+    Json top = Json::object();
+    for (const TokenLogprob& other : output.top) {
+      top[tokenizer.token_to_string(other.token)] = other.logprob;
+    }
+    tops.push_back(std::move(top));
+    offsets.push_back(offset);
+    offset += static_cast<int64_t>(bytes.size());
+  }
+  return {{"tokens", std::move(tokens)},
+          {"token_logprobs", std::move(values)},
+          {"top_logprobs", std::move(tops)},
+          {"text_offset", std::move(offsets)}};
+}
+
+Json logprobs_json(const AnswerHead& head, const ChoiceText& choice, int64_t offset,
+                   const text::Tokenizer& tokenizer) {
+  if (!head.logprobs) return nullptr;
+  return head.chat ? chat_logprobs(choice, tokenizer)
+                   : completion_logprobs(choice, offset, tokenizer);
+}
+
+Json head_json(const AnswerHead& head, const char* object) {
+  return {{"id", head.id}, {"object", object}, {"created", head.created}, {"model", head.model}};
+}
+
+}  // namespace
+
+int http_status(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kInvalidArgument:
+      return 400;
+    case ErrorCode::kUnauthenticated:
+      return 401;
+    case ErrorCode::kNotFound:
+      return 404;
+    case ErrorCode::kTooLarge:
+      return 413;
+    case ErrorCode::kOverloaded:
+      return 429;
+    case ErrorCode::kCancelled:
+      return 499;
+    case ErrorCode::kUnavailable:
+      return 503;
+    case ErrorCode::kDeadline:
+      return 504;
+    case ErrorCode::kInternal:
+      return 500;
+  }
+  return 500;
+}
+
+std::string dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Json error_json(int status, const Error& error) {
+  return {{"error",
+           {{"message", error.message},
+            {"type", error_type(status)},
+            {"param", error.field.empty() ? Json(nullptr) : Json(error.field)},
+            {"code", status}}}};
+}
+
+std::string error_body(int status, const std::string& message) {
+  return dump(error_json(status, Error{ErrorCode::kInternal, message, {}}));
+}
+
+Json usage_json(const Usage& usage) {
+  return {{"prompt_tokens", usage.prompt_tokens},
+          {"completion_tokens", usage.completion_tokens},
+          {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
+          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
+}
+
+Json whole_answer(const AnswerHead& head, const std::vector<ChoiceText>& choices,
+                  const Usage& usage, const text::Tokenizer& tokenizer) {
+  Json answer = head_json(head, head.chat ? "chat.completion" : "text_completion");
+  answer["choices"] = Json::array();
+  for (const ChoiceText& choice : choices) {
+    Json entry = {{"index", choice.index},
+                  {"finish_reason", finish_json(choice)},
+                  {"stop_reason", stop_reason_json(choice)},
+                  {"logprobs", logprobs_json(head, choice, 0, tokenizer)}};
+    if (head.chat) {
+      entry["message"] = {{"role", "assistant"}, {"content", choice.text}};
+    } else {
+      entry["text"] = choice.text;
+    }
+    answer["choices"].push_back(std::move(entry));
+  }
+  answer["usage"] = usage_json(usage);
+  return answer;
+}
+
+Json stream_chunk(const AnswerHead& head, const ChoiceText& choice, int64_t text_offset,
+                  const text::Tokenizer& tokenizer) {
+  Json chunk = head_json(head, head.chat ? "chat.completion.chunk" : "text_completion");
+  Json entry = {{"index", choice.index},
+                {"finish_reason", finish_json(choice)},
+                {"logprobs", logprobs_json(head, choice, text_offset, tokenizer)}};
+  if (choice.finish != FinishReason::kNone) entry["stop_reason"] = stop_reason_json(choice);
+  if (head.chat) {
+    entry["delta"] = choice.text.empty() ? Json::object() : Json{{"content", choice.text}};
+  } else {
+    entry["text"] = choice.text;
+  }
+  chunk["choices"] = Json::array({std::move(entry)});
+  return chunk;
+}
+
+Json role_chunk(const AnswerHead& head, int64_t index) {
+  Json chunk = head_json(head, "chat.completion.chunk");
+  chunk["choices"] = Json::array({{{"index", index},
+                                   {"delta", {{"role", "assistant"}, {"content", ""}}},
+                                   {"finish_reason", nullptr},
+                                   {"logprobs", nullptr}}});
+  return chunk;
+}
+
+Json usage_chunk(const AnswerHead& head, const Usage& usage) {
+  Json chunk = head_json(head, head.chat ? "chat.completion.chunk" : "text_completion");
+  chunk["choices"] = Json::array();
+  chunk["usage"] = usage_json(usage);
+  return chunk;
+}
+
+std::string sse_event(const Json& json) { return "data: " + dump(json) + "\n\n"; }
+
+}  // namespace refrain

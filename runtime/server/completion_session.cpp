@@ -1,0 +1,145 @@
+#include "runtime/server/completion_session.h"
+
+#include "runtime/text/tokenizer.h"
+
+namespace refrain {
+
+CompletionSession::CompletionSession(ApiRequest request, AnswerHead head, Engine& engine,
+                                     std::shared_ptr<const text::Tokenizer> tokenizer,
+                                     std::shared_ptr<Metrics> metrics,
+                                     std::shared_ptr<HttpExchange> exchange)
+    : request_(std::move(request)),
+      head_(std::move(head)),
+      engine_(engine),
+      tokenizer_(std::move(tokenizer)),
+      metrics_(std::move(metrics)),
+      exchange_(std::move(exchange)),
+      begun_(steady_clock().now()) {}
+
+void CompletionSession::start(const std::vector<std::vector<TokenId>>& prompts,
+                              const std::string& cache_salt) {
+  const auto self = shared_from_this();
+  const std::lock_guard lock(mutex_);
+  const auto n = static_cast<size_t>(request_.n);
+  choices_.resize(prompts.size() * n);
+  unfinished_ = choices_.size();
+  for (const auto& prompt : prompts) usage_.prompt_tokens += static_cast<int64_t>(prompt.size());
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    GenerateRequest generate;
+    generate.prompt = prompts[i / n];
+    generate.sampling = request_.sampling;
+    if (generate.sampling.seed) *generate.sampling.seed += i % n;
+    const int64_t room =
+        engine_.config().worker.max_model_len - static_cast<int64_t>(generate.prompt.size());
+    generate.sampling.max_tokens = request_.max_tokens.value_or(std::max<int64_t>(room, 1));
+    generate.cache_salt = cache_salt;
+    choices_[i].text.index = static_cast<int64_t>(i);
+    if (request_.echo) {
+      choices_[i].text.text = tokenizer_->decode(generate.prompt, true);
+    }
+    auto id = engine_.submit(std::move(generate), [self, i](RequestOutput output) {
+      self->on_output(i, std::move(output));
+    });
+    if (!id) return fail_all(id.error());
+    choices_[i].id = *id;
+  }
+  exchange_->on_disconnect([self] {
+    const std::lock_guard guard(self->mutex_);
+    if (!self->ended_) self->cancel_rest();
+    self->ended_ = true;
+  });
+}
+
+void CompletionSession::on_output(size_t index, RequestOutput output) {
+  const std::lock_guard lock(mutex_);
+  if (ended_) return;
+  if (output.error) return fail_all(*output.error);
+  Choice& choice = choices_[index];
+  const TimePoint now = steady_clock().now();
+  if (!output.tokens.empty()) {
+    metrics_->observe_tokens(begun_, last_token_, now, !first_token_seen_);
+    first_token_seen_ = true;
+    last_token_ = now;
+    usage_.completion_tokens += static_cast<int64_t>(output.tokens.size());
+  }
+  if (output.finish != FinishReason::kNone) {
+    if (index % static_cast<size_t>(request_.n) == 0) usage_.cached_tokens += output.cached_tokens;
+    choice.text.finish = output.finish;
+    choice.text.stop_reason = output.stop_reason;
+    --unfinished_;
+  }
+  if (request_.stream) {
+    stream_output(choice, output);
+  } else {
+    choice.text.text += output.text;
+    if (head_.logprobs) {
+      choice.text.tokens.insert(choice.text.tokens.end(), output.tokens.begin(),
+                                output.tokens.end());
+    }
+  }
+  if (unfinished_ == 0) finish();
+}
+
+void CompletionSession::stream_output(Choice& choice, const RequestOutput& output) {
+  if (!stream_begun_) {
+    stream_begun_ = true;
+    exchange_->begin_stream(200, "text/event-stream; charset=utf-8",
+                            {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}});
+  }
+  if (!choice.opened) {
+    choice.opened = true;
+    if (head_.chat) exchange_->write(sse_event(role_chunk(head_, choice.text.index)));
+  }
+  ChoiceText part;
+  part.index = choice.text.index;
+  part.text = std::move(choice.text.text) + output.text;  // an echoed prompt comes first
+  choice.text.text.clear();
+  part.tokens = output.tokens;
+  part.finish = output.finish;
+  part.stop_reason = output.stop_reason;
+  if (part.text.empty() && part.finish == FinishReason::kNone &&
+      (part.tokens.empty() || !head_.logprobs)) {
+    return;  // held back: half a character, or the beginning of a stop string
+  }
+  exchange_->write(sse_event(stream_chunk(head_, part, choice.sent_bytes, *tokenizer_)));
+  choice.sent_bytes += static_cast<int64_t>(part.text.size());
+}
+
+void CompletionSession::finish() {
+  ended_ = true;
+  metrics_->observe_request(begun_, steady_clock().now(), usage_.prompt_tokens,
+                            usage_.completion_tokens);
+  if (request_.stream) {
+    if (request_.include_usage) exchange_->write(sse_event(usage_chunk(head_, usage_)));
+    exchange_->write("data: [DONE]\n\n");
+    exchange_->end_stream();
+    return;
+  }
+  std::vector<ChoiceText> texts;
+  for (Choice& choice : choices_) texts.push_back(std::move(choice.text));
+  exchange_->reply(200, "application/json", dump(whole_answer(head_, texts, usage_, *tokenizer_)));
+}
+
+void CompletionSession::fail_all(const Error& error) {
+  ended_ = true;
+  cancel_rest();
+  const int status = http_status(error.code);
+  const Json body = error_json(status, error);
+  if (stream_begun_) {
+    exchange_->write(sse_event(body));
+    exchange_->write("data: [DONE]\n\n");
+    exchange_->end_stream();
+    return;
+  }
+  HttpHeaders headers;
+  if (status == 429 || status == 503) headers.emplace_back("Retry-After", "1");
+  exchange_->reply(status, "application/json", dump(body), std::move(headers));
+}
+
+void CompletionSession::cancel_rest() {
+  for (const Choice& choice : choices_) {
+    if (choice.id != 0 && choice.text.finish == FinishReason::kNone) engine_.cancel(choice.id);
+  }
+}
+
+}  // namespace refrain

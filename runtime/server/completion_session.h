@@ -1,0 +1,60 @@
+#pragma once
+// One completion or chat request on its way: prompts × n choices submitted to the engine, their
+// outputs collected or streamed. Kept alive by the sinks it gives the engine; outputs arrive on the
+// engine's output executor, the client's leaving on its connection's strand.
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "runtime/engine/engine.h"
+#include "runtime/server/api_request.h"
+#include "runtime/server/api_response.h"
+#include "runtime/server/http_server.h"
+#include "runtime/server/metrics.h"
+
+namespace refrain {
+
+class CompletionSession : public std::enable_shared_from_this<CompletionSession> {
+ public:
+  CompletionSession(ApiRequest request, AnswerHead head, Engine& engine,
+                    std::shared_ptr<const text::Tokenizer> tokenizer,
+                    std::shared_ptr<Metrics> metrics, std::shared_ptr<HttpExchange> exchange);
+
+  // Submits every choice; `prompts` are token ids, one per prompt, `cache_salt` separates users. A
+  // refusal cancels what was submitted and answers with the error.
+  void start(const std::vector<std::vector<TokenId>>& prompts, const std::string& cache_salt);
+
+ private:
+  struct Choice {
+    ChoiceText text;  // collected (whole answers)
+    RequestId id = 0;
+    int64_t sent_bytes = 0;  // streams
+    bool opened = false;
+  };
+
+  void on_output(size_t index, RequestOutput output);
+  void stream_output(Choice& choice, const RequestOutput& output);
+  void finish();
+  void fail_all(const Error& error);
+  void cancel_rest();
+
+  const ApiRequest request_;
+  const AnswerHead head_;
+  Engine& engine_;
+  std::shared_ptr<const text::Tokenizer> tokenizer_;
+  std::shared_ptr<Metrics> metrics_;
+  std::shared_ptr<HttpExchange> exchange_;
+  const TimePoint begun_;
+  std::mutex mutex_;  // sinks, submission and disconnect meet here
+  std::vector<Choice> choices_;
+  Usage usage_;
+  TimePoint last_token_;
+  bool first_token_seen_ = false;
+  bool stream_begun_ = false;  // with the first chunk: errors before it have a status of their own
+  size_t unfinished_ = 0;
+  bool ended_ = false;
+};
+
+}  // namespace refrain

@@ -1,0 +1,144 @@
+#include "runtime/server/cudagraph_page.h"
+
+#include <algorithm>
+
+namespace refrain {
+namespace {
+
+bool replayed(const EngineStats& stats, const ipc::ManifestEntry& entry) {
+  return std::any_of(stats.graph_uses.begin(), stats.graph_uses.end(), [&](const GraphUse& use) {
+    return use.mode == entry.mode && use.padded_tokens == entry.num_tokens;
+  });
+}
+
+std::string escape(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '&':
+        out += "&amp;";
+        break;
+      default:
+        out += c;
+    }
+  }
+  return out;
+}
+
+uint64_t total_steps(const EngineStats& stats) {
+  uint64_t total = 0;
+  for (const GraphUse& use : stats.graph_uses) total += use.count;
+  return total;
+}
+
+constexpr const char* kStyle =
+    "<style>body{font:15px system-ui,sans-serif;margin:2rem;max-width:60rem;color:#222;"
+    "background:#fff}table{border-collapse:collapse;margin:1rem 0}td,th{padding:.25rem .8rem;"
+    "text-align:right;border-bottom:1px solid #ddd}th{background:#f4f4f4}td:first-child,"
+    "th:first-child{text-align:left}.bar{background:#4a7ebb;height:.7rem;display:block}"
+    ".FULL{color:#1a6b2a}.PIECEWISE{color:#8a5a00}.NONE{color:#a33}"
+    "@media(prefers-color-scheme:dark){body{background:#181818;color:#ddd}th{background:#2a2a2a}}"
+    "</style>";
+
+}  // namespace
+
+Json cudagraph_json(const EngineStats& stats) {
+  Json json;
+  json["steps"] = total_steps(stats);
+  json["state"] = to_string(stats.state);
+  json["dispatch"] = Json::array();
+  for (const GraphUse& use : stats.graph_uses) {
+    json["dispatch"].push_back({{"mode", use.mode},
+                                {"num_tokens", use.num_tokens},
+                                {"padded_tokens", use.padded_tokens},
+                                {"paddings", use.padded_tokens - use.num_tokens},
+                                {"count", use.count}});
+  }
+  json["ranks"] = Json::array();
+  for (const ipc::Ready& ready : stats.ready) {
+    Json rank = {{"cudagraph_mode", ready.cudagraph_mode},
+                 {"uniform_query_len", ready.uniform_query_len},
+                 {"capture_sizes", ready.capture_sizes},
+                 {"arena_bytes", ready.arena_bytes},
+                 {"warnings", ready.warnings},
+                 {"manifest", Json::array()},
+                 {"memory", Json::object()}};
+    for (const ipc::ManifestEntry& entry : ready.manifest) {
+      rank["manifest"].push_back({{"mode", entry.mode},
+                                  {"num_tokens", entry.num_tokens},
+                                  {"num_reqs", entry.num_reqs},
+                                  {"uniform", entry.uniform},
+                                  {"pieces", entry.pieces},
+                                  {"nodes", entry.nodes},
+                                  {"bytes", entry.bytes},
+                                  {"capture_ms", entry.capture_ms},
+                                  {"digest", fmt::format("{:016x}", entry.digest)},
+                                  {"replayed", replayed(stats, entry)}});
+    }
+    for (size_t i = 0; i < ready.memory_tags.size() && i < ready.memory_bytes.size(); ++i) {
+      rank["memory"][ready.memory_tags[i]] = ready.memory_bytes[i];
+    }
+    json["ranks"].push_back(std::move(rank));
+  }
+  return json;
+}
+
+std::string cudagraph_text(const EngineStats& stats) {
+  std::string text = fmt::format("{:>10} {:>10} {:>9} {:<10} {:>10}\n", "tokens", "padded",
+                                 "paddings", "mode", "count");
+  for (const GraphUse& use : stats.graph_uses) {
+    text += fmt::format("{:>10} {:>10} {:>9} {:<10} {:>10}\n", use.num_tokens, use.padded_tokens,
+                        use.padded_tokens - use.num_tokens, use.mode, use.count);
+  }
+  if (stats.ready.empty()) return text;
+  std::string idle;
+  for (const ipc::ManifestEntry& entry : stats.ready.front().manifest) {
+    if (!replayed(stats, entry)) idle += fmt::format(" {}:{}", entry.mode, entry.num_tokens);
+  }
+  text += "captured and never replayed:" + (idle.empty() ? " none" : idle) + "\n";
+  return text;
+}
+
+std::string cudagraph_page(const EngineStats& stats) {
+  const uint64_t total = std::max<uint64_t>(total_steps(stats), 1);
+  std::string html = fmt::format(
+      "<!doctype html><meta charset=utf-8><title>Refrain: graphs</title>{}<h1>Graphs that ran</h1>"
+      "<p>{} · {} steps · <a href=\"?format=json\">JSON</a></p><table><tr><th>mode<th>tokens"
+      "<th>padded<th>paddings<th>count<th style=\"text-align:left;width:14rem\">share</tr>",
+      kStyle, to_string(stats.state), total_steps(stats));
+  for (const GraphUse& use : stats.graph_uses) {
+    const double share = 100.0 * static_cast<double>(use.count) / static_cast<double>(total);
+    html += fmt::format(
+        "<tr><td class={0}>{0}<td>{1}<td>{2}<td>{3}<td>{4}<td style=\"text-align:left\"><span "
+        "class=bar style=\"width:{5:.1f}%\" title=\"{5:.1f} %\"></span></tr>",
+        use.mode, use.num_tokens, use.padded_tokens, use.padded_tokens - use.num_tokens, use.count,
+        share);
+  }
+  html += "</table>";
+  for (size_t rank = 0; rank < stats.ready.size(); ++rank) {
+    const ipc::Ready& ready = stats.ready[rank];
+    html += fmt::format("<h2>Rank {}: {} captured, arena {:.1f} MiB, mode {}</h2>", rank,
+                        ready.manifest.size(), static_cast<double>(ready.arena_bytes) / 1048576.0,
+                        escape(ready.cudagraph_mode));
+    for (const std::string& warning : ready.warnings) html += "<p>⚠ " + escape(warning) + "</p>";
+    html +=
+        "<table><tr><th>mode<th>tokens<th>requests<th>uniform<th>pieces<th>nodes<th>bytes<th>ms"
+        "<th>replayed</tr>";
+    for (const ipc::ManifestEntry& entry : ready.manifest) {
+      html += fmt::format(
+          "<tr><td class={0}>{0}<td>{1}<td>{2}<td>{3}<td>{4}<td>{5}<td>{6}<td>{7:.2f}<td>{8}</tr>",
+          entry.mode, entry.num_tokens, entry.num_reqs, entry.uniform ? "yes" : "", entry.pieces,
+          entry.nodes, entry.bytes, entry.capture_ms, replayed(stats, entry) ? "yes" : "never");
+    }
+    html += "</table>";
+  }
+  return html;
+}
+
+}  // namespace refrain

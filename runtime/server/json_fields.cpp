@@ -1,0 +1,107 @@
+#include "runtime/server/json_fields.h"
+
+#include <cmath>
+
+namespace refrain {
+namespace {
+
+bool deeper_than(const std::string& text, int limit) {
+  int depth = 0;
+  bool quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (quoted) {
+      if (c == '\\') {
+        ++i;
+      } else if (c == '"') {
+        quoted = false;
+      }
+    } else if (c == '"') {
+      quoted = true;
+    } else if (c == '[' || c == '{') {
+      if (++depth > limit) return true;
+    } else if (c == ']' || c == '}') {
+      --depth;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+Result<Json> parse_json(const std::string& text, int max_depth) {
+  if (deeper_than(text, max_depth)) {
+    return fail(ErrorCode::kInvalidArgument, "the JSON is nested deeper than {} levels", max_depth);
+  }
+  try {
+    return Json::parse(text);
+  } catch (const Json::exception& error) {
+    std::string what = error.what();  // "[json.exception.parse_error.101] parse error at …"
+    const size_t bracket = what.find("] ");
+    if (bracket != std::string::npos) what = what.substr(bracket + 2);
+    return fail(ErrorCode::kInvalidArgument, "the body is not valid JSON: {}", what);
+  }
+}
+
+std::string text_of(const Json& object, const char* name) {
+  const auto at = object.find(name);
+  return at != object.end() && at->is_string() ? at->get<std::string>() : std::string();
+}
+
+bool JsonFields::has(const char* name) const { return get(name) != nullptr; }
+
+const Json* JsonFields::get(const char* name) const {
+  const auto at = object_.find(name);
+  return at == object_.end() || at->is_null() ? nullptr : &*at;
+}
+
+void JsonFields::fail_on(const std::string& name, const std::string& message) {
+  if (ok()) status_ = fail_field(name, "{} {}", name, message);
+}
+
+std::optional<bool> JsonFields::boolean(const char* name) {
+  const Json* value = get(name);
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_boolean()) {
+    fail_on(name, "must be true or false");
+    return std::nullopt;
+  }
+  return value->get<bool>();
+}
+
+std::optional<int64_t> JsonFields::integer(const char* name, int64_t least, int64_t most) {
+  const Json* value = get(name);
+  if (value == nullptr) return std::nullopt;
+  const bool too_big = value->is_number_unsigned() && value->get<uint64_t>() > INT64_MAX;
+  if (!value->is_number_integer() || too_big || value->get<int64_t>() < least ||
+      value->get<int64_t>() > most) {
+    fail_on(name, fmt::format("must be a whole number from {} to {}, got {}", least, most,
+                              value->dump().substr(0, 40)));
+    return std::nullopt;
+  }
+  return value->get<int64_t>();
+}
+
+std::optional<double> JsonFields::number(const char* name, double least, double most) {
+  const Json* value = get(name);
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_number() || !std::isfinite(value->get<double>()) || value->get<double>() < least ||
+      value->get<double>() > most) {
+    fail_on(name, fmt::format("must be a number from {} to {}, got {}", least, most,
+                              value->dump().substr(0, 40)));
+    return std::nullopt;
+  }
+  return value->get<double>();
+}
+
+std::optional<std::string> JsonFields::string(const char* name) {
+  const Json* value = get(name);
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_string()) {
+    fail_on(name, "must be a string");
+    return std::nullopt;
+  }
+  return value->get<std::string>();
+}
+
+}  // namespace refrain

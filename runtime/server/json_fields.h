@@ -1,0 +1,42 @@
+#pragma once
+// Reading a client's JSON object field by field: wrong types and numbers out of range become one
+// sentence that names the field. The first error is kept; later reads do nothing.
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "runtime/base/result.h"
+
+namespace refrain {
+
+using Json = nlohmann::json;
+
+// Parses text no deeper than `max_depth`; errors say what is wrong and where.
+Result<Json> parse_json(const std::string& text, int max_depth = 64);
+
+// The string at `name`, or empty when there is none or it is no string.
+std::string text_of(const Json& object, const char* name);
+
+class JsonFields {
+ public:
+  explicit JsonFields(const Json& object) : object_(object) {}
+
+  // Absent and null mean "not given" for every reader.
+  bool has(const char* name) const;
+  const Json* get(const char* name) const;  // null when not given
+  std::optional<bool> boolean(const char* name);
+  std::optional<int64_t> integer(const char* name, int64_t least, int64_t most);
+  std::optional<double> number(const char* name, double least, double most);
+  std::optional<std::string> string(const char* name);
+  void fail_on(const std::string& name, const std::string& message);
+  const Status& status() const { return status_; }
+  bool ok() const { return status_.has_value(); }
+
+ private:
+  const Json& object_;
+  Status status_;
+};
+
+}  // namespace refrain

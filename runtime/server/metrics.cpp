@@ -1,0 +1,137 @@
+#include "runtime/server/metrics.h"
+
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+#include <sstream>
+
+namespace refrain {
+namespace {
+
+using Labels = std::map<std::string, std::string>;
+
+prometheus::Histogram& histogram(prometheus::Registry& registry, const Labels& labels,
+                                 const char* name, const char* help,
+                                 std::vector<double> boundaries) {
+  return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add(
+      labels, std::move(boundaries));
+}
+
+}  // namespace
+
+struct Metrics::State {
+  explicit State(const std::string& model)
+      : labels{{"model_name", model}},
+        first_token(histogram(
+            registry, labels, "refrain:time_to_first_token_seconds",
+            "Time from request to first token",
+            {.001, .0025, .005, .01, .02, .04, .08, .16, .32, .64, 1.25, 2.5, 5, 10, 40})),
+        inter_token(
+            histogram(registry, labels, "refrain:inter_token_latency_seconds",
+                      "Time between outputs of one request",
+                      {.0005, .001, .0025, .005, .01, .02, .04, .08, .16, .32, .64, 1.25, 5})),
+        end_to_end(histogram(registry, labels, "refrain:e2e_request_latency_seconds",
+                             "Time from request to end of the answer",
+                             {.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300})),
+        prompt_tokens(histogram(registry, labels, "refrain:request_prompt_tokens",
+                                "Prompt tokens of a request",
+                                {1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 131072})),
+        completion_tokens(histogram(registry, labels, "refrain:request_generation_tokens",
+                                    "Generated tokens of a request",
+                                    {1, 4, 16, 64, 256, 1024, 4096, 16384})),
+        http(prometheus::BuildCounter()
+                 .Name("refrain:http_responses_total")
+                 .Help("HTTP answers by status")
+                 .Register(registry)) {}
+
+  prometheus::Registry registry;
+  Labels labels;
+  prometheus::Histogram& first_token;
+  prometheus::Histogram& inter_token;
+  prometheus::Histogram& end_to_end;
+  prometheus::Histogram& prompt_tokens;
+  prometheus::Histogram& completion_tokens;
+  prometheus::Family<prometheus::Counter>& http;
+};
+
+Metrics::Metrics(const std::string& model_name) : state_(std::make_unique<State>(model_name)) {}
+Metrics::~Metrics() = default;
+
+void Metrics::observe_tokens(TimePoint begun, TimePoint last_token, TimePoint now, bool first) {
+  if (first) {
+    state_->first_token.Observe(seconds_between(begun, now));
+  } else {
+    state_->inter_token.Observe(seconds_between(last_token, now));
+  }
+}
+
+void Metrics::observe_request(TimePoint begun, TimePoint now, int64_t prompt_tokens,
+                              int64_t completion_tokens) {
+  state_->end_to_end.Observe(seconds_between(begun, now));
+  state_->prompt_tokens.Observe(static_cast<double>(prompt_tokens));
+  state_->completion_tokens.Observe(static_cast<double>(completion_tokens));
+}
+
+void Metrics::count_http(int status) {
+  state_->http.Add({{"status", std::to_string(status)}}).Increment();
+}
+
+std::string Metrics::render(const EngineStats& stats) {
+  // The engine's own numbers live in its statistics; a registry of this scrape shows them.
+  prometheus::Registry scrape;
+  auto gauge = [&](const char* name, const char* help, double value, Labels more = {}) {
+    more.insert(state_->labels.begin(), state_->labels.end());
+    prometheus::BuildGauge().Name(name).Help(help).Register(scrape).Add(more).Set(value);
+  };
+  auto counter = [&](const char* name, const char* help, uint64_t value, Labels more = {}) {
+    more.insert(state_->labels.begin(), state_->labels.end());
+    prometheus::BuildCounter().Name(name).Help(help).Register(scrape).Add(more).Increment(
+        static_cast<double>(value));
+  };
+  gauge("refrain:num_requests_running", "Requests in the batch",
+        static_cast<double>(stats.requests_running));
+  gauge("refrain:num_requests_waiting", "Requests in the queue",
+        static_cast<double>(stats.requests_waiting));
+  const double used = stats.blocks_total == 0 ? 0.0
+                                              : 1.0 - static_cast<double>(stats.blocks_free) /
+                                                          static_cast<double>(stats.blocks_total);
+  gauge("refrain:kv_cache_usage_perc", "Share of the KV cache in use", used);
+  gauge("refrain:coordinator_us_per_step", "Coordinator CPU a step, microseconds",
+        stats.coordinator_us_per_step);
+  gauge("refrain:ready", "1 when the worker group serves",
+        stats.state == GroupState::kReady ? 1.0 : 0.0);
+  counter("refrain:requests_total", "Requests accepted", stats.requests_total);
+  counter("refrain:request_success_total", "Requests finished", stats.requests_finished);
+  counter("refrain:request_failure_total", "Requests ended by an error", stats.requests_failed);
+  counter("refrain:prompt_tokens_total", "Prompt tokens processed", stats.prompt_tokens);
+  counter("refrain:generation_tokens_total", "Tokens generated", stats.generated_tokens);
+  counter("refrain:prefix_cache_hits_total", "Prompt tokens found in the prefix cache",
+          stats.cached_prompt_tokens);
+  counter("refrain:num_preemptions_total", "Requests preempted", stats.preemptions);
+  counter("refrain:steps_total", "Steps run", stats.steps);
+  counter("refrain:worker_group_restarts_total", "Worker groups lost", stats.group_restarts);
+  for (const GraphUse& use : stats.graph_uses) {
+    counter("refrain:cudagraph_dispatch_total", "Steps by runtime mode and batch", use.count,
+            {{"mode", use.mode},
+             {"num_tokens", std::to_string(use.num_tokens)},
+             {"padded_tokens", std::to_string(use.padded_tokens)}});
+  }
+  for (size_t rank = 0; rank < stats.ready.size(); ++rank) {
+    const ipc::Ready& ready = stats.ready[rank];
+    for (size_t i = 0; i < ready.memory_tags.size() && i < ready.memory_bytes.size(); ++i) {
+      gauge("refrain:device_memory_bytes", "Device memory by use",
+            static_cast<double>(ready.memory_bytes[i]),
+            {{"rank", std::to_string(rank)}, {"use", ready.memory_tags[i]}});
+    }
+  }
+  std::ostringstream text;
+  const prometheus::TextSerializer serializer;
+  serializer.Serialize(text, state_->registry.Collect());
+  serializer.Serialize(text, scrape.Collect());
+  return text.str();
+}
+
+}  // namespace refrain
