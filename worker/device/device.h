@@ -58,6 +58,8 @@ class Graph {
   virtual int num_nodes() const = 0;
   virtual size_t bytes() const = 0;     // device memory it keeps
   virtual uint64_t digest() const = 0;  // of node names and launch shapes, equal on equal ranks
+  // For debugging: the name a node was launched under; empty where the device does not keep it.
+  virtual std::string_view node_name(int /*index*/) const { return {}; }
 };
 
 class Event {
@@ -141,6 +143,7 @@ struct HostDeviceOptions {
   int threads = 1;
   std::string isa;
   size_t memory_limit = 0;
+  bool pin_threads = false;  // thread i on the i-th core the process may use
 };
 Result<std::unique_ptr<Device>> create_host_device(const HostDeviceOptions& options);
 

@@ -1,0 +1,140 @@
+#include "worker/device/host/host_memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <fstream>
+#include <new>
+#include <numeric>
+#include <string>
+
+namespace refrain::worker {
+
+namespace {
+
+constexpr size_t kAlignment = 256;
+constexpr size_t kHugePage = size_t{2} << 20;
+
+size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
+
+// A "Key: N kB" line of /proc/meminfo in bytes; 0 when it is not there.
+size_t meminfo(const std::string& key) {
+  std::ifstream file("/proc/meminfo");
+  std::string name, unit;
+  size_t kib = 0;
+  while (file >> name >> kib) {
+    std::getline(file, unit);
+    if (name == key + ":") return kib * 1024;
+  }
+  return 0;
+}
+
+// A number in a control-group file; `otherwise` when it is missing or "max".
+size_t read_number(const char* path, size_t otherwise) {
+  std::ifstream file(path);
+  size_t value = 0;
+  return file >> value ? value : otherwise;
+}
+
+class HostBuffer final : public Buffer {
+ public:
+  HostBuffer(std::shared_ptr<HostMemory> memory, size_t bytes, MemoryTag tag)
+      : memory_(std::move(memory)), bytes_(bytes), tag_(tag) {
+    memory_->reserve(bytes_, tag_);
+    data_ = bytes_ >= kHugePage ? map_huge()
+                                : ::operator new (std::max<size_t>(bytes_, 1),
+                                                  std::align_val_t{kAlignment}, std::nothrow);
+    if (data_ == nullptr) {
+      memory_->release(bytes_, tag_);
+      throw OutOfMemory(fmt::format("the system gave no {} bytes for {}", bytes_, to_string(tag_)),
+                        bytes_);
+    }
+  }
+  ~HostBuffer() override {
+    if (mapped_ != 0) {
+      munmap(data_, mapped_);
+    } else {
+      ::operator delete (data_, std::align_val_t{kAlignment});
+    }
+    memory_->release(bytes_, tag_);
+  }
+  HostBuffer(const HostBuffer&) = delete;
+  HostBuffer& operator=(const HostBuffer&) = delete;
+
+  void* data() const override { return data_; }
+  size_t bytes() const override { return bytes_; }
+
+ private:
+  // Maps on a huge-page boundary by cutting the ends of a larger mapping off.
+  void* map_huge() {
+    const size_t wanted = round_up(bytes_, kHugePage);
+    void* raw = mmap(nullptr, wanted + kHugePage, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (raw == MAP_FAILED) return nullptr;
+    const auto begin = reinterpret_cast<uintptr_t>(raw);
+    const uintptr_t aligned = round_up(begin, kHugePage);
+    if (aligned > begin) munmap(raw, aligned - begin);
+    const uintptr_t tail = begin + kHugePage - aligned;
+    if (tail > 0) munmap(reinterpret_cast<void*>(aligned + wanted), tail);
+    mapped_ = wanted;
+    void* data = reinterpret_cast<void*>(aligned);
+    madvise(data, wanted, MADV_HUGEPAGE);  // advice: without huge pages it is merely slower
+    return data;
+  }
+
+  std::shared_ptr<HostMemory> memory_;
+  size_t bytes_;
+  MemoryTag tag_;
+  void* data_ = nullptr;
+  size_t mapped_ = 0;  // 0: from operator new
+};
+
+}  // namespace
+
+MachineMemory read_machine_memory() {
+  const size_t total = meminfo("MemTotal");
+  const size_t limit = read_number("/sys/fs/cgroup/memory.max", total);
+  const size_t used = read_number("/sys/fs/cgroup/memory.current", 0);
+  MachineMemory memory{std::min(total, limit), meminfo("MemAvailable")};
+  if (limit < total) memory.available = std::min(memory.available, limit - std::min(limit, used));
+  return memory;
+}
+
+size_t HostMemory::used() const {
+  return std::accumulate(std::begin(by_tag_), std::end(by_tag_), size_t{0});
+}
+
+size_t HostMemory::free_bytes() const {
+  const size_t left = total_ - std::min(total_, used());
+  return limit_ != 0 ? left : std::min(left, read_machine_memory().available);
+}
+
+void HostMemory::reserve(size_t bytes, MemoryTag tag) {
+  // Small blocks of a machine without a limit are not worth reading /proc for.
+  const bool small = limit_ == 0 && bytes < kHugePage;
+  const size_t free = small ? total_ - std::min(total_, used()) : free_bytes();
+  if (bytes > free) {
+    throw OutOfMemory(fmt::format("{} needs {} bytes and {} of {} are free on the host device",
+                                  to_string(tag), bytes, free, total_),
+                      bytes - free);
+  }
+  by_tag_[static_cast<int>(tag)] += bytes;
+}
+
+void HostMemory::release(size_t bytes, MemoryTag tag) { by_tag_[static_cast<int>(tag)] -= bytes; }
+
+MemoryAccount HostMemory::account() const {
+  MemoryAccount account;
+  account.total = total_;
+  account.free = free_bytes();
+  std::copy(std::begin(by_tag_), std::end(by_tag_), std::begin(account.by_tag));
+  return account;
+}
+
+std::unique_ptr<Buffer> make_host_buffer(std::shared_ptr<HostMemory> memory, size_t bytes,
+                                         MemoryTag tag) {
+  return std::make_unique<HostBuffer>(std::move(memory), bytes, tag);
+}
+
+}  // namespace refrain::worker
