@@ -3,39 +3,26 @@
 // runs (spec CG-7 … CG-16). dispatch() is a pure function of (keys, batch): no clock, no
 // allocation. Built once at start; read by any thread.
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "runtime/base/result.h"
+#include "worker/graph/batch_shape.h"
 #include "worker/graph/modes.h"
 
 namespace refrain::worker {
 
-// A padded batch: the key of an executable. For NONE, the batch's own numbers.
-struct BatchDescriptor {
-  int32_t num_tokens = 0;
-  int32_t num_reqs = 0;
-  bool uniform = false;  // uniform decode: every request has exactly q tokens
-  bool has_lora = false;
-  bool operator==(const BatchDescriptor&) const = default;
-};
-
-// What dispatch() needs to know of a step.
-struct BatchShape {
-  int32_t num_tokens = 0;
-  int32_t num_reqs = 0;
-  bool uniform = false;
-  bool cascade = false;  // forbids FULL (CG-13)
-  bool has_lora = false;
-  uint8_t allowed_modes = 7;  // bit i: RuntimeMode i
-};
-
 struct Dispatch {
   RuntimeMode mode = RuntimeMode::kNone;
-  BatchDescriptor key;
+  BatchDescriptor key;  // PIECEWISE: num_reqs is the batch's own
+  int32_t id = -1;      // place of the key in keys(mode) as first built; -1 for NONE
 };
+
+// What a prefill/decode pair makes of this instance (CG-2).
+enum class InstanceRole : uint8_t { kBoth, kPrefill, kDecode };
 
 // Configuration after defaults and checks: everything that decides keys.
 struct CudagraphConfig {
@@ -45,11 +32,15 @@ struct CudagraphConfig {
   int32_t max_num_seqs = 256;
   bool disable_padding = false;
   double max_padding_ratio = 0;       // 0: off
+  bool lora = false;                  // keys double: with and without adapters (CG-15)
+  bool specialize_lora = true;        // false: one key serves both
   std::vector<std::string> warnings;  // of resolving; shown once at start
 };
 
-struct CudagraphOptions {  // as configured, before defaults
-  std::string mode = "FULL_AND_PIECEWISE";
+struct CudagraphOptions {           // as configured, before defaults
+  std::optional<std::string> mode;  // absent: by role, else FULL_AND_PIECEWISE
+  InstanceRole role = InstanceRole::kBoth;
+  bool encoder_decoder = false;
   bool enforce_eager = false;
   std::optional<std::vector<int32_t>> capture_sizes;
   std::optional<int32_t> max_capture_size;
@@ -58,6 +49,8 @@ struct CudagraphOptions {  // as configured, before defaults
   int32_t num_speculative_tokens = 0;
   bool disable_padding = false;
   std::optional<double> max_padding_ratio;
+  bool lora = false;
+  bool specialize_lora = true;
 };
 
 // CG-2 … CG-10. Errors name the field.
@@ -69,17 +62,32 @@ class CudagraphDispatcher {
  public:
   explicit CudagraphDispatcher(CudagraphConfig config);
 
+  // NONE for every batch until set_captured() (CG-13).
   Dispatch dispatch(const BatchShape& batch) const;
-  // Keys a mode captures, from large to small (capture order, CG-21).
-  const std::vector<BatchDescriptor>& keys(RuntimeMode mode) const;
+  void set_captured() { captured_ = true; }
+  // Keys a mode captures, from large to small (capture order, CG-21). Before any drop(), a key's id
+  // is its index here.
+  std::vector<BatchDescriptor> keys(RuntimeMode mode) const;
   // Capture gave up on this key (CG-25): it never matches again.
-  void drop(RuntimeMode mode, const BatchDescriptor& key);
+  void drop(RuntimeMode mode, int32_t id);
   const CudagraphConfig& config() const { return config_; }
+  // The mode that the remaining keys amount to.
+  CudagraphMode mode_in_force() const;
 
  private:
+  struct Entry {
+    BatchDescriptor key;
+    int32_t id = -1;
+  };
+  // Keys of one kind, ascending in tokens, twice: without and with adapters.
+  using Ladder = std::array<std::vector<Entry>, 2>;
+  const Entry* find(const Ladder& ladder, const BatchShape& batch, RuntimeMode mode) const;
+  void add(Ladder& ladder, BatchDescriptor key);
+  void number(RuntimeMode mode);
+
   CudagraphConfig config_;
-  std::vector<BatchDescriptor> full_;  // large to small
-  std::vector<BatchDescriptor> piecewise_;
+  bool captured_ = false;
+  Ladder uniform_, mixed_, piecewise_;
 };
 
 }  // namespace refrain::worker

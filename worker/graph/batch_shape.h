@@ -1,0 +1,37 @@
+#pragma once
+// What dispatch needs to know of a step, and the one place that decides whether a batch is a
+// uniform decode. Shared by the worker, `refrain plan` and tests. Pure; any thread.
+
+#include <cstdint>
+#include <span>
+
+#include "ipc/protocol/messages.h"
+
+namespace refrain::worker {
+
+// A padded batch: the key of an executable. For NONE, the batch's own numbers.
+struct BatchDescriptor {
+  int32_t num_tokens = 0;
+  int32_t num_reqs = 0;
+  bool uniform = false;  // uniform decode: every request has exactly q tokens
+  bool has_lora = false;
+  bool operator==(const BatchDescriptor&) const = default;
+};
+
+struct BatchShape {
+  int32_t num_tokens = 0;
+  int32_t num_reqs = 0;
+  bool uniform = false;
+  bool cascade = false;  // forbids FULL (CG-13)
+  bool has_lora = false;
+  uint8_t allowed_modes = 7;  // bit i: RuntimeMode i
+};
+
+// Every request has exactly q tokens over an existing context (for q = 1 that includes a prefill
+// chunk of one token). `context_lens` empty: the query lengths alone decide. An empty batch is not.
+bool is_uniform_decode(std::span<const int32_t> query_lens, std::span<const int32_t> context_lens,
+                       int32_t uniform_query_len);
+
+BatchShape batch_shape(const ipc::Step& step, int32_t uniform_query_len);
+
+}  // namespace refrain::worker
