@@ -1,6 +1,8 @@
 #include "ipc/transport/fault_endpoint.h"
 
+#include <algorithm>
 #include <random>
+#include <set>
 #include <vector>
 
 namespace refrain::ipc {
@@ -18,9 +20,10 @@ struct FaultEndpoint::State {
 
   std::vector<std::byte> flip_bits(std::span<const std::byte> frame) {
     std::vector<std::byte> flipped(frame.begin(), frame.end());
-    const uint64_t flips = 1 + below(8);
-    for (uint64_t i = 0; i < flips && !flipped.empty(); ++i)
-      flipped[below(flipped.size())] ^= std::byte{1} << below(8);
+    std::set<uint64_t> bits;  // distinct: two flips of one bit would heal it
+    const uint64_t flips = std::min<uint64_t>(1 + below(8), flipped.size() * 8);
+    while (bits.size() < flips) bits.insert(below(flipped.size() * 8));
+    for (const uint64_t bit : bits) flipped[bit / 8] ^= std::byte{1} << (bit % 8);
     return flipped;
   }
 

@@ -54,11 +54,13 @@ struct InprocHub::Port {
     for (size_t i = 0; i < port->queue.size(); ++i) port->executor->post([port] { deliver(port); });
   }
 
-  void close() {
+  static void close(const std::shared_ptr<Port>& port) {
     std::deque<Waiting> dropped;
-    const std::scoped_lock lock(mutex);
-    closed = true;
-    dropped.swap(queue);
+    const std::scoped_lock lock(port->mutex);
+    port->closed = true;
+    dropped.swap(port->queue);
+    // Not here: the handler may be what is running.
+    if (port->handler) port->executor->post([port] { port->handler = nullptr; });
   }
 };
 
@@ -106,7 +108,7 @@ class InprocEndpoint final : public Endpoint {
     closed_ = true;
     auto& state = *hub_->state_;
     const std::scoped_lock lock(state.mutex);
-    port_->close();
+    InprocHub::Port::close(port_);
     if (is_server_) {
       state.server = std::make_shared<InprocHub::Port>(static_cast<int>(port_->high_water_mark));
       state.reachable.clear();

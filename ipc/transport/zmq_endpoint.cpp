@@ -63,8 +63,6 @@ class Core : public std::enable_shared_from_this<Core> {
         max_bytes_(static_cast<size_t>(max_bytes)),
         descriptor_(io.native(), socket_.get_int(ZMQ_FD)) {}
 
-  ~Core() { close(); }
-
   void start(Endpoint::FrameHandler handler) {
     REFRAIN_CHECK(!handler_, "endpoint started twice");
     handler_ = std::move(handler);
@@ -85,12 +83,15 @@ class Core : public std::enable_shared_from_this<Core> {
     return fail(ErrorCode::kUnavailable, "no way to {}: {}", name_of(to), zmq_strerror(error));
   }
 
+  // Called by the endpoint's destructor at the latest.
   void close() {
     if (closed_) return;
     closed_ = true;
     descriptor_.release();  // the descriptor is ZeroMQ's
     socket_.close();
     if (file_) file_->give_back();
+    // Not here: the handler may be what is running.
+    if (handler_) strand_->post([self = shared_from_this()] { self->handler_ = nullptr; });
   }
 
   uint64_t discarded() const { return discarded_; }
