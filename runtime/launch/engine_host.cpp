@@ -1,0 +1,87 @@
+#include "runtime/launch/engine_host.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <exception>
+#include <fstream>
+#include <random>
+#include <sstream>
+
+#include "ipc/transport/endpoint.h"
+#include "runtime/base/check.h"
+#include "runtime/base/log.h"
+#include "runtime/config/options.h"
+#include "runtime/text/chat_template.h"
+#include "runtime/text/tokenizer.h"
+
+namespace refrain {
+namespace {
+
+Result<TextSide> load_text(const EngineConfig& config) {
+  TextSide text;
+  REFRAIN_ASSIGN_OR_RETURN(auto tokenizer, text::Tokenizer::load(config.tokenizer));
+  text.tokenizer = std::make_shared<const text::Tokenizer>(std::move(tokenizer));
+  if (config.chat_template.empty()) {
+    REFRAIN_ASSIGN_OR_RETURN(text.chat_template, text::load_chat_template(config.tokenizer));
+    return text;
+  }
+  std::ifstream file(config.chat_template);
+  if (!file) {
+    return fail_field("--chat-template", "--chat-template {} cannot be read", config.chat_template);
+  }
+  std::stringstream source;
+  source << file.rdbuf();
+  REFRAIN_ASSIGN_OR_RETURN(auto parsed, text::ChatTemplate::parse(source.str()));
+  text.chat_template = std::make_shared<const text::ChatTemplate>(std::move(parsed));
+  return text;
+}
+
+}  // namespace
+
+std::string private_address() {
+  const char* base = std::getenv("XDG_RUNTIME_DIR");
+  if (base == nullptr || ::access(base, W_OK) != 0) base = std::getenv("TMPDIR");
+  if (base == nullptr || ::access(base, W_OK) != 0) base = "/tmp";
+  return fmt::format("ipc://{}/refrain-{}-{:08x}/engine", base, ::getpid(), std::random_device{}());
+}
+
+Result<std::unique_ptr<EngineHost>> EngineHost::create(EngineConfig config) {
+  if (config.model.empty()) {
+    return fail_field("--model", "no model given; use --model DIRECTORY");
+  }
+  REFRAIN_ASSIGN_OR_RETURN(const ModelConfig model, load_model_config(config.model));
+  REFRAIN_RETURN_IF_ERROR(finish_engine_config(config, model));
+  if (config.ipc_address.empty()) config.ipc_address = private_address();
+  auto host = std::unique_ptr<EngineHost>(new EngineHost());
+  ipc::EndpointOptions endpoint_options;
+  endpoint_options.address = config.ipc_address;
+  REFRAIN_ASSIGN_OR_RETURN(auto endpoint, ipc::make_zmq_server(host->io_, endpoint_options));
+  REFRAIN_ASSIGN_OR_RETURN(host->text_, load_text(config));
+  REFRAIN_ASSIGN_OR_RETURN(
+      host->engine_, Engine::create(std::move(config), model, host->text_.tokenizer, host->io_,
+                                    std::move(endpoint)));
+  return host;
+}
+
+EngineHost::~EngineHost() = default;
+
+void EngineHost::run(int threads) {
+  engine_->start();
+  std::exception_ptr failure;
+  auto serve = [this, &failure] {
+    try {
+      io_.run();
+    } catch (...) {  // this process is broken: end every thread, then report from this one
+      failure = std::current_exception();
+      io_.stop();
+    }
+  };
+  std::vector<std::thread> others;
+  for (int i = 1; i < threads; ++i) others.emplace_back(serve);
+  serve();
+  for (std::thread& thread : others) thread.join();
+  if (failure) std::rethrow_exception(failure);
+}
+
+}  // namespace refrain

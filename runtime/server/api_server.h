@@ -1,0 +1,82 @@
+#pragma once
+// Routes of the OpenAI-compatible API onto the engine. handle() runs on a connection's strand and
+// never blocks: tokenising and templates go to the thread pool.
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/actor/io_context.h"
+#include "runtime/engine/engine.h"
+#include "runtime/server/api_request.h"
+#include "runtime/server/http_server.h"
+#include "runtime/server/metrics.h"
+
+namespace refrain {
+namespace text {
+class Tokenizer;
+class ChatTemplate;
+}  // namespace text
+
+// What a server needs of a model's text side. The template may be null: no chat.
+struct TextSide {
+  std::shared_ptr<const text::Tokenizer> tokenizer;
+  std::shared_ptr<const text::ChatTemplate> chat_template;
+};
+
+// Token ids of one chat (template, then tokenizer); shared with `refrain generate`.
+Result<std::vector<TokenId>> tokenize_chat(const TextSide& text, const Json& template_input);
+
+class ApiServer {
+ public:
+  ApiServer(Engine& engine, TextSide text, std::shared_ptr<ThreadPool> pool);
+
+  void handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
+  void set_draining() { draining_ = true; }  // /ready turns false, new work is refused
+
+ private:
+  using Exchange = std::shared_ptr<HttpExchange>;
+  using Route = void (ApiServer::*)(const HttpRequest&, Exchange);
+  struct RouteEntry {
+    const char* method;
+    Route route;
+    bool open = false;  // needs no key
+  };
+
+  bool authorised(const HttpRequest& request, std::string& salt) const;
+  void complete(const HttpRequest& request, Exchange exchange, bool chat);
+  Result<std::vector<std::vector<TokenId>>> tokenize(const ApiRequest& request) const;
+  Status check_model(const std::string& name) const;
+  Result<Json> tokenize_body(const Json& body) const;
+  Result<Json> detokenize_body(const Json& body) const;
+  void reply_json(const Exchange& exchange, const Json& json, int status = 200) const;
+  void reply_error(const Exchange& exchange, const Error& error) const;
+  // Parses the body on this strand, runs `work` on the pool and answers with its result.
+  void on_pool(const HttpRequest& request, Exchange exchange,
+               Result<Json> (ApiServer::*work)(const Json&) const);
+
+  void get_models(const HttpRequest&, Exchange);
+  void get_live(const HttpRequest&, Exchange);
+  void get_ready(const HttpRequest&, Exchange);
+  void get_health(const HttpRequest&, Exchange);
+  void get_metrics(const HttpRequest&, Exchange);
+  void get_cudagraphs(const HttpRequest&, Exchange);
+  void get_version(const HttpRequest&, Exchange);
+  void get_index(const HttpRequest&, Exchange);
+  void post_completions(const HttpRequest&, Exchange);
+  void post_chat(const HttpRequest&, Exchange);
+  void post_tokenize(const HttpRequest&, Exchange);
+  void post_detokenize(const HttpRequest&, Exchange);
+
+  static const std::map<std::string, RouteEntry>& routes();
+
+  Engine& engine_;
+  const TextSide text_;
+  const std::shared_ptr<ThreadPool> pool_;
+  const std::shared_ptr<Metrics> metrics_;
+  const int64_t started_;  // seconds since the epoch, for /v1/models
+  std::atomic<bool> draining_{false};
+};
+
+}  // namespace refrain
