@@ -1,0 +1,155 @@
+// Round trips, checksums and the order gate.
+#include "ipc/protocol/codec.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <cstring>
+
+#include "ipc/protocol/crc32c.h"
+#include "ipc/protocol/limits.h"
+#include "ipc/protocol/utf8.h"
+#include "runtime/base/check.h"
+#include "tests/unit/ipc/random_message.h"
+
+namespace refrain::ipc {
+namespace {
+
+constexpr size_t kTypes = std::variant_size_v<Message>;
+
+std::span<const std::byte> bytes(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+// Frames hold every field, so equal frames are equal messages.
+RC_GTEST_PROP(Codec, RoundTripsEveryTypeWithAnyContents_R1, (uint64_t seed)) {
+  std::mt19937_64 random(seed);
+  for (size_t type = 0; type < kTypes; ++type) {
+    const Message message = random_message(type, random, 20);
+    const FrameInfo info{random(), random()};
+    const auto frame = frame_of(message, info);
+    const auto decoded = decode_frame(frame);
+    RC_ASSERT(decoded.has_value());
+    RC_ASSERT(decoded->message.index() == type);
+    RC_ASSERT(decoded->info.epoch == info.epoch);
+    RC_ASSERT(decoded->info.sequence == info.sequence);
+    RC_ASSERT(frame_of(decoded->message, info) == frame);
+  }
+}
+
+TEST(Codec, KeepsTheFieldsOfAStep) {
+  Step step = decode_step(3);
+  step.setups.resize(1);
+  step.setups[0].slot = 2;
+  step.setups[0].temperature = 0.25f;
+  step.setups[0].bias_tokens = {5, 6};
+  step.setups[0].bias_values = {1.5f, -2.0f};
+  const auto decoded = decode_frame(frame_of(step, {7, 9}));
+  ASSERT_TRUE(decoded) << decoded.error().message;
+  EXPECT_EQ(decoded->info.epoch, 7u);
+  EXPECT_EQ(decoded->info.sequence, 9u);
+  const auto& back = std::get<Step>(decoded->message);
+  EXPECT_EQ(back.step, step.step);
+  EXPECT_EQ(back.mode, ForwardMode::kDecode);
+  EXPECT_EQ(back.row_slot, step.row_slot);
+  EXPECT_EQ(back.row_computed, step.row_computed);
+  EXPECT_EQ(back.row_flags, step.row_flags);
+  EXPECT_EQ(back.token_ids, step.token_ids);
+  EXPECT_EQ(back.block_id, step.block_id);
+  ASSERT_EQ(back.setups.size(), 1u);
+  EXPECT_EQ(back.setups[0].slot, 2);
+  EXPECT_EQ(back.setups[0].temperature, 0.25f);
+  EXPECT_EQ(back.setups[0].bias_values, step.setups[0].bias_values);
+}
+
+TEST(Codec, KeepsTheFieldsOfAConfiguration) {
+  Welcome welcome;
+  welcome.config.cudagraph_capture_sizes = {1, 2, 4};
+  welcome.config.splitting_ops = {"attention", "moe"};
+  welcome.config.collective_timeout_ms = 5;
+  welcome.group_token = "g1";
+  const auto decoded = decode_frame(frame_of(welcome));
+  ASSERT_TRUE(decoded) << decoded.error().message;
+  const auto& back = std::get<Welcome>(decoded->message);
+  EXPECT_EQ(back.config.cudagraph_capture_sizes, welcome.config.cudagraph_capture_sizes);
+  EXPECT_EQ(back.config.splitting_ops, welcome.config.splitting_ops);
+  EXPECT_EQ(back.config.collective_timeout_ms, 5);
+  EXPECT_EQ(back.group_token, "g1");
+}
+
+TEST(Codec, ReusesTheBufferOfTheFrame) {
+  std::vector<std::byte> out;
+  encode_frame(decode_step(256), {1, 1}, out);
+  const auto* storage = out.data();
+  const size_t size = out.size();
+  encode_frame(decode_step(256), {1, 2}, out);
+  EXPECT_EQ(out.data(), storage);
+  EXPECT_EQ(out.size(), size);
+}
+
+TEST(Codec, CutsAndCleansTextForPeopleButNeverNames) {
+  Refuse refuse{std::string(kMaxTextBytes - 1, 'x') + "\xe2\x82\xac"};
+  auto decoded = decode_frame(frame_of(refuse));
+  ASSERT_TRUE(decoded) << decoded.error().message;
+  EXPECT_EQ(std::get<Refuse>(decoded->message).reason, std::string(kMaxTextBytes - 1, 'x'));
+  decoded = decode_frame(frame_of(Refuse{"a\xff\xc3z"}));
+  ASSERT_TRUE(decoded) << decoded.error().message;
+  EXPECT_EQ(std::get<Refuse>(decoded->message).reason, "a??z");
+  Hello hello;
+  hello.build_id = std::string(kMaxNameBytes + 1, 'b');
+  EXPECT_THROW(frame_of(hello), FatalError);
+  hello.build_id = "\xff";
+  EXPECT_THROW(frame_of(hello), FatalError);
+}
+
+TEST(Codec, SenderThatExceedsACapFailsItsOwnCheck) {
+  Step step;
+  step.block_slot.resize(kMaxBlockUpdates + 1);
+  EXPECT_THROW(frame_of(step), FatalError);
+}
+
+TEST(Crc32c, MatchesPublishedValues) {
+  EXPECT_EQ(crc32c(bytes("123456789")), 0xe3069283u);
+  EXPECT_EQ(crc32c(bytes(std::string(32, '\0'))), 0x8a9136aau);  // RFC 3720 B.4
+  EXPECT_EQ(crc32c(bytes(std::string(32, '\xff'))), 0x62a8ab43u);
+}
+
+RC_GTEST_PROP(Crc32c, InstructionAndTablesAgreeInAnyPieces, (uint64_t seed)) {
+  std::mt19937_64 random(seed);
+  std::vector<std::byte> data(random() % 4096);
+  for (auto& byte : data) byte = static_cast<std::byte>(random());
+  const std::span<const std::byte> all(data);
+  const size_t cut = random() % (data.size() + 1);
+  const uint32_t whole = crc32c(all);
+  RC_ASSERT(whole == crc32c_portable(all));
+  RC_ASSERT(whole == crc32c(all.subspan(cut), crc32c(all.first(cut))));
+}
+
+TEST(Utf8, AcceptsOnlyWellFormedText) {
+  for (const char* good : {"", "abc", "\xc2\x80", "\xe0\xa0\x80", "\xed\x9f\xbf",
+                           "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf"})
+    EXPECT_TRUE(is_valid_utf8(good)) << good;
+  for (const char* bad : {"\x80", "\xc0\x80", "\xc1\xbf", "\xc3", "\xe0\x9f\xbf", "\xed\xa0\x80",
+                          "\xe2\x82", "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80"})
+    EXPECT_FALSE(is_valid_utf8(bad)) << bad;
+}
+
+TEST(FrameGate, TakesFramesInOrderOnce_R3) {
+  FrameGate gate(5);
+  EXPECT_TRUE(gate.accept({5, 1}));
+  EXPECT_FALSE(gate.accept({5, 1}));  // duplicate
+  EXPECT_FALSE(gate.accept({4, 2}));  // an older life of the group
+  EXPECT_FALSE(gate.accept({6, 2}));  // a life that this end does not know
+  EXPECT_TRUE(gate.accept({5, 2}));
+  EXPECT_FALSE(gate.accept({5, 4}));  // one was lost or overtaken
+  EXPECT_TRUE(gate.accept({5, 3}));
+  EXPECT_FALSE(gate.accept({5, 2}));
+  EXPECT_FALSE(gate.accept({5, 0}));
+  EXPECT_EQ(gate.wrong_epoch(), 2u);
+  EXPECT_EQ(gate.duplicates(), 3u);
+  EXPECT_EQ(gate.gaps(), 1u);
+  EXPECT_EQ(gate.rejected(), 6u);
+}
+
+}  // namespace
+}  // namespace refrain::ipc
