@@ -25,7 +25,7 @@ class HostLauncher {
  public:
   virtual ~HostLauncher() = default;
   // Copies `bytes` of plain arguments; `name` must outlive the launcher (a literal). `single`:
-  // only thread 0 has work.
+  // run by thread 0 alone, which then sees a team of one.
   virtual void launch(HostFunction function, const void* args, size_t bytes, const char* name,
                       bool single) = 0;
 };

@@ -173,7 +173,8 @@ void HostGroup::count_cores() {
 HostGroup::~HostGroup() {
   if (!entered_) return;
   shared().ranks[rank()].left.store(1);
-  for (int peer = 0; peer < size(); ++peer) futex_wake_all(shared().ranks[peer].sequence.value);
+  for (int peer = 0; peer < size(); ++peer)
+    ipc::futex_wake_all(shared().ranks[peer].sequence.value);
 }
 
 std::byte* HostGroup::slot(int rank, uint32_t sequence) const {
@@ -241,7 +242,7 @@ void HostGroup::give_up(const std::string& reason) {
   if (group.breaking.exchange(1) == 0) {
     reason.copy(group.reason, sizeof group.reason - 1);
     group.broken_by.store(static_cast<uint32_t>(rank()) + 1);
-    for (int peer = 0; peer < size(); ++peer) futex_wake_all(group.ranks[peer].sequence.value);
+    for (int peer = 0; peer < size(); ++peer) ipc::futex_wake_all(group.ranks[peer].sequence.value);
   }
   throw DeviceError(reason);
 }

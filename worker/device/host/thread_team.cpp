@@ -47,6 +47,7 @@ ThreadTeam::ThreadTeam(int threads, bool pin) {
     scratch_.emplace_back(map_scratch(), release_scratch);
     members_.push_back({rank, threads, scratch_.back().get(), kernels::kTeamScratchBytes});
   }
+  alone_ = {0, 1, members_[0].scratch, members_[0].scratch_bytes};
   for (int rank = 1; rank < threads; ++rank) {
     threads_.emplace_back([this, rank, pin] {
       if (pin) pin_to_core(rank);
@@ -68,7 +69,7 @@ void ThreadTeam::run(std::span<const LaunchNode> nodes) {
     return;
   }
   if (nodes.size() == 1 && nodes[0].single) {
-    nodes[0].function(nodes[0].args, members_[0]);
+    nodes[0].function(nodes[0].args, alone_);
     return;
   }
   if (nodes.empty()) return;
@@ -95,7 +96,11 @@ void ThreadTeam::serve(const kernels::Team& member) {
 void ThreadTeam::walk(const kernels::Team& member, std::span<const LaunchNode> nodes) {
   for (size_t i = 0; i < nodes.size(); ++i) {
     const LaunchNode& node = nodes[i];
-    if (member.rank == 0 || !node.single) invoke(node, member);
+    if (!node.single) {
+      invoke(node, member);
+    } else if (member.rank == 0) {
+      invoke(node, alone_);
+    }
     const bool last = i + 1 == nodes.size();
     if (last) {
       meet(/*wait=*/member.rank == 0);  // the others go back to wait for the next dispatch

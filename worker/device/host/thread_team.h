@@ -23,7 +23,7 @@ struct LaunchNode {
   const std::byte* args = nullptr;
   const char* name = nullptr;
   uint32_t arg_bytes = 0;
-  bool single = false;  // only rank 0 has work
+  bool single = false;  // run by the first thread alone, as a team of one
 };
 
 class ThreadTeam {
@@ -51,6 +51,7 @@ class ThreadTeam {
   }
 
   std::vector<kernels::Team> members_;
+  kernels::Team alone_;  // what rank 0 sees in a single launch
   std::vector<std::unique_ptr<std::byte, void (*)(std::byte*)>> scratch_;
   std::vector<std::thread> threads_;
   std::atomic<bool> crowded_{false};

@@ -6,6 +6,8 @@
 #include <chrono>
 #include <cstdint>
 
+#include "ipc/shm/futex.h"
+
 namespace refrain::worker {
 
 // How long to spin, and how often to yield, before sleeping. Spinning pays only while the thread
@@ -18,16 +20,7 @@ struct WaitPolicy {
 inline constexpr WaitPolicy kSpinWait{std::chrono::microseconds(50), 8};
 inline constexpr WaitPolicy kCrowdedWait{std::chrono::nanoseconds(400), 16};
 
-void futex_wait(const std::atomic<uint32_t>& word, uint32_t expected,
-                std::chrono::nanoseconds timeout);
-void futex_wake_all(std::atomic<uint32_t>& word);
 int usable_cores();  // cores this process may run on
-
-inline void cpu_pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
 
 // A word with waiters. set() costs a system call only when somebody sleeps.
 struct alignas(64) WakeWord {
@@ -36,7 +29,7 @@ struct alignas(64) WakeWord {
 
   void set(uint32_t next) {
     value.store(next, std::memory_order_seq_cst);
-    if (sleepers.load(std::memory_order_seq_cst) != 0) futex_wake_all(value);
+    if (sleepers.load(std::memory_order_seq_cst) != 0) ipc::futex_wake_all(value);
   }
   // Returns when the value differs from `old` (true), or after spinning, yielding and one sleep of
   // at most `sleep` (the value may still be `old`: false). Sleeps may end early.
