@@ -1,5 +1,5 @@
 #pragma once
-// Loads a (sharded, fused) Program's weights: from safetensors files (mapped, checked: R-14) or
+// Loads a (sharded, fused) Program's weights: from safetensors files (checked: R-14) or
 // made up (--load-format dummy). Device memory is tagged kWeights. Device thread.
 
 #include <filesystem>

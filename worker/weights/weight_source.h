@@ -1,0 +1,33 @@
+#pragma once
+// Where weights come from: a checkpoint or made-up numbers. The loader asks for rows of tensors in
+// the element type it wants. Called by one reader thread at a time.
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+
+#include "kernels/core/dtype.h"
+#include "runtime/base/result.h"
+#include "runtime/config/model_config.h"
+#include "worker/program/program.h"
+
+namespace refrain::worker {
+
+class WeightSource {
+ public:
+  virtual ~WeightSource() = default;
+  // Whether the tensor is there in the shape the part says, readable as numbers.
+  virtual Status check(const WeightPart& part) const = 0;
+  // Rows [row, row + rows) of the tensor, columns [part.col_begin, part.col_end), row-major and
+  // without gaps, as `dtype` (kBFloat16 or kFloat32).
+  virtual Status read(const WeightPart& part, int64_t row, int64_t rows, DType dtype, void* to) = 0;
+};
+
+// model.safetensors, or the shards that model.safetensors.index.json names.
+Result<std::unique_ptr<WeightSource>> open_checkpoint(const std::filesystem::path& directory);
+
+// Numbers that depend on seed, tensor name, row and column alone: matrices of variance 1 / columns,
+// norms near 1, biases near 0.
+std::unique_ptr<WeightSource> dummy_weights(uint64_t seed);
+
+}  // namespace refrain::worker
