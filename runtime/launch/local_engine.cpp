@@ -1,0 +1,124 @@
+#include "runtime/launch/local_engine.h"
+
+#include <signal.h>
+
+#include "runtime/base/log.h"
+
+namespace refrain {
+
+Result<std::unique_ptr<LocalEngine>> LocalEngine::start(EngineConfig config) {
+  auto local = std::unique_ptr<LocalEngine>(new LocalEngine());
+  REFRAIN_ASSIGN_OR_RETURN(local->host_, EngineHost::create(std::move(config)));
+  LocalEngine& self = *local;
+  self.strand_ = self.host_->io().make_strand();
+  self.host_->engine().on_state([&self](GroupState state, const std::string& detail) {
+    log::debug("workers {}: {}", to_string(state), detail);
+    const std::lock_guard lock(self.mutex_);
+    self.ready_ = state == GroupState::kReady;
+    if (state == GroupState::kFailed) self.broken_ = detail;
+    self.changed_.notify_all();
+  });
+  self.host_->io().on_signals({SIGINT, SIGTERM}, self.strand_, [&self](int) {
+    const std::lock_guard lock(self.mutex_);
+    self.interrupted_ = true;
+    self.changed_.notify_all();
+  });
+  SupervisorOptions options;
+  options.workers = worker_commands(self.config(), self.config().ipc_address);
+  self.supervisor_ = std::make_unique<Supervisor>(self.host_->io(), self.strand_, options,
+                                                  [&self](int code) { self.on_end(code); });
+  // Workers die with the thread that spawned them, so that thread is the one that lives longest.
+  self.supervisor_->start();
+  self.io_thread_ = std::thread([&self] {
+    try {
+      self.host_->run(1);
+    } catch (const std::exception& error) {
+      const std::lock_guard lock(self.mutex_);
+      self.broken_ = error.what();
+      self.changed_.notify_all();
+    }
+  });
+  std::unique_lock lock(self.mutex_);
+  self.changed_.wait(
+      lock, [&self] { return self.ready_ || self.ended_ || self.broken_ || self.interrupted_; });
+  if (self.ready_) return local;
+  if (self.interrupted_) return fail(ErrorCode::kCancelled, "interrupted while starting");
+  if (self.broken_) return fail(ErrorCode::kInternal, "the engine failed: {}", *self.broken_);
+  const ErrorCode code =
+      *self.ended_ == kExitConfig ? ErrorCode::kInvalidArgument : ErrorCode::kUnavailable;
+  return fail(code, "the workers did not start (exit status {}); their reason is above",
+              *self.ended_);
+}
+
+LocalEngine::~LocalEngine() { stop(); }
+
+void LocalEngine::on_end(int code) {
+  const std::lock_guard lock(mutex_);
+  ended_ = code;
+  changed_.notify_all();
+}
+
+void LocalEngine::stop() {
+  if (!io_thread_.joinable()) return;
+  strand_->post([this] {
+    host_->engine().stop();
+    supervisor_->stop();
+  });
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return ended_ || broken_; });
+  }
+  host_->io().stop();
+  io_thread_.join();
+}
+
+Result<std::vector<RequestOutput>> LocalEngine::run(std::vector<GenerateRequest> requests,
+                                                    const OutputHandler& on_output) {
+  // Sinks outlive this call only until the engine stops; they share this state.
+  struct Progress {
+    std::vector<RequestOutput> outputs;
+    size_t unfinished = 0;
+    std::optional<Error> error;
+  };
+  auto progress = std::make_shared<Progress>();
+  progress->outputs.resize(requests.size());
+  progress->unfinished = requests.size();
+  for (size_t i = 0; i < requests.size(); ++i) {
+    auto id = engine().submit(
+        std::move(requests[i]), [this, progress, i, on_output](RequestOutput output) {
+          if (on_output) on_output(i, output);
+          const std::lock_guard lock(mutex_);
+          RequestOutput& whole = progress->outputs[i];
+          whole.tokens.insert(whole.tokens.end(), output.tokens.begin(), output.tokens.end());
+          whole.text += output.text;
+          whole.finish = output.finish;
+          whole.stop_reason = output.stop_reason;
+          whole.prompt_tokens = output.prompt_tokens;
+          whole.cached_tokens = output.cached_tokens;
+          whole.output_tokens = output.output_tokens;
+          if (output.error && !progress->error) progress->error = output.error;
+          if (output.finish != FinishReason::kNone && --progress->unfinished == 0) {
+            changed_.notify_all();
+          }
+          if (output.error) changed_.notify_all();
+        });
+    if (!id) {
+      Error error = id.error();
+      error.message = fmt::format("request {}: {}", i + 1, error.message);
+      return forward_error(std::move(error));
+    }
+  }
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] {
+    return progress->unfinished == 0 || progress->error || ended_ || broken_ || interrupted_;
+  });
+  if (progress->error) return forward_error(*progress->error);
+  if (interrupted_) return fail(ErrorCode::kCancelled, "interrupted");
+  if (broken_) return fail(ErrorCode::kInternal, "the engine failed: {}", *broken_);
+  if (progress->unfinished != 0) {
+    return fail(ErrorCode::kUnavailable, "the workers ended (exit status {})", *ended_);
+  }
+  return std::move(progress->outputs);
+}
+
+}  // namespace refrain
