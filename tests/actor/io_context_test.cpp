@@ -1,0 +1,177 @@
+// Strands, timers, signals and process watching on real time and real processes.
+#include "runtime/actor/io_context.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <stdexcept>
+#include <thread>
+
+#include "runtime/base/check.h"
+
+namespace refrain {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Runs until the test calls stop(); a test that hangs fails after ten seconds instead.
+class IoContextTest : public testing::Test {
+ protected:
+  void run(int threads = 1) {
+    auto watchdog = strand_->post_after(std::chrono::seconds(10), [this] {
+      ADD_FAILURE() << "timed out";
+      io_.stop();
+    });
+    std::vector<std::thread> others;
+    for (int i = 1; i < threads; ++i) others.emplace_back([this] { io_.run(); });
+    io_.run();
+    for (auto& thread : others) thread.join();
+    strand_->cancel(watchdog);
+  }
+
+  IoContext io_;
+  std::shared_ptr<Executor> strand_ = io_.make_strand();
+};
+
+using Strand = IoContextTest;
+using Timers = IoContextTest;
+using Signals = IoContextTest;
+using ProcessExit = IoContextTest;
+
+TEST_F(Strand, RunsClosuresInOrderAndNeverTwoAtOnce) {
+  constexpr int kPosts = 5000;
+  std::atomic<int> inside{0};
+  std::vector<int> order;
+  for (int i = 0; i < kPosts; ++i)
+    strand_->post([&, i] {
+      EXPECT_EQ(inside.fetch_add(1), 0);
+      order.push_back(i);
+      inside.fetch_sub(1);
+      if (i + 1 == kPosts) io_.stop();
+    });
+  run(3);
+  ASSERT_EQ(order.size(), size_t{kPosts});
+  for (int i = 0; i < kPosts; ++i) EXPECT_EQ(order[static_cast<size_t>(i)], i);
+}
+
+TEST_F(Strand, ExceptionOfATaskLeavesRun) {
+  strand_->post([] { throw FatalError("broken"); });
+  EXPECT_THROW(io_.run(), FatalError);
+}
+
+TEST_F(Timers, FireInOrderOfTheirDelaysAndNotBefore) {
+  std::vector<int> fired;
+  const TimePoint start = strand_->clock().now();
+  strand_->post_after(milliseconds(30), [&] {
+    fired.push_back(30);
+    EXPECT_GE(strand_->clock().now() - start, milliseconds(30));
+    io_.stop();
+  });
+  strand_->post_after(milliseconds(10), [&] {
+    fired.push_back(10);
+    EXPECT_GE(strand_->clock().now() - start, milliseconds(10));
+  });
+  run();
+  EXPECT_EQ(fired, (std::vector<int>{10, 30}));
+}
+
+TEST_F(Timers, CancelledTaskNeverStartsEvenWhenItHasExpired) {
+  bool started = false;
+  strand_->post([&] {
+    const TimerId timer = strand_->post_after(milliseconds(1), [&] { started = true; });
+    // Expires while the strand is busy here, and is ready to run when cancelled.
+    const TimePoint until = strand_->clock().now() + milliseconds(20);
+    while (strand_->clock().now() < until) {
+    }
+    strand_->cancel(timer);
+    strand_->cancel(timer);      // twice is harmless
+    strand_->cancel(123456789);  // so is one that never was
+    strand_->post_after(milliseconds(20), [&] { io_.stop(); });
+  });
+  run(2);
+  EXPECT_FALSE(started);
+}
+
+TEST_F(Signals, ArriveOnTheStrandEachTime) {
+  std::vector<int> seen;
+  io_.on_signals({SIGUSR1, SIGUSR2}, strand_, [&](int signal) {
+    seen.push_back(signal);
+    if (seen.size() == 1) {
+      std::raise(SIGUSR1);
+    } else if (seen.size() == 2) {
+      std::raise(SIGUSR2);
+    } else {
+      io_.stop();
+    }
+  });
+  strand_->post([] { std::raise(SIGUSR1); });
+  run();
+  EXPECT_EQ(seen, (std::vector<int>{SIGUSR1, SIGUSR1, SIGUSR2}));
+}
+
+// the death of a process is noticed within 50 ms.
+TEST_F(ProcessExit, IsNoticedWithinFiftyMilliseconds_R7) {
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  TimePoint killed;
+  Duration noticed{};
+  int calls = 0;
+  ASSERT_TRUE(io_.on_process_exit(child, strand_, [&] {
+    ++calls;
+    noticed = strand_->clock().now() - killed;
+    strand_->post_after(milliseconds(5), [&] { io_.stop(); });
+  }));
+  strand_->post([&] {
+    killed = strand_->clock().now();
+    ::kill(child, SIGKILL);
+  });
+  run();
+  EXPECT_EQ(calls, 1);
+  EXPECT_LT(noticed, milliseconds(50));
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  EXPECT_FALSE(io_.on_process_exit(child, strand_, [] {}));  // gone already
+  EXPECT_FALSE(io_.on_process_exit(0, strand_, [] {}));
+  EXPECT_FALSE(io_.on_process_exit(-1, strand_, [] {}));
+}
+
+TEST(IoContext, GoesQuietlyWithWatchesTimersAndTasksLeft) {
+  bool ran = false;
+  auto held = std::make_shared<int>(1);
+  {
+    IoContext io;
+    auto strand = io.make_strand();
+    io.on_signals({SIGUSR1}, strand, [&](int) { ran = true; });
+    ASSERT_TRUE(io.on_process_exit(::getpid(), strand, [&] { ran = true; }));
+    strand->post_after(std::chrono::hours(1), [&, held] { ran = true; });
+    strand->post([&, held] { ran = true; });
+  }
+  EXPECT_FALSE(ran);
+  EXPECT_EQ(held.use_count(), 1);  // what was posted has been let go
+}
+
+TEST(ThreadPool, FinishesWhatWasPostedInOrder) {
+  std::vector<int> order;
+  {
+    ThreadPool pool(1);
+    for (int i = 0; i < 100; ++i) pool.post([&, i] { order.push_back(i); });
+  }
+  ASSERT_EQ(order.size(), 100u);
+  EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
+  std::atomic<int> done{0};
+  {
+    ThreadPool pool(4);
+    for (int i = 0; i < 1000; ++i) pool.post([&] { ++done; });
+  }
+  EXPECT_EQ(done, 1000);
+}
+
+}  // namespace
+}  // namespace refrain
