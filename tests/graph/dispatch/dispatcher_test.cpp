@@ -1,0 +1,306 @@
+// CG-11 … CG-15: the worked tables, lookup order, restrictions; properties of dispatch.
+
+#include "worker/graph/dispatcher.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+
+#include "runtime/base/check.h"
+#include "worker/graph/forward_mode.h"
+
+namespace refrain::worker {
+namespace {
+
+using ::testing::ElementsAre;
+
+CudagraphConfig config_of(const char* mode, std::vector<int32_t> sizes, int32_t seqs, int32_t q) {
+  CudagraphOptions o;
+  o.mode = mode;
+  o.capture_sizes = std::move(sizes);
+  o.max_num_seqs = seqs;
+  o.num_speculative_tokens = q - 1;
+  o.max_num_batched_tokens = 8192;
+  return *resolve_cudagraph_config(o, {}, true);
+}
+
+CudagraphDispatcher captured(CudagraphConfig config) {
+  CudagraphDispatcher dispatcher(std::move(config));
+  dispatcher.set_captured();
+  return dispatcher;
+}
+
+BatchShape decodes(int32_t reqs, int32_t q = 1) { return {reqs * q, reqs, true}; }
+BatchShape mixed(int32_t tokens, int32_t reqs) { return {tokens, reqs, false}; }
+
+std::string text(const Dispatch& d) {
+  return fmt::format("{} {}{}", ipc::to_string(d.mode), d.key.num_tokens,
+                     d.key.uniform ? " uniform" : "");
+}
+
+TEST(Dispatcher, CG12WorkedTable) {
+  BatchShape cascade = decodes(3);
+  cascade.cascade = true;
+  const BatchShape batches[] = {decodes(1),  decodes(3),   decodes(9),
+                                mixed(5, 2), mixed(17, 2), cascade};
+  const std::vector<std::pair<const char*, std::vector<std::string>>> columns = {
+      {"PIECEWISE",
+       {"PIECEWISE 1", "PIECEWISE 4", "PIECEWISE 12", "PIECEWISE 8", "NONE 17", "PIECEWISE 4"}},
+      {"FULL", {"FULL 1", "FULL 4", "FULL 12", "FULL 8", "NONE 17", "NONE 3"}},
+      {"FULL_DECODE_ONLY",
+       {"FULL 1 uniform", "FULL 4 uniform", "FULL 12 uniform", "NONE 5", "NONE 17", "NONE 3"}},
+      {"FULL_AND_PIECEWISE",
+       {"FULL 1 uniform", "FULL 4 uniform", "FULL 12 uniform", "PIECEWISE 8", "NONE 17",
+        "PIECEWISE 4"}},
+  };
+  for (const auto& [mode, expected] : columns) {
+    const auto dispatcher = captured(config_of(mode, {1, 2, 4, 8, 16}, 12, 1));
+    for (size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_EQ(text(dispatcher.dispatch(batches[i])), expected[i]) << mode << " row " << i;
+    }
+  }
+}
+
+TEST(Dispatcher, CG9WorkedExampleWithThreeTokensADecode) {
+  const auto dispatcher = captured(config_of("FULL_AND_PIECEWISE", {1, 2, 4, 8, 16, 24}, 8, 3));
+  const auto key = [](int32_t tokens) { return BatchDescriptor{tokens, tokens / 3, true, false}; };
+  EXPECT_THAT(dispatcher.keys(RuntimeMode::kFull),
+              ElementsAre(key(24), key(18), key(9), key(6), key(3)));
+  EXPECT_EQ(text(dispatcher.dispatch(decodes(4, 3))), "FULL 18 uniform");
+  EXPECT_EQ(dispatcher.dispatch(decodes(4, 3)).key.num_reqs, 6);
+  EXPECT_EQ(text(dispatcher.dispatch(mixed(12, 5))), "PIECEWISE 16");
+}
+
+TEST(Dispatcher, CG11MixedKeysHoldAtMostMaxNumSeqsRequests) {
+  const auto dispatcher = captured(config_of("FULL", {1, 4, 16}, 12, 1));
+  EXPECT_THAT(dispatcher.keys(RuntimeMode::kFull),
+              ElementsAre(BatchDescriptor{16, 12}, BatchDescriptor{12, 12}, BatchDescriptor{4, 4},
+                          BatchDescriptor{1, 1}));
+  EXPECT_TRUE(dispatcher.keys(RuntimeMode::kPiecewise).empty());
+}
+
+TEST(Dispatcher, CG11PiecewiseKeepsTheBatchsOwnRequests) {
+  const auto dispatcher = captured(config_of("PIECEWISE", {1, 4, 16}, 3, 1));
+  EXPECT_EQ(dispatcher.dispatch(mixed(9, 7)).key, (BatchDescriptor{16, 7}));
+}
+
+TEST(Dispatcher, CG12NotUniformNeverRunsAUniformGraph) {
+  const auto dispatcher = captured(config_of("FULL_DECODE_ONLY", {1, 2, 4}, 4, 1));
+  EXPECT_EQ(dispatcher.dispatch(mixed(3, 3)).mode, RuntimeMode::kNone);
+}
+
+TEST(Dispatcher, CG13AllowedModesRestrict) {
+  const auto dispatcher = captured(config_of("FULL_AND_PIECEWISE", {1, 2, 4}, 4, 1));
+  BatchShape batch = decodes(3);
+  batch.allowed_modes = 1 << static_cast<int>(RuntimeMode::kNone);
+  EXPECT_EQ(text(dispatcher.dispatch(batch)), "NONE 3");
+  batch.allowed_modes |= 1 << static_cast<int>(RuntimeMode::kPiecewise);
+  EXPECT_EQ(text(dispatcher.dispatch(batch)), "PIECEWISE 4");
+}
+
+TEST(Dispatcher, CG13NothingCapturedYetIsNone) {
+  CudagraphDispatcher dispatcher(config_of("FULL", {1, 2, 4}, 4, 1));
+  EXPECT_EQ(text(dispatcher.dispatch(decodes(3))), "NONE 3");
+  dispatcher.set_captured();
+  EXPECT_EQ(text(dispatcher.dispatch(decodes(3))), "FULL 4");
+}
+
+TEST(Dispatcher, CG13NoTokensIsNone) {
+  const auto dispatcher = captured(config_of("FULL", {1, 2, 4}, 4, 1));
+  EXPECT_EQ(text(dispatcher.dispatch(mixed(0, 0))), "NONE 0");
+}
+
+TEST(Dispatcher, CG14DisablePaddingNeedsTheExactSize) {
+  CudagraphConfig config = config_of("FULL_AND_PIECEWISE", {1, 2, 4}, 4, 1);
+  config.disable_padding = true;
+  const auto dispatcher = captured(config);
+  EXPECT_EQ(text(dispatcher.dispatch(decodes(3))), "NONE 3");
+  EXPECT_EQ(text(dispatcher.dispatch(decodes(4))), "FULL 4 uniform");
+  EXPECT_EQ(text(dispatcher.dispatch(mixed(2, 1))), "PIECEWISE 2");
+}
+
+TEST(Dispatcher, CG14PaddingRatioBoundsPiecewiseOnly) {
+  CudagraphConfig config = config_of("FULL_AND_PIECEWISE", {1, 16}, 16, 1);
+  config.max_padding_ratio = 2.0;
+  const auto dispatcher = captured(config);
+  EXPECT_EQ(text(dispatcher.dispatch(mixed(7, 2))), "NONE 7");
+  EXPECT_EQ(text(dispatcher.dispatch(mixed(8, 2))), "PIECEWISE 16");
+  EXPECT_EQ(text(dispatcher.dispatch(decodes(3))), "FULL 16 uniform");
+}
+
+TEST(Dispatcher, CG15AdaptersDoubleTheKeysUnlessNotSpecialised) {
+  CudagraphConfig config = config_of("FULL", {2, 4}, 4, 1);
+  config.lora = true;
+  BatchShape with = decodes(3);
+  with.has_lora = true;
+  const auto both = captured(config);
+  EXPECT_EQ(both.keys(RuntimeMode::kFull).size(), 4u);
+  EXPECT_TRUE(both.dispatch(with).key.has_lora);
+  EXPECT_FALSE(both.dispatch(decodes(3)).key.has_lora);
+  config.specialize_lora = false;
+  const auto one = captured(config);
+  EXPECT_EQ(one.keys(RuntimeMode::kFull).size(), 2u);
+  EXPECT_TRUE(one.dispatch(decodes(3)).key.has_lora);
+}
+
+TEST(Dispatcher, CG25DroppedKeysNeverMatchAndOthersKeepTheirId) {
+  auto dispatcher = captured(config_of("FULL_AND_PIECEWISE", {1, 2, 4, 8}, 8, 1));
+  EXPECT_EQ(dispatcher.dispatch(decodes(3)).id, 1);
+  dispatcher.drop(RuntimeMode::kFull, 1);
+  EXPECT_EQ(text(dispatcher.dispatch(decodes(3))), "FULL 8 uniform");
+  dispatcher.drop(RuntimeMode::kFull, 0);
+  EXPECT_EQ(text(dispatcher.dispatch(decodes(3))), "PIECEWISE 4");
+  EXPECT_EQ(dispatcher.dispatch(decodes(2)).id, 2);
+  EXPECT_THROW(dispatcher.drop(RuntimeMode::kFull, 0), FatalError);
+  EXPECT_EQ(dispatcher.mode_in_force(), CudagraphMode::kFullAndPiecewise);
+  dispatcher.drop(RuntimeMode::kFull, 2);
+  dispatcher.drop(RuntimeMode::kFull, 3);
+  EXPECT_EQ(dispatcher.mode_in_force(), CudagraphMode::kPiecewise);
+}
+
+// ---- properties
+
+struct AnyCase {
+  CudagraphConfig config;
+  BatchShape batch;
+};
+
+AnyCase any_case() {
+  const char* modes[] = {"NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"};
+  const auto q = *rc::gen::inRange(1, 5);
+  const auto seqs = *rc::gen::inRange(1, 40);
+  auto sizes =
+      *rc::gen::nonEmpty(rc::gen::container<std::vector<int32_t>>(rc::gen::inRange(1, 200)));
+  AnyCase c{config_of(modes[*rc::gen::inRange(0, 5)], std::move(sizes), seqs, q), {}};
+  c.config.disable_padding = *rc::gen::inRange(0, 4) == 0;
+  const auto reqs = *rc::gen::inRange(1, seqs + 1);
+  c.batch = *rc::gen::arbitrary<bool>() ? decodes(reqs, q)
+                                        : mixed(reqs + *rc::gen::inRange(0, 150), reqs);
+  c.batch.cascade = *rc::gen::inRange(0, 4) == 0;
+  c.batch.allowed_modes = static_cast<uint8_t>(*rc::gen::inRange(0, 8));
+  return c;
+}
+
+bool covers(const CudagraphConfig& config, RuntimeMode mode, const BatchDescriptor& key,
+            const BatchShape& batch) {
+  if (key.uniform && !batch.uniform) return false;
+  if (config.disable_padding && key.num_tokens != batch.num_tokens) return false;
+  if (mode == RuntimeMode::kFull && batch.cascade) return false;
+  if (((batch.allowed_modes >> static_cast<int>(mode)) & 1) == 0) return false;
+  return key.num_tokens >= batch.num_tokens &&
+         (mode == RuntimeMode::kPiecewise || key.num_reqs >= batch.num_reqs);
+}
+
+TEST(DispatcherProperty, CG12SmallestCoveringKeyOfTheFirstModeThatHasOne) {
+  EXPECT_TRUE(rc::check([] {
+    const AnyCase c = any_case();
+    const auto dispatcher = captured(c.config);
+    const Dispatch got = dispatcher.dispatch(c.batch);
+    // The plain way: look at every key in lookup order.
+    for (RuntimeMode mode : {RuntimeMode::kFull, RuntimeMode::kPiecewise}) {
+      int32_t best = 0;
+      for (const BatchDescriptor& key : dispatcher.keys(mode)) {
+        if (covers(c.config, mode, key, c.batch))
+          best = key.num_tokens;  // keys come large to small
+      }
+      if (best == 0) continue;
+      RC_ASSERT(got.mode == mode);
+      RC_ASSERT(got.key.num_tokens == best);
+      RC_ASSERT(dispatcher.keys(mode)[static_cast<size_t>(got.id)].num_tokens == best);
+      return;
+    }
+    RC_ASSERT(got.mode == RuntimeMode::kNone);
+    RC_ASSERT(got.key.num_tokens == c.batch.num_tokens);
+    RC_ASSERT(got.key.num_reqs == c.batch.num_reqs);
+  }));
+}
+
+TEST(DispatcherProperty, CG16PureFunctionOfKeysAndBatch) {
+  EXPECT_TRUE(rc::check([] {
+    const AnyCase c = any_case();
+    const auto one = captured(c.config);
+    const auto two = captured(c.config);
+    const Dispatch first = one.dispatch(c.batch);
+    (void)one.dispatch(decodes(1));
+    const Dispatch again = one.dispatch(c.batch);
+    const Dispatch other = two.dispatch(c.batch);
+    RC_ASSERT(first.mode == again.mode && first.key == again.key && first.id == again.id);
+    RC_ASSERT(first.mode == other.mode && first.key == other.key && first.id == other.id);
+  }));
+}
+
+TEST(DispatcherProperty, CG9DecodeKeysAreMultiplesWithinTheLimits) {
+  EXPECT_TRUE(rc::check([] {
+    const AnyCase c = any_case();
+    const auto dispatcher = captured(c.config);
+    for (const BatchDescriptor& key : dispatcher.keys(RuntimeMode::kFull)) {
+      if (!key.uniform) continue;
+      RC_ASSERT(key.num_tokens == key.num_reqs * c.config.uniform_query_len);
+      RC_ASSERT(key.num_reqs <= c.config.max_num_seqs);
+      RC_ASSERT(key.num_tokens <= c.config.capture_sizes.back());
+    }
+  }));
+}
+
+// ---- what a step is
+
+ipc::Step step_of(std::vector<int32_t> tokens, std::vector<int32_t> computed) {
+  ipc::Step step;
+  step.row_num_tokens = std::move(tokens);
+  step.row_computed = std::move(computed);
+  return step;
+}
+
+TEST(BatchShape, OneTokenChunkOverContextCountsAsDecode) {
+  EXPECT_TRUE(batch_shape(step_of({1, 1}, {7, 1}), 1).uniform);
+  EXPECT_FALSE(batch_shape(step_of({1, 1}, {7, 0}), 1).uniform);  // a prompt of one token
+  EXPECT_FALSE(batch_shape(step_of({1, 2}, {7, 9}), 1).uniform);
+  EXPECT_TRUE(batch_shape(step_of({3, 3}, {7, 9}), 3).uniform);
+  EXPECT_FALSE(batch_shape(step_of({1, 1}, {7, 9}), 3).uniform);
+  EXPECT_FALSE(batch_shape(step_of({}, {}), 1).uniform);
+}
+
+TEST(BatchShape, CarriesTheStepsRestrictions) {
+  ipc::Step step = step_of({4, 1}, {0, 9});
+  step.cascade = true;
+  step.allowed_modes = 3;
+  const BatchShape shape = batch_shape(step, 1);
+  EXPECT_EQ(shape.num_tokens, 5);
+  EXPECT_EQ(shape.num_reqs, 2);
+  EXPECT_TRUE(shape.cascade);
+  EXPECT_EQ(shape.allowed_modes, 3);
+}
+
+TEST(ForwardModes, PredicatesAndEagerPaths) {
+  struct Row {
+    ForwardMode mode;
+    bool prefill, extend, decode, graph;
+    EagerPath path;
+  };
+  const Row rows[] = {
+      {ForwardMode::kExtend, true, true, false, false, EagerPath::kExtend},
+      {ForwardMode::kDecode, false, false, true, true, EagerPath::kDecode},
+      {ForwardMode::kMixed, true, false, false, false, EagerPath::kExtend},
+      {ForwardMode::kIdle, false, false, false, false, EagerPath::kIdle},
+      {ForwardMode::kTargetVerify, false, false, false, true, EagerPath::kExtend},
+      {ForwardMode::kDraftExtend, true, true, false, false, EagerPath::kExtend},
+      {ForwardMode::kDraftExtendV2, true, true, false, false, EagerPath::kExtend},
+      {ForwardMode::kPrebuilt, false, false, false, false, EagerPath::kDecode},
+      {ForwardMode::kSplitPrefill, false, false, false, false, EagerPath::kSplitPrefill},
+      {ForwardMode::kDllmExtend, false, false, false, true, EagerPath::kExtend},
+  };
+  for (const Row& row : rows) {
+    EXPECT_EQ(is_prefill(row.mode), row.prefill) << ipc::to_string(row.mode);
+    EXPECT_EQ(is_extend(row.mode), row.extend) << ipc::to_string(row.mode);
+    EXPECT_EQ(is_decode(row.mode), row.decode) << ipc::to_string(row.mode);
+    EXPECT_EQ(is_cuda_graph(row.mode), row.graph) << ipc::to_string(row.mode);
+    EXPECT_EQ(eager_path(row.mode), row.path) << ipc::to_string(row.mode);
+  }
+  EXPECT_EQ(forward_mode_of(0, 0), ForwardMode::kIdle);
+  EXPECT_EQ(forward_mode_of(2, 0), ForwardMode::kDecode);
+  EXPECT_EQ(forward_mode_of(0, 2), ForwardMode::kExtend);
+  EXPECT_EQ(forward_mode_of(1, 1), ForwardMode::kMixed);
+}
+
+}  // namespace
+}  // namespace refrain::worker
