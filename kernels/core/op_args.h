@@ -149,6 +149,7 @@ struct AttentionArgs {
   int64_t workspace_bytes = 0;
   Rows tokens;
   Rows reqs;
+  int32_t uniform_query_len = 0;  // > 0: a decode key, each request has exactly this many tokens
 };
 
 // out[r, :] = in[index[r], :].
