@@ -1,0 +1,255 @@
+#include "runtime/sched/scheduler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/check.h"
+
+namespace refrain {
+namespace {
+
+void clear(ipc::Step& step) {
+  step.mode = ipc::ForwardMode::kIdle;
+  step.row_slot.clear();
+  step.row_num_tokens.clear();
+  step.row_computed.clear();
+  step.row_flags.clear();
+  step.token_ids.clear();
+  step.block_slot.clear();
+  step.block_index.clear();
+  step.block_id.clear();
+  step.setups.clear();
+}
+
+ipc::ForwardMode forward_mode(const ipc::Step& step) {
+  bool decodes = false;
+  bool chunks = false;
+  for (size_t row = 0; row < step.row_slot.size(); ++row) {
+    const bool decode = step.row_num_tokens[row] == 1 && step.row_computed[row] > 0;
+    (decode ? decodes : chunks) = true;
+  }
+  if (decodes && chunks) return ipc::ForwardMode::kMixed;
+  return decodes ? ipc::ForwardMode::kDecode : ipc::ForwardMode::kExtend;
+}
+
+}  // namespace
+
+Scheduler::Scheduler(SchedulerOptions options)
+    : options_(std::move(options)),
+      max_blocks_per_sequence_(blocks_for(options_.max_model_len)),
+      blocks_(options_.num_blocks),
+      prefix_cache_(blocks_, options_.block_size) {
+  REFRAIN_CHECK(options_.max_num_seqs > 0 && options_.max_num_batched_tokens > 0 &&
+                    options_.max_model_len > 1 && options_.block_size > 0,
+                "scheduler limits must be positive");
+  for (SlotId slot = options_.max_num_seqs - 1; slot >= 0; --slot) free_slots_.push_back(slot);
+}
+
+int32_t Scheduler::blocks_for(int64_t tokens) const {
+  return static_cast<int32_t>((tokens + options_.block_size - 1) / options_.block_size);
+}
+
+Status Scheduler::add(RequestId id, std::vector<TokenId> prompt, SequenceParams params) {
+  const auto prompt_len = static_cast<int64_t>(prompt.size());
+  if (prompt.empty())
+    return fail_field("prompt", "the prompt has no tokens; at least one is needed");
+  if (prompt_len >= options_.max_model_len)
+    return fail_field("prompt",
+                      "the prompt has {} tokens; with --max-model-len {} at most {} leave room for "
+                      "an answer",
+                      prompt_len, options_.max_model_len, options_.max_model_len - 1);
+  if (!options_.enable_chunked_prefill && prompt_len > options_.max_num_batched_tokens)
+    return fail_field("prompt",
+                      "the prompt has {} tokens; without chunked prefill at most "
+                      "--max-num-batched-tokens ({}) can run",
+                      prompt_len, options_.max_num_batched_tokens);
+  const int64_t longest = std::min<int64_t>(options_.max_model_len,
+                                            prompt_len + std::max<int64_t>(params.max_tokens, 1));
+  if (blocks_for(longest) > blocks_.num_usable())
+    return fail_field("max_tokens",
+                      "prompt and max_tokens need {} tokens of KV cache and the whole cache holds "
+                      "{}; shorten the prompt or lower max_tokens",
+                      longest, blocks_.num_usable() * options_.block_size);
+  auto sequence = std::make_unique<Sequence>(id, std::move(prompt), std::move(params));
+  const auto [entry, added] = sequences_.emplace(id, std::move(sequence));
+  REFRAIN_CHECK(added, "request {} is in the scheduler already", id);
+  waiting_.push_back(entry->second.get());
+  return {};
+}
+
+bool Scheduler::cancel(RequestId id) {
+  const auto found = sequences_.find(id);
+  if (found == sequences_.end() || found->second->state == SequenceState::kFinished) return false;
+  finish(*found->second);
+  settle(*found->second);
+  return true;
+}
+
+const StepPlan* Scheduler::schedule() {
+  clear(plan_.step());
+  building_.rows.clear();
+  if (building_.rows.capacity() == 0 && !spare_rows_.empty()) {
+    building_.rows = std::move(spare_rows_.back());
+    spare_rows_.pop_back();
+  }
+  short_of_blocks_ = false;
+  hit_entries_ = 0;
+  schedule_decodes();
+  schedule_chunks();
+  if (!short_of_blocks_) schedule_admissions();
+  if (building_.rows.empty()) return nullptr;
+  ipc::Step& step = plan_.step();
+  step.step = next_step_++;
+  step.mode = forward_mode(step);
+  building_.step = step.step;
+  in_flight_.push_back(std::move(building_));
+  building_ = {};
+  return &plan_;
+}
+
+int32_t Scheduler::budget_left() const {
+  return options_.max_num_batched_tokens - static_cast<int32_t>(plan_.step().token_ids.size());
+}
+
+// More than one token of the known ones is not yet in the KV cache.
+bool Scheduler::chunk_left(const Sequence& sequence) const {
+  return sequence.length() - sequence.num_scheduled > 1;
+}
+
+void Scheduler::schedule_decodes() {
+  // Preemption takes from the end, so that an index stays good while it is below the size.
+  for (size_t i = 0; i < running_.size() && budget_left() > 0; ++i) {
+    Sequence& sequence = *running_[i];
+    if (chunk_left(sequence) || sequence.ends_in_flight(options_.max_model_len)) continue;
+    if (ensure_blocks(sequence, sequence.num_scheduled + 1)) add_row(sequence, 1);
+  }
+}
+
+void Scheduler::schedule_chunks() {
+  for (Sequence* sequence : running_) {
+    if (budget_left() == 0) return;
+    if (!chunk_left(*sequence)) continue;
+    add_row(*sequence, std::min(sequence->length() - sequence->num_scheduled, budget_left()));
+  }
+}
+
+void Scheduler::schedule_admissions() {
+  while (!waiting_.empty() && !free_slots_.empty() && budget_left() > 0) {
+    Sequence& sequence = *waiting_.front();
+    // A preempted one waits until its last row in flight has told its token and freed its blocks.
+    if (sequence.in_flight > 0 || !admit(sequence)) return;
+    waiting_.pop_front();
+    running_.push_back(&sequence);
+    const int32_t left = sequence.length() - sequence.num_scheduled;
+    add_row(sequence, std::min(left, budget_left()));
+  }
+}
+
+// Gives a waiting sequence its slot and the blocks of all its known tokens, so that only decoding
+// ever asks for more. False: it does not fit now.
+bool Scheduler::admit(Sequence& sequence) {
+  PrefixCache::Match match;
+  if (options_.enable_prefix_caching)
+    match = prefix_cache_.find(sequence.params.cache_salt, sequence.tokens,
+                               sequence.max_prefix_tokens());
+  const auto hits = static_cast<int32_t>(match.blocks.size());
+  const int32_t length = sequence.length();
+  const int32_t needed = blocks_for(length) - hits;
+  const auto hits_free = std::ranges::count_if(
+      match.blocks, [this](BlockId block) { return blocks_.ref_count(block) == 0; });
+  const auto reserve =
+      running_.empty()
+          ? int64_t{0}
+          : std::max<int64_t>(1, static_cast<int64_t>(options_.watermark *
+                                                      static_cast<double>(blocks_.num_usable())));
+  if (blocks_.num_free() - hits_free < needed + reserve) return false;
+  if (hit_entries_ + hits > max_blocks_per_sequence_) return false;
+  const int32_t left = length - hits * options_.block_size;
+  if (!options_.enable_chunked_prefill && left > budget_left() && !building_.rows.empty())
+    return false;
+
+  for (const BlockId block : match.blocks) sequence.blocks.push_back(blocks_.share(block));
+  for (int32_t i = 0; i < needed; ++i) sequence.blocks.push_back(*blocks_.allocate());
+  sequence.slot = free_slots_.back();
+  free_slots_.pop_back();
+  sequence.state = SequenceState::kRunning;
+  sequence.num_scheduled = sequence.num_computed = hits * options_.block_size;
+  sequence.blocks_published = hits;
+  sequence.chain = match.last;
+  hit_entries_ += hits;
+  if (!sequence.admitted_before) {
+    sequence.admitted_before = true;
+    sequence.cached_tokens = sequence.num_computed;
+    stats_.prompt_tokens += static_cast<uint64_t>(sequence.prompt_len);
+    stats_.cached_prompt_tokens += static_cast<uint64_t>(sequence.cached_tokens);
+  }
+  return true;
+}
+
+// Blocks for `tokens` tokens in all. Short of blocks, the youngest running sequence makes room:
+// at once, or when the last in-flight row of it is in; until then false.
+bool Scheduler::ensure_blocks(Sequence& sequence, int64_t tokens) {
+  const auto needed = static_cast<size_t>(blocks_for(tokens));
+  while (sequence.blocks.size() < needed) {
+    if (std::optional<BlockRef> block = blocks_.allocate()) {
+      sequence.blocks.push_back(std::move(*block));
+      continue;
+    }
+    short_of_blocks_ = true;
+    if (holding_ > 0) return false;
+    const bool itself = running_.back() == &sequence;
+    preempt_youngest();
+    if (itself || holding_ > 0) return false;
+  }
+  return true;
+}
+
+void Scheduler::preempt_youngest() {
+  Sequence& victim = *running_.back();
+  running_.pop_back();
+  victim.state = SequenceState::kWaiting;
+  waiting_.push_front(&victim);
+  ++stats_.preemptions;
+  ++holding_;
+  settle(victim);
+}
+
+void Scheduler::add_row(Sequence& sequence, int32_t num_tokens) {
+  ipc::Step& step = plan_.step();
+  if (!sequence.setup_sent) {
+    sequence.setup_sent = true;
+    step.setups.push_back(sequence.params.setup);
+    step.setups.back().slot = sequence.slot;
+  }
+  const int32_t from = sequence.num_scheduled;
+  const int32_t to = from + num_tokens;
+  const bool samples = to == sequence.length();
+  step.row_slot.push_back(sequence.slot);
+  step.row_num_tokens.push_back(num_tokens);
+  step.row_computed.push_back(from);
+  step.row_flags.push_back(static_cast<uint8_t>(samples ? ipc::kSamples : 0));
+  const auto known = static_cast<int32_t>(sequence.tokens.size());
+  const int32_t known_to = std::min(to, known);
+  if (from < known_to)
+    step.token_ids.insert(step.token_ids.end(), sequence.tokens.begin() + from,
+                          sequence.tokens.begin() + known_to);
+  REFRAIN_CHECK(to - std::max(from, known) <= 1, "a row may take one token from the device");
+  if (to > known) step.token_ids.push_back(kTokenOnDevice);
+  sequence.num_scheduled = to;
+  add_block_updates(sequence);
+  if (samples) ++sequence.pending;
+  ++sequence.in_flight;
+  building_.rows.push_back({&sequence, to, samples});
+}
+
+void Scheduler::add_block_updates(Sequence& sequence) {
+  ipc::Step& step = plan_.step();
+  const int32_t needed = blocks_for(sequence.num_scheduled);
+  for (int32_t& i = sequence.blocks_sent; i < needed; ++i) {
+    step.block_slot.push_back(sequence.slot);
+    step.block_index.push_back(i);
+    step.block_id.push_back(sequence.blocks[static_cast<size_t>(i)].id());
+  }
+}
+
+}  // namespace refrain

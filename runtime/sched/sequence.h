@@ -1,0 +1,71 @@
+#pragma once
+// One request inside the scheduler: its tokens, how far its KV cache is, what in-flight steps will
+// add, and what it holds. Lives in the Scheduler from add() until no in-flight step has a row of
+// it. A plain record; the Scheduler keeps its fields consistent.
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ipc/protocol/messages.h"
+#include "runtime/base/ids.h"
+#include "runtime/sched/block_manager.h"
+
+namespace refrain {
+
+// What the engine says of a request when it enters the scheduler.
+struct SequenceParams {
+  int64_t max_tokens = 16;
+  int64_t min_tokens = 0;  // eos and stop tokens before it are kept as ordinary tokens
+  bool ignore_eos = false;
+  std::vector<TokenId> stop_token_ids;
+  std::string cache_salt;
+  ipc::SlotSetup setup;  // slot and prompt_len are filled in by the scheduler
+};
+
+enum class SequenceState : uint8_t { kWaiting, kRunning, kFinished };
+
+// Why a sequence ended; kNone: it goes on.
+enum class StopCause : uint8_t { kNone, kEos, kStopToken, kMaxTokens, kMaxModelLen, kCancelled };
+
+struct Sequence {
+  Sequence(RequestId request, std::vector<TokenId> prompt, SequenceParams parameters);
+
+  RequestId id;
+  SequenceParams params;
+  std::vector<TokenId> tokens;  // prompt, then the output known so far
+  int32_t prompt_len;
+  SequenceState state = SequenceState::kWaiting;
+
+  // Progress, in tokens. num_computed <= num_scheduled <= length().
+  int32_t num_computed = 0;   // in the KV cache, confirmed by a step's result
+  int32_t num_scheduled = 0;  // in the KV cache once all in-flight steps have run
+  int32_t pending = 0;        // sampled by in-flight steps, known to the device only
+  int32_t in_flight = 0;      // steps sent and not answered that have a row of it
+
+  // What it holds while running (or until its last in-flight step is answered).
+  SlotId slot = -1;
+  bool setup_sent = false;
+  std::vector<BlockRef> blocks;
+  int32_t blocks_sent = 0;  // entries of the device's block table that are written
+
+  // Prefix cache: how many of its blocks are published, and the chain's last entry.
+  int32_t blocks_published = 0;
+  uint64_t chain = 0;
+  int32_t cached_tokens = 0;  // prompt tokens taken from the cache when first admitted
+  bool admitted_before = false;
+
+  int32_t length() const { return static_cast<int32_t>(tokens.size()) + pending; }
+  int64_t output_len() const { return static_cast<int64_t>(tokens.size()) - prompt_len; }
+  bool holds_nothing() const { return slot < 0 && blocks.empty(); }
+  // No step after the in-flight ones is needed: they bring it to its last token.
+  bool ends_in_flight(int64_t max_model_len) const;
+  // How many of its first tokens may come from the prefix cache. The last token is always
+  // computed, and a penalty needs the device to see the tokens it counts.
+  int64_t max_prefix_tokens() const;
+  // Appends a sampled token and says whether it ends the sequence.
+  StopCause append(TokenId token, std::span<const TokenId> eos, int64_t max_model_len);
+};
+
+}  // namespace refrain

@@ -1,0 +1,107 @@
+#pragma once
+// A rank without a model, for scheduler and engine tests: it keeps slots, block tables and a paged
+// cache as a worker does, and its next token is a hash of all tokens that it finds in the cache, so
+// that a wrong block, position, token or recomputation changes the output.
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "ipc/protocol/messages.h"
+
+namespace refrain::testing {
+
+// What the mock model says after `tokens`. Token 0 plays eos; about one in `eos_every` is one.
+inline TokenId next_token(std::span<const TokenId> tokens, uint64_t vocab = 1000,
+                          uint64_t eos_every = 0) {
+  uint64_t hash = 1469598103934665603ULL;
+  for (const TokenId token : tokens)
+    hash = (hash ^ static_cast<uint64_t>(token + 7)) * 1099511628211ULL;
+  hash ^= hash >> 29;
+  if (eos_every > 0 && hash % eos_every == 0) return 0;
+  return static_cast<TokenId>(1 + (hash >> 7) % (vocab - 1));
+}
+
+// The answer of a request that runs alone.
+inline std::vector<TokenId> solo_run(std::vector<TokenId> tokens, size_t max_tokens,
+                                     size_t max_model_len, uint64_t vocab, uint64_t eos_every) {
+  std::vector<TokenId> output;
+  while (output.size() < max_tokens && tokens.size() < max_model_len) {
+    tokens.push_back(next_token(tokens, vocab, eos_every));
+    output.push_back(tokens.back());
+    if (output.back() == 0) break;
+  }
+  return output;
+}
+
+class MockDevice {
+ public:
+  MockDevice(int32_t block_size, int64_t num_blocks, uint64_t vocab = 1000, uint64_t eos_every = 0)
+      : block_size_(block_size),
+        vocab_(vocab),
+        eos_every_(eos_every),
+        cache_(static_cast<size_t>(num_blocks * block_size), kNothing) {}
+
+  ipc::StepResult run(const ipc::Step& step) {
+    for (const ipc::SlotSetup& setup : step.setups) slots_[setup.slot] = Slot{setup, {}};
+    for (size_t i = 0; i < step.block_slot.size(); ++i) {
+      Slot& slot = slots_.at(step.block_slot[i]);
+      const auto index = static_cast<size_t>(step.block_index[i]);
+      EXPECT_EQ(slot.table.size(), index) << "block tables grow one entry after the other";
+      EXPECT_NE(step.block_id[i], kReservedBlock);
+      slot.table.push_back(step.block_id[i]);
+    }
+    ipc::StepResult result;
+    result.step = step.step;
+    result.num_tokens = static_cast<int32_t>(step.token_ids.size());
+    size_t token = 0;
+    for (size_t row = 0; row < step.row_slot.size(); ++row) {
+      Slot& slot = slots_.at(step.row_slot[row]);
+      const auto count = static_cast<size_t>(step.row_num_tokens[row]);
+      write(slot, step.row_computed[row], std::span(step.token_ids).subspan(token, count));
+      token += count;
+      const bool samples = (step.row_flags[row] & ipc::kSamples) != 0;
+      if (samples) slot.last = sample(slot, step.row_computed[row] + static_cast<int32_t>(count));
+      result.tokens.push_back(samples ? slot.last : -1);
+    }
+    return result;
+  }
+
+ private:
+  static constexpr TokenId kNothing = -7;
+  struct Slot {
+    ipc::SlotSetup setup;
+    std::vector<BlockId> table;
+    TokenId last = kNothing;
+    int32_t seen = 0;  // of a request with a repetition penalty: tokens that passed by
+  };
+
+  TokenId& at(Slot& slot, int32_t position) {
+    const BlockId block = slot.table.at(static_cast<size_t>(position / block_size_));
+    return cache_.at(static_cast<size_t>(block * block_size_ + position % block_size_));
+  }
+  void write(Slot& slot, int32_t position, std::span<const TokenId> tokens) {
+    if (slot.setup.repetition_penalty != 1.0f) {
+      EXPECT_EQ(slot.seen, position) << "a penalised request must show the device every token";
+      slot.seen += static_cast<int32_t>(tokens.size());
+    }
+    for (const TokenId token : tokens)
+      at(slot, position++) = token == kTokenOnDevice ? slot.last : token;
+  }
+  TokenId sample(Slot& slot, int32_t length) {
+    std::vector<TokenId> tokens;
+    for (int32_t position = 0; position < length; ++position) tokens.push_back(at(slot, position));
+    return next_token(tokens, vocab_, eos_every_);
+  }
+
+  int32_t block_size_;
+  uint64_t vocab_;
+  uint64_t eos_every_;
+  std::vector<TokenId> cache_;
+  std::map<SlotId, Slot> slots_;
+};
+
+}  // namespace refrain::testing

@@ -1,0 +1,132 @@
+// Random arrivals, cancels and tiny caches: whatever happens, every request ends once with the
+// tokens of its solo run and nothing stays held (I1, I3, I5).
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+
+#include "tests/unit/sched/harness.h"
+
+namespace refrain {
+namespace {
+
+using testing::Harness;
+using testing::prompt_of;
+using testing::solo_run;
+
+struct Arrival {
+  std::vector<TokenId> prompt;
+  SequenceParams params;
+};
+
+// Few different tokens and lengths, so that prefixes are shared.
+Arrival random_arrival(int longest) {
+  Arrival arrival;
+  const int length = *rc::gen::inRange(1, longest);
+  const auto first = static_cast<TokenId>(1 + *rc::gen::inRange(0, 2) * 20);
+  arrival.prompt = prompt_of(static_cast<size_t>(length), first);
+  arrival.params.max_tokens = *rc::gen::inRange(1, 30);
+  if (*rc::gen::inRange(0, 4) == 0) arrival.params.setup.repetition_penalty = 1.2f;
+  if (*rc::gen::inRange(0, 4) == 0) arrival.params.cache_salt = "other";
+  return arrival;
+}
+
+SchedulerOptions random_options() {
+  SchedulerOptions options;
+  options.max_num_seqs = *rc::gen::inRange(1, 7);
+  options.block_size = *rc::gen::element(1, 2, 4, 8);
+  options.max_model_len = 48;
+  options.max_num_batched_tokens = *rc::gen::element(3, 8, 16, 64);
+  options.num_blocks = 1 + 48 / options.block_size + *rc::gen::inRange(0, 30);
+  options.enable_prefix_caching = *rc::gen::arbitrary<bool>();
+  options.eos_token_ids = {0};
+  return options;
+}
+
+RC_GTEST_PROP(SchedulerProperty, EveryRequestEndsOnceWithItsOwnTokens, ()) {
+  const SchedulerOptions options = random_options();
+  const uint64_t eos_every = *rc::gen::element<uint64_t>(0, 10);
+  Harness harness(options, *rc::gen::inRange(1, 4), eos_every);
+  std::map<RequestId, Arrival> arrivals;
+  std::set<RequestId> cancelled;
+  std::vector<RequestId> first_token_order;
+  RequestId next_id = 1;
+  const int actions = *rc::gen::inRange(5, 80);
+  for (int i = 0; i < actions; ++i) {
+    switch (*rc::gen::inRange(0, 6)) {
+      case 0:
+      case 1: {
+        Arrival arrival = random_arrival(40);
+        RC_ASSERT(harness.add(next_id, arrival.prompt, arrival.params).has_value());
+        arrivals[next_id++] = std::move(arrival);
+        break;
+      }
+      case 2:
+        if (next_id > 1) {
+          const RequestId id = *rc::gen::inRange<RequestId>(1, next_id);
+          if (harness.scheduler.cancel(id)) cancelled.insert(id);
+          RC_ASSERT(!harness.scheduler.cancel(id));
+        }
+        break;
+      case 3:
+        harness.receive();
+        break;
+      default:
+        harness.pump();
+    }
+  }
+  RC_ASSERT(harness.run());
+  RC_ASSERT(harness.all_blocks_free());
+  for (const auto& [id, arrival] : arrivals) {
+    const testing::Outcome& outcome = harness.outcomes[id];
+    const std::vector<TokenId> alone =
+        solo_run(arrival.prompt, static_cast<size_t>(arrival.params.max_tokens),
+                 static_cast<size_t>(options.max_model_len), 1000, eos_every);
+    if (cancelled.contains(id)) {
+      RC_ASSERT(outcome.finishes == 0);
+      RC_ASSERT(outcome.output.size() <= alone.size());
+      RC_ASSERT(std::equal(outcome.output.begin(), outcome.output.end(), alone.begin()));
+    } else {
+      RC_ASSERT(outcome.finishes == 1);
+      RC_ASSERT(outcome.output == alone);
+    }
+  }
+  RC_ASSERT(!::testing::Test::HasFailure());
+}
+
+// The first to come is the first to have a token, whatever the pressure: nobody is overtaken at the
+// door, and the oldest is never put back.
+RC_GTEST_PROP(SchedulerProperty, FirstTokensComeInOrderOfArrivalAndTheOldestIsNeverPreempted, ()) {
+  const SchedulerOptions options = random_options();
+  Harness harness(options, *rc::gen::inRange(1, 4));
+  const int count = *rc::gen::inRange(2, 20);
+  for (RequestId id = 1; id <= static_cast<RequestId>(count); ++id) {
+    Arrival arrival = random_arrival(40);
+    arrival.params.setup.seed = id;  // tells the steps' setups apart
+    RC_ASSERT(harness.add(id, arrival.prompt, arrival.params).has_value());
+  }
+  RequestId oldest_without_token = 1;
+  while (true) {
+    harness.pump();
+    const bool more = harness.receive();
+    bool gap = false;
+    for (RequestId id = 1; id <= static_cast<RequestId>(count); ++id) {
+      const bool has_token = !harness.outcomes[id].output.empty();
+      RC_ASSERT(!(gap && has_token && id > oldest_without_token + options.max_num_seqs));
+      gap = gap || !has_token;
+    }
+    if (!more) break;
+  }
+  std::vector<uint64_t> entered;
+  for (const ipc::Step& step : harness.steps)
+    for (const ipc::SlotSetup& setup : step.setups) entered.push_back(setup.seed);
+  RC_ASSERT(std::count(entered.begin(), entered.end(), 1u) == 1);
+  std::vector<uint64_t> firsts;
+  for (const uint64_t id : entered)
+    if (std::find(firsts.begin(), firsts.end(), id) == firsts.end()) firsts.push_back(id);
+  RC_ASSERT(std::is_sorted(firsts.begin(), firsts.end()));
+  RC_ASSERT(firsts.size() == static_cast<size_t>(count));
+}
+
+}  // namespace
+}  // namespace refrain
