@@ -1,0 +1,57 @@
+#pragma once
+// A paged batch for the attention and rope tests: slots with block tables of shuffled blocks, a
+// cache poisoned wherever no token was written, inputs as prepare_inputs would give them.
+
+#include <vector>
+
+#include "tests/ops/harness.h"
+
+namespace refrain::kernels {
+
+struct HeadShape {
+  int32_t q_heads = 4;
+  int32_t kv_heads = 2;
+  int32_t head_dim = 64;
+  int32_t block_size = 16;
+};
+
+struct RowSpec {
+  int32_t context = 0;
+  int32_t query_len = 1;
+};
+
+class AttentionCase {
+ public:
+  static constexpr int32_t kMaxLen = 256;
+
+  // One request a row. `padded` tokens and rows follow the live ones.
+  AttentionCase(Harness& harness, HeadShape shape, DType dtype, std::vector<RowSpec> rows,
+                int padded = 0, int32_t sliding_window = 0);
+
+  // Query, key and value of a request's position: the same in every case (and of no other input).
+  std::vector<float> query(int32_t request, int32_t position) const;
+  std::vector<float> key(int32_t request, int32_t position) const;
+  std::vector<float> value(int32_t request, int32_t position) const;
+
+  // Runs attention; [live tokens, q_heads * head_dim]. Checks that padded tokens hold zeros.
+  std::vector<float> run();
+  // The same in double precision.
+  std::vector<double> expected() const;
+  int64_t cols() const { return int64_t{shape_.q_heads} * shape_.head_dim; }
+
+ private:
+  std::vector<float> draw(int32_t kind, int32_t request, int32_t position, int32_t heads) const;
+  void put_cache();
+
+  Harness& harness_;
+  HeadShape shape_;
+  DType dtype_;
+  std::vector<RowSpec> rows_;
+  int padded_;
+  int32_t max_blocks_;
+  std::vector<int32_t> block_table_;  // [rows + 1, max_blocks]
+  int32_t live_tokens_ = 0;
+  AttentionArgs args_;
+};
+
+}  // namespace refrain::kernels

@@ -1,0 +1,168 @@
+// prepare_inputs: the step block becomes batch inputs; slots' tables, parameters and history.
+#include <array>
+#include <cstring>
+
+#include "runtime/base/ids.h"
+#include "tests/ops/harness.h"
+
+namespace refrain::kernels {
+namespace {
+
+constexpr int32_t kSlots = 4, kMaxBlocks = 6, kVocab = 50, kBlockSize = 4;
+
+struct Row {
+  int32_t slot = 0;
+  int32_t context = 0;
+  std::vector<int32_t> tokens;
+  uint8_t flags = 0;
+};
+
+struct Step {
+  std::vector<Row> rows = {};
+  std::vector<std::array<int32_t, 3>> block_updates = {};  // slot, index, block
+  std::vector<std::pair<int32_t, SlotParams>> params = {};
+};
+
+class PrepareInputsTest : public OpsTest {
+ protected:
+  static constexpr int32_t kTokens = 12, kReqs = 5;
+
+  void SetUp() override {
+    OpsTest::SetUp();
+    SlotState& s = args_.slots;
+    s.num_slots = kSlots;
+    s.max_blocks = kMaxBlocks;
+    s.vocab_size = kVocab;
+    s.last_token = harness().put(std::vector<int32_t>{40, 41, 42, 43, 44});
+    s.block_table = harness().put(std::vector<int32_t>((kSlots + 1) * kMaxBlocks, 0));
+    s.params = harness().put(std::vector<SlotParams>(kSlots + 1));
+    s.output_count = harness().put(std::vector<int32_t>((kSlots + 1) * kVocab, 9));
+    s.in_prompt = harness().put(std::vector<uint8_t>((kSlots + 1) * kVocab, 1));
+    BatchInputs& in = args_.inputs;
+    in.live_tokens = harness().fresh<int32_t>(1);
+    in.live_reqs = harness().fresh<int32_t>(1);
+    in.token_ids = harness().fresh<int32_t>(kTokens);
+    in.positions = harness().fresh<int32_t>(kTokens);
+    in.token_row = harness().fresh<int32_t>(kTokens);
+    in.kv_slots = harness().fresh<int64_t>(kTokens);
+    in.query_start = harness().fresh<int32_t>(kReqs + 1);
+    in.seq_lens = harness().fresh<int32_t>(kReqs);
+    in.row_slot = harness().fresh<int32_t>(kReqs);
+    in.logit_index = harness().fresh<int32_t>(kReqs);
+    in.row_flags = harness().fresh<uint8_t>(kReqs);
+    args_.layout = make_step_layout(32, 8, 16);
+    args_.block_size = kBlockSize;
+    args_.padded_seq_len = 1;
+  }
+
+  void run(const Step& step, int32_t tokens = kTokens, int32_t reqs = kReqs) {
+    std::vector<uint8_t> block(args_.layout.total, 0xff);
+    const auto put = [&block](size_t at, const auto& value) {
+      std::memcpy(block.data() + at, &value, sizeof(value));
+    };
+    StepHeader header;
+    header.num_reqs = static_cast<int32_t>(step.rows.size());
+    const StepLayout& l = args_.layout;
+    for (size_t r = 0; r < step.rows.size(); ++r) {
+      const Row& row = step.rows[r];
+      put(l.row_slot + r * 4, row.slot);
+      put(l.row_query_len + r * 4, static_cast<int32_t>(row.tokens.size()));
+      put(l.row_context + r * 4, row.context);
+      put(l.row_flags + r, row.flags);
+      for (const int32_t token : row.tokens) put(l.token_ids + 4 * header.num_tokens++, token);
+    }
+    for (const auto& [slot, index, id] : step.block_updates) {
+      put(l.update_slot + 4 * header.num_block_updates, slot);
+      put(l.update_index + 4 * header.num_block_updates, index);
+      put(l.update_block + 4 * header.num_block_updates++, id);
+    }
+    for (const auto& [slot, params] : step.params) {
+      put(l.params_slot + 4 * header.num_slot_updates, slot);
+      put(l.params + sizeof(SlotParams) * header.num_slot_updates++, params);
+    }
+    put(l.header, header);
+    args_.block = harness().put(block);
+    args_.tokens = tokens;
+    args_.reqs = reqs;
+    table().prepare_inputs(stream(), args_);
+  }
+
+  template <class T>
+  std::vector<T> got(const T* device, size_t count) {
+    return harness().get(device, count);
+  }
+  using Ints = std::vector<int32_t>;
+
+  PrepareInputsArgs args_;
+};
+
+TEST_P(PrepareInputsTest, FillsTokensRowsAndPadding) {
+  run({.rows = {{2, 5, {kTokenOnDevice}, kRowSamples}, {0, 3, {7, 8, 9}, 0}},
+       .block_updates = {{2, 0, 11}, {2, 1, 5}, {0, 0, 3}, {0, 1, 8}}});
+  const BatchInputs& in = args_.inputs;
+  EXPECT_EQ(got(in.live_tokens, 1), Ints({4}));
+  EXPECT_EQ(got(in.live_reqs, 1), Ints({2}));
+  EXPECT_EQ(got(in.token_ids, kTokens), Ints({42, 7, 8, 9, 0, 0, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(got(in.positions, kTokens), Ints({5, 3, 4, 5, 0, 0, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(got(in.token_row, kTokens), Ints({0, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1, -1}));
+  EXPECT_EQ(got(in.kv_slots, kTokens),
+            std::vector<int64_t>({21, 15, 32, 33, 0, 0, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(got(in.query_start, kReqs + 1), Ints({0, 1, 4, 4, 4, 4}));
+  EXPECT_EQ(got(in.seq_lens, kReqs), Ints({6, 6, 1, 1, 1}));
+  EXPECT_EQ(got(in.row_slot, kReqs), Ints({2, 0, kSlots, kSlots, kSlots}));
+  EXPECT_EQ(got(in.logit_index, kReqs), Ints({0, 3, 0, 0, 0}));
+  EXPECT_EQ(got(in.row_flags, kReqs), std::vector<uint8_t>({kRowSamples, 0, 0, 0, 0}));
+}
+
+TEST_P(PrepareInputsTest, KeepsBlockTablesFromStepToStep) {
+  run({.rows = {{1, 0, {4, 5}, 0}}, .block_updates = {{1, 0, 9}}});
+  run({.rows = {{1, 2, {6, 7, 8}, 0}}, .block_updates = {{1, 1, 2}}});
+  const auto slots = got(args_.inputs.kv_slots, 3);
+  EXPECT_EQ(slots, std::vector<int64_t>({38, 39, 8}));
+}
+
+TEST_P(PrepareInputsTest, ResetsHistoryWithNewParametersThenRecordsFedTokens) {
+  SlotParams params;
+  params.uses_history = 1;
+  params.prompt_len = 3;
+  params.top_k = 17;
+  // A request fed again after preemption: three prompt tokens, then outputs 9 and 9 and 20.
+  run({.rows = {{1, 0, {5, 6, 5, 9, 9, 20}, 0}}, .params = {{1, params}}});
+  Ints count(kVocab, 0);
+  std::vector<uint8_t> prompt(kVocab, 0);
+  prompt[5] = prompt[6] = 1;
+  count[9] = 2;
+  count[20] = 1;
+  EXPECT_EQ(got(args_.slots.output_count + kVocab, kVocab), count);
+  EXPECT_EQ(got(args_.slots.in_prompt + kVocab, kVocab), prompt);
+  EXPECT_EQ(got(args_.slots.params + 1, 1)[0].top_k, 17);
+  EXPECT_EQ(got(args_.slots.output_count, kVocab), Ints(kVocab, 9)) << "another slot's";
+
+  run({.rows = {{1, 6, {kTokenOnDevice}, kRowSamples}}});  // counted when it was sampled
+  EXPECT_EQ(got(args_.slots.output_count + kVocab, kVocab), count);
+}
+
+TEST_P(PrepareInputsTest, LeavesHistoryAloneWhenNoPenaltyIsOn) {
+  run({.rows = {{1, 0, {5}, 0}}, .params = {{1, SlotParams{}}}});
+  EXPECT_EQ(got(args_.slots.output_count, (kSlots + 1) * kVocab), Ints((kSlots + 1) * kVocab, 9));
+  args_.slots.output_count = nullptr;
+  args_.slots.in_prompt = nullptr;
+  SlotParams params;
+  params.uses_history = 1;
+  run({.rows = {{1, 0, {5}, 0}}, .params = {{1, params}}});  // no history buffers: no write
+  EXPECT_EQ(got(args_.inputs.token_ids, 1), Ints({5}));
+}
+
+TEST_P(PrepareInputsTest, WritesNothingPastThePaddedCounts) {
+  run({.rows = {{0, 0, {1}, 0}}, .block_updates = {{0, 0, 1}}}, 2, 2);
+  EXPECT_EQ(got(args_.inputs.token_ids, kTokens)[2], -1);
+  EXPECT_EQ(got(args_.inputs.kv_slots, kTokens)[2], -1);
+  EXPECT_EQ(got(args_.inputs.seq_lens, kReqs)[2], -1);
+  EXPECT_EQ(got(args_.inputs.query_start, kReqs + 1)[3], -1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Device, PrepareInputsTest, testing::ValuesIn(all_harnesses()),
+                         choice_name);
+
+}  // namespace
+}  // namespace refrain::kernels

@@ -1,0 +1,357 @@
+// sample: greedy, filters against a plain reference, distribution, penalties, log-probabilities.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "kernels/host/sampling.h"
+#include "tests/ops/harness.h"
+
+namespace refrain::kernels {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// A step of `rows` rows over `vocab` tokens; row r is slot r.
+class SampleCase {
+ public:
+  SampleCase(Harness& harness, int32_t rows, int32_t vocab, int32_t shards = 1)
+      : params(rows + 1),
+        logits(rows * vocab),
+        flags(rows, kRowSamples),
+        seq_lens(rows, 10),
+        output_count((rows + 1) * vocab),
+        in_prompt((rows + 1) * vocab),
+        bias_token((rows + 1) * kMaxLogitBias),
+        bias_value((rows + 1) * kMaxLogitBias),
+        mask((rows + 1) * ((vocab + 31) / 32)),
+        harness_(harness),
+        rows_(rows),
+        vocab_(vocab),
+        shards_(shards) {
+    for (SlotParams& p : params) p.temperature = 0;
+  }
+
+  float& logit(int32_t row, int32_t token) { return logits[row * vocab_ + token]; }
+
+  void run(int32_t live = -1) {
+    // The last shard is partly padding, which holds poison and large values.
+    const int32_t cols = (vocab_ + shards_ - 1) / shards_ + 3;
+    const int64_t stride = rows_ * cols + 5;
+    std::vector<float> sharded(shards_ * stride, std::nanf(""));
+    for (int32_t r = 0; r < rows_; ++r) {
+      for (int32_t t = 0; t < shards_ * cols; ++t) {
+        sharded[t / cols * stride + r * cols + t % cols] =
+            t < vocab_ ? logits[r * vocab_ + t] : 1000.0f;
+      }
+    }
+    SampleArgs args;
+    args.logits = harness_.put(sharded);
+    args.shards = shards_;
+    args.shard_cols = cols;
+    args.shard_stride = stride;
+    args.vocab_size = vocab_;
+    std::vector<int32_t> slots(rows_);
+    std::iota(slots.begin(), slots.end(), 0);
+    args.inputs.row_slot = harness_.put(slots);
+    args.inputs.row_flags = harness_.put(flags);
+    args.inputs.seq_lens = harness_.put(seq_lens);
+    args.slots.num_slots = rows_;
+    args.slots.vocab_size = vocab_;
+    args.slots.last_token = harness_.put(std::vector<int32_t>(rows_ + 1, -5));
+    args.slots.params = harness_.put(params);
+    args.slots.output_count = harness_.put(output_count);
+    args.slots.in_prompt = harness_.put(in_prompt);
+    args.slots.bias_token = harness_.put(bias_token);
+    args.slots.bias_value = harness_.put(bias_value);
+    args.slots.allowed_mask = harness_.put(mask);
+    args.outputs.tokens = harness_.fresh<int32_t>(rows_);
+    args.outputs.logprobs = harness_.fresh<float>(rows_);
+    args.outputs.top_tokens = harness_.fresh<int32_t>(rows_ * kMaxLogprobs);
+    args.outputs.top_logprobs = harness_.fresh<float>(rows_ * kMaxLogprobs);
+    args.scratch = harness_.fresh<float>(rows_ * vocab_);
+    args.rows = {rows_, live < 0 ? nullptr : put_int(harness_, live)};
+    harness_.table().sample(harness_.stream(), args);
+    tokens = harness_.get(args.outputs.tokens, rows_);
+    logprobs = harness_.get(args.outputs.logprobs, rows_);
+    top_tokens = harness_.get(args.outputs.top_tokens, rows_ * kMaxLogprobs);
+    top_logprobs = harness_.get(args.outputs.top_logprobs, rows_ * kMaxLogprobs);
+    last_token = harness_.get(args.slots.last_token, rows_ + 1);
+    output_count = harness_.get(args.slots.output_count, output_count.size());
+  }
+
+  std::vector<SlotParams> params;
+  std::vector<float> logits;
+  std::vector<uint8_t> flags;
+  std::vector<int32_t> seq_lens;
+  std::vector<int32_t> output_count;
+  std::vector<uint8_t> in_prompt;
+  std::vector<int32_t> bias_token;
+  std::vector<float> bias_value;
+  std::vector<uint32_t> mask;
+  std::vector<int32_t> tokens, top_tokens, last_token;
+  std::vector<float> logprobs, top_logprobs;
+
+ private:
+  Harness& harness_;
+  int32_t rows_, vocab_, shards_;
+};
+
+// What vLLM's filters leave of one row, in double precision: token -> probability.
+std::map<int32_t, double> reference(const std::vector<float>& logits, const SlotParams& p) {
+  std::vector<int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
+  const double highest = logits[order[0]];
+  const auto weight = [&](int32_t token) {
+    return std::exp((logits[token] - highest) / p.temperature);
+  };
+  std::vector<int32_t> kept;
+  for (size_t i = 0; i < order.size(); ++i) {
+    if (weight(order[i]) < p.min_p) continue;
+    if (p.top_k > 0 && i >= static_cast<size_t>(p.top_k) &&
+        logits[order[i]] < logits[order[p.top_k - 1]]) {
+      continue;
+    }
+    kept.push_back(order[i]);
+  }
+  double total = 0, before = 0, final_total = 0;
+  for (const int32_t token : kept) total += weight(token);
+  std::map<int32_t, double> result;
+  for (const int32_t token : kept) {
+    if (before >= p.top_p * total) break;
+    before += weight(token);
+    result[token] = weight(token);
+  }
+  for (const auto& [token, w] : result) final_total += w;
+  for (auto& [token, w] : result) w /= final_total;
+  return result;
+}
+
+class SampleTest : public OpsTest {
+ protected:
+  // Draws many positions of one distribution; every token drawn is one the reference keeps, every
+  // kept token of weight is drawn, and the counts pass a chi-square test at 5 sigma.
+  void check_distribution(const std::vector<float>& logits, SlotParams p) {
+    const auto kept = reference(logits, p);
+    const int32_t draws = 20000, batch = 500, vocab = static_cast<int32_t>(logits.size());
+    std::map<int32_t, int> counts;
+    p.seed = 12345;
+    for (int32_t first = 0; first < draws; first += batch) {
+      SampleCase c(harness(), batch, vocab);
+      for (int32_t r = 0; r < batch; ++r) {
+        c.params[r] = p;
+        c.seq_lens[r] = first + r;
+        std::copy(logits.begin(), logits.end(), c.logits.begin() + r * vocab);
+      }
+      c.run();
+      for (const int32_t token : c.tokens) ++counts[token];
+    }
+    double chi = 0;
+    int degrees = -1;
+    for (const auto& [token, n] : counts) {
+      ASSERT_TRUE(kept.contains(token)) << "token " << token << " was filtered out";
+    }
+    for (const auto& [token, probability] : kept) {
+      const double expected = probability * draws;
+      if (expected < 5) continue;
+      chi += (counts[token] - expected) * (counts[token] - expected) / expected;
+      ++degrees;
+    }
+    EXPECT_LT(chi, degrees + 5 * std::sqrt(2.0 * std::max(1, degrees)));
+  }
+};
+
+TEST_P(SampleTest, GreedyTakesTheHighestLogitAndTheLowestTokenOfATie) {
+  for (const int32_t vocab : {1, 7, 1023, 5000}) {
+    for (const int32_t shards : {1, 2, 3}) {
+      SampleCase c(harness(), 4, vocab, shards);
+      c.logits = random_values(4 * vocab, DType::kFloat32, 1);
+      c.logit(1, vocab / 2) = c.logit(1, vocab - 1) = 3;
+      c.logit(2, 0) = c.logit(2, vocab / 3) = 2;
+      if (vocab > 1) c.logit(3, 0) = std::nanf("");
+      c.logit(3, vocab - 1) = 5;
+      c.run();
+      const auto row = c.logits.begin();
+      EXPECT_EQ(c.tokens, std::vector<int32_t>(
+                              {static_cast<int32_t>(std::max_element(row, row + vocab) - row),
+                               vocab / 2, 0, vocab - 1}));
+    }
+  }
+}
+
+TEST_P(SampleTest, OnlySamplingLiveRowsGiveATokenAndUpdateTheirSlot) {
+  SampleCase c(harness(), 4, 10);
+  for (int32_t r = 0; r < 4; ++r) c.logit(r, 3 + r) = 1;
+  c.params[0].uses_history = c.params[1].uses_history = 1;
+  c.flags[1] = 0;
+  c.run(3);
+  EXPECT_EQ(c.tokens, std::vector<int32_t>({3, -1, 5, -1}));
+  EXPECT_EQ(c.last_token, std::vector<int32_t>({3, -5, 5, -5, -5}));
+  std::vector<int32_t> counts(5 * 10, 0);
+  counts[3] = 1;
+  EXPECT_EQ(c.output_count, counts);
+}
+
+TEST_P(SampleTest, ARowWithoutANumberGivesMinusOne) {
+  SampleCase c(harness(), 2, 40);
+  std::fill_n(c.logits.begin(), 40, std::nanf(""));
+  std::fill_n(c.logits.begin() + 40, 40, -kInfinity);
+  c.params[1].temperature = 1;
+  c.params[1].num_logprobs = 3;
+  c.run();
+  EXPECT_EQ(c.tokens, std::vector<int32_t>({-1, -1}));
+}
+
+TEST_P(SampleTest, DrawsFollowTheFilteredDistribution) {
+  const auto logits = random_values(60, DType::kFloat32, 9, 3.0f);
+  SlotParams p;
+  p.temperature = 0.8f;
+  check_distribution(logits, p);
+  p.top_k = 7;
+  check_distribution(logits, p);
+  p.top_p = 0.6f;
+  check_distribution(logits, p);
+  p.top_k = 0;
+  check_distribution(logits, p);
+  p.min_p = 0.05f;
+  p.top_p = 0.9f;
+  check_distribution(logits, p);
+  p.top_p = 1.0f;
+  check_distribution(logits, p);
+  p.top_k = 4;
+  p.top_p = 0.9f;
+  p.temperature = 2.0f;
+  check_distribution(logits, p);
+}
+
+TEST_P(SampleTest, TopKKeepsTies) {
+  std::vector<float> logits(20, 0.0f);
+  logits[4] = 2;
+  logits[9] = logits[13] = logits[17] = 1;
+  SlotParams p;
+  p.top_k = 2;
+  check_distribution(logits, p);
+}
+
+TEST_P(SampleTest, TopPOfAFlatLargeVocabularyAgreesWithTheReference) {
+  const int32_t vocab = 4000;
+  const auto logits = random_values(vocab, DType::kFloat32, 3, 0.5f);
+  for (const float top_p : {0.01f, 0.5f, 0.999f}) {
+    SlotParams p;
+    p.top_p = top_p;
+    const auto kept = reference(logits, p);
+    SampleCase c(harness(), 64, vocab);
+    for (int32_t r = 0; r < 64; ++r) {
+      c.params[r] = p;
+      c.params[r].seed = r;
+      std::copy(logits.begin(), logits.end(), c.logits.begin() + r * vocab);
+    }
+    c.run();
+    for (const int32_t token : c.tokens) EXPECT_TRUE(kept.contains(token)) << token;
+  }
+}
+
+TEST_P(SampleTest, ADrawDependsOnSeedAndPositionOnly) {
+  const int32_t vocab = 3000;
+  const auto logits = random_values(vocab, DType::kFloat32, 4);
+  std::vector<int32_t> alone;
+  for (const int32_t rows : {1, 2, 9}) {
+    SampleCase c(harness(), rows, vocab, rows == 2 ? 2 : 1);
+    for (int32_t r = 0; r < rows; ++r) {
+      std::copy(logits.begin(), logits.end(), c.logits.begin() + r * vocab);
+      c.params[r].temperature = 1;
+      c.params[r].seed = 100 + r;
+      c.seq_lens[r] = 20;
+    }
+    c.params[rows - 1].seed = 77;
+    c.run();
+    if (rows == 1) alone = c.tokens;
+    EXPECT_EQ(c.tokens[rows - 1], alone[0]);
+    const std::set<int32_t> distinct(c.tokens.begin(), c.tokens.end());
+    EXPECT_GT(distinct.size(), rows == 9 ? 5u : 0u);
+  }
+}
+
+TEST_P(SampleTest, PhiloxMatchesThePublishedVectors) {
+  // Random123's known answers for philox4x32-10: counter and key all zeros.
+  const PhiloxWords zero = philox(0, 0);
+  EXPECT_EQ(zero.word[0], 0x6627e8d5u);
+  EXPECT_EQ(zero.word[1], 0xe169c58du);
+  EXPECT_EQ(zero.word[2], 0xbc57ac4cu);
+  EXPECT_EQ(zero.word[3], 0x9b00dbd8u);
+}
+
+TEST_P(SampleTest, MaskAndBiasDecideWhatCanBeSampled) {
+  SampleCase c(harness(), 3, 70);
+  c.logits = random_values(3 * 70, DType::kFloat32, 5);
+  c.params[0].has_allowed_mask = 1;
+  c.mask[0 * 3 + 1] = 1u << 8;  // token 40
+  c.params[1].num_logit_bias = 2;
+  c.bias_token[kMaxLogitBias] = 66;
+  c.bias_value[kMaxLogitBias] = 50;
+  c.bias_token[kMaxLogitBias + 1] = 3;
+  c.bias_value[kMaxLogitBias + 1] = 49;
+  c.params[2].has_allowed_mask = 1;
+  c.params[2].temperature = 1.5f;
+  c.params[2].top_p = 0.9f;
+  c.mask[2 * 3] = 1u << 31;
+  c.run();
+  EXPECT_EQ(c.tokens, std::vector<int32_t>({40, 66, 31}));
+}
+
+TEST_P(SampleTest, PenaltiesAndLogprobsMatchDoublePrecision) {
+  const int32_t vocab = 90;
+  SampleCase c(harness(), 1, vocab, 3);
+  c.logits = random_values(vocab, DType::kFloat32, 6, 4.0f);
+  SlotParams& p = c.params[0];
+  p.uses_history = 1;
+  p.repetition_penalty = 1.3f;
+  p.frequency_penalty = 0.4f;
+  p.presence_penalty = 0.7f;
+  p.num_logprobs = 5;
+  p.num_logit_bias = 1;
+  c.bias_token[0] = 12;
+  c.bias_value[0] = 2.5f;
+  for (int32_t i = 0; i < vocab; i += 3) c.in_prompt[i] = 1;
+  for (int32_t i = 0; i < vocab; i += 4) c.output_count[i] = i % 5;
+  std::vector<std::pair<double, int32_t>> expected;
+  double sum = 0;
+  for (int32_t i = 0; i < vocab; ++i) {
+    double x = c.logits[i] + (i == 12 ? 2.5 : 0.0);
+    const int n = c.output_count[i];
+    if (n > 0 || c.in_prompt[i] != 0) x = x > 0 ? x / 1.3f : x * 1.3f;
+    if (n > 0) x -= double{0.4f} * n + 0.7f;
+    sum += std::exp(x);
+    expected.push_back({-x, i});
+  }
+  std::sort(expected.begin(), expected.end());
+  c.run();
+  EXPECT_EQ(c.tokens[0], expected[0].second);
+  EXPECT_NEAR(c.logprobs[0], -expected[0].first - std::log(sum), 1e-5);
+  for (int i = 0; i < kMaxLogprobs; ++i) {
+    EXPECT_EQ(c.top_tokens[i], i < 5 ? expected[i].second : -1);
+    EXPECT_NEAR(c.top_logprobs[i], i < 5 ? -expected[i].first - std::log(sum) : 0, 1e-5);
+  }
+}
+
+TEST_P(SampleTest, LogprobsAreThoseBeforeTemperature) {
+  SampleCase c(harness(), 1, 40);
+  c.logits = random_values(40, DType::kFloat32, 8, 2.0f);
+  c.params[0].temperature = 5;
+  c.params[0].num_logprobs = 0;
+  c.params[0].seed = 3;
+  c.run();
+  double sum = 0;
+  for (const float x : c.logits) sum += std::exp(double{x});
+  EXPECT_NEAR(c.logprobs[0], c.logits[c.tokens[0]] - std::log(sum), 1e-5);
+  EXPECT_EQ(c.top_tokens[0], -1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Device, SampleTest, testing::ValuesIn(all_harnesses()), choice_name);
+
+}  // namespace
+}  // namespace refrain::kernels
