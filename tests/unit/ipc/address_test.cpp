@@ -1,0 +1,172 @@
+// What a server may bind, and what it leaves behind: R-5.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "ipc/transport/endpoint.h"
+#include "tests/unit/ipc/loop.h"
+
+namespace refrain::ipc {
+namespace {
+
+namespace fs = std::filesystem;
+
+class ServerAddress : public testing::Test {
+ protected:
+  Result<std::unique_ptr<Endpoint>> serve(const std::string& address, bool wildcard = false) {
+    EndpointOptions options;
+    options.address = address;
+    options.allow_wildcard = wildcard;
+    return make_zmq_server(io_, options);
+  }
+  std::string refusal(const std::string& address) {
+    const auto made = serve(address);
+    if (made) return "accepted";
+    EXPECT_EQ(made.error().field, "address");
+    EXPECT_EQ(exit_code(made.error().code), kExitConfig);
+    return made.error().message;
+  }
+
+  TemporaryDirectory directory_;
+  std::string path_ = directory_.path() + "/run/socket";
+  IoContext io_;
+};
+
+void expect_mentions(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << text;
+}
+
+TEST_F(ServerAddress, WildcardsAreRefusedUnlessForced_R5) {
+  for (const char* address : {"tcp://*:5577", "tcp://0.0.0.0:5577", "tcp://[::]:5577", "tcp://*:*"})
+    expect_mentions(refusal(address), "every interface");
+  EXPECT_TRUE(serve("tcp://*:*", true));
+}
+
+TEST_F(ServerAddress, MalformedOnesAreRefusedByReason) {
+  expect_mentions(refusal("udp://1.2.3.4:5"), "ipc:// or tcp://");
+  expect_mentions(refusal("ipc://relative/path"), "absolute");
+  expect_mentions(refusal("ipc://*"), "absolute");
+  expect_mentions(refusal("ipc:///" + std::string(120, 'x')), "at most");
+  expect_mentions(refusal("tcp://127.0.0.1"), "host and a port");
+  expect_mentions(refusal("tcp://:55"), "host and a port");
+  expect_mentions(refusal("tcp://127.0.0.1:99999"), "not a port");
+  expect_mentions(refusal("tcp://127.0.0.1:x"), "not a port");
+  expect_mentions(refusal("tcp://203.0.113.77:5577"), "cannot be bound");
+  expect_mentions(refusal("ipc://" + directory_.path() + "/a/b/socket"), "cannot be made");
+}
+
+TEST_F(ServerAddress, TcpPortInUseIsRefused) {
+  const auto first = serve("tcp://127.0.0.1:0");
+  ASSERT_TRUE(first) << first.error().message;
+  expect_mentions(refusal((*first)->address()), "cannot be bound");
+}
+
+TEST_F(ServerAddress, DirectoryIsMadePrivateAndGivenBack_R5) {
+  auto made = serve("ipc://" + path_);
+  ASSERT_TRUE(made) << made.error().message;
+  struct stat info {};
+  ASSERT_EQ(::stat((directory_.path() + "/run").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0700u);
+  EXPECT_TRUE(fs::exists(path_));
+  (*made)->close();
+  EXPECT_FALSE(fs::exists(directory_.path() + "/run"));
+  EXPECT_TRUE(fs::exists(directory_.path()));
+}
+
+TEST_F(ServerAddress, DirectoryThatWasThereStays) {
+  fs::create_directory(directory_.path() + "/run");
+  fs::permissions(directory_.path() + "/run", fs::perms::owner_all);
+  { ASSERT_TRUE(serve("ipc://" + path_)); }
+  EXPECT_FALSE(fs::exists(path_));
+  EXPECT_TRUE(fs::exists(directory_.path() + "/run"));
+}
+
+TEST_F(ServerAddress, DirectoryOpenToOthersIsRefusedByServerAndClient_R5) {
+  fs::create_directory(directory_.path() + "/run");
+  fs::permissions(directory_.path() + "/run", fs::perms(0755));
+  expect_mentions(refusal("ipc://" + path_), "0700");
+  EndpointOptions options;
+  options.address = "ipc://" + path_;
+  options.identity = "rank-0";
+  const auto client = make_zmq_client(io_, options);
+  ASSERT_FALSE(client);
+  expect_mentions(client.error().message, "0700");
+}
+
+TEST_F(ServerAddress, StaleSocketOfADeadProcessIsReplaced) {
+  fs::create_directory(directory_.path() + "/run");
+  fs::permissions(directory_.path() + "/run", fs::perms::owner_all);
+  const int fd = ::socket(AF_UNIX, SOCK_STREAM, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strcpy(address.sun_path, path_.c_str());
+  ASSERT_EQ(::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  ::close(fd);
+  ASSERT_TRUE(fs::exists(path_));
+  const auto made = serve("ipc://" + path_);
+  EXPECT_TRUE(made) << made.error().message;
+}
+
+TEST_F(ServerAddress, LiveSocketIsReportedInUseAndGoesOn) {
+  auto first = serve("ipc://" + path_);
+  ASSERT_TRUE(first) << first.error().message;
+  expect_mentions(refusal("ipc://" + path_), "in use");
+  EXPECT_TRUE(fs::exists(path_));
+  expect_mentions(refusal("ipc://" + path_), "in use");
+}
+
+TEST_F(ServerAddress, FileThatIsNoSocketIsLeftAlone) {
+  fs::create_directory(directory_.path() + "/run");
+  fs::permissions(directory_.path() + "/run", fs::perms::owner_all);
+  std::ofstream(path_) << "precious";
+  expect_mentions(refusal("ipc://" + path_), "not a socket");
+  EXPECT_EQ(fs::file_size(path_), 8u);
+}
+
+TEST(ClientAddress, NeedsAHostAPortAndAnIdentity) {
+  IoContext io;
+  EndpointOptions options;
+  options.address = "tcp://127.0.0.1:0";
+  options.identity = "rank-0";
+  EXPECT_EQ(make_zmq_client(io, options).error().field, "address");
+  options.address = "tcp://127.0.0.1:5577";
+  options.identity = "";
+  EXPECT_EQ(make_zmq_client(io, options).error().field, "identity");
+  options.identity = "a b";
+  EXPECT_EQ(make_zmq_client(io, options).error().field, "identity");
+}
+
+// R-5: with the filter set to another user, nothing of ours gets in; with ours, it does.
+TEST(IpcFilter, LetsInOnlyTheAllowedUser_R5) {
+  TemporaryDirectory directory;
+  Loop loop;
+  Inbox inbox;
+  EndpointOptions options;
+  options.address = "ipc://" + directory.path() + "/socket";
+  options.identity = "rank-0";
+  const auto received_with = [&](int64_t uid, std::chrono::milliseconds patience) {
+    options.allowed_uid = uid;
+    std::vector<std::unique_ptr<Endpoint>> ends;
+    loop.call([&] {
+      ends.push_back(std::move(*make_zmq_server(loop.io(), options, loop.strand())));
+      ends.push_back(std::move(*make_zmq_client(loop.io(), options, loop.strand())));
+      ends[0]->start(inbox.handler());
+      EXPECT_TRUE(ends[1]->send({}, as_frame("hello")));
+    });
+    const size_t received = inbox.wait(1, patience).size();
+    loop.call([&] { ends.clear(); });
+    return received;
+  };
+  EXPECT_EQ(received_with(::geteuid() + 12345, std::chrono::milliseconds(300)), 0u);
+  EXPECT_EQ(received_with(-1, std::chrono::seconds(10)), 1u);
+}
+
+}  // namespace
+}  // namespace refrain::ipc
