@@ -1,0 +1,34 @@
+// coordinator: engine and HTTP server of one worker group. Workers connect to --listen.
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+
+#include "runtime/base/build_info.h"
+#include "runtime/base/log.h"
+#include "runtime/config/options.h"
+#include "runtime/launch/coordinator.h"
+
+int main(int argc, char** argv) {
+  using namespace refrain;
+  CoordinatorOptions options;
+  CLI::App app("Schedules requests onto tensor-parallel workers and serves the OpenAI API.",
+               "coordinator");
+  app.set_version_flag("--version", build_id());
+  add_engine_options(app, options.config, {});
+  app.add_option("--listen", options.config.ipc_address,
+                 "Address for workers: ipc:///path/name or tcp://host:port")
+      ->group("Processes and device");
+  app.add_flag("--die-with-parent", options.die_with_parent, "End when the starting process ends")
+      ->group("Processes and device");
+  const auto parsed = parse_command_line(app, {argv + 1, argv + argc});
+  init_logging("coordinator", options.config.log_level);
+  if (!parsed) return report(parsed.error());
+  if (parsed->exit_now) return kExitOk;
+  try {
+    return run_coordinator(std::move(options));
+  } catch (const std::exception& error) {
+    log::critical("{}", error.what());
+    return kExitInternal;
+  }
+}

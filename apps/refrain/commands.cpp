@@ -1,0 +1,115 @@
+#include "apps/refrain/commands.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+
+#include "runtime/base/log.h"
+#include "runtime/config/options.h"
+#include "runtime/launch/bench.h"
+#include "runtime/launch/coordinator.h"
+#include "runtime/launch/generate.h"
+#include "runtime/launch/serve.h"
+#include "worker/graph/plan.h"
+
+namespace refrain {
+
+int serve_command(const std::vector<std::string>& arguments) {
+  EngineConfig config;
+  CLI::App app("Serves a model: one coordinator and its workers on this machine.", "refrain serve");
+  add_engine_options(app, config, {});
+  const auto parsed = parse_command_line(app, arguments);
+  if (!parsed) return report(parsed.error());
+  if (parsed->exit_now) return kExitOk;
+  init_logging("refrain", config.log_level);
+  return run_serve(config, arguments);
+}
+
+int generate_command(const std::vector<std::string>& arguments) {
+  GenerateOptions options;
+  CLI::App app("Completes prompts through the engine and its workers, without a server.",
+               "refrain generate");
+  options.config.log_level = "warning";
+  add_engine_options(app, options.config, {.server = false, .positional_model = false});
+  app.add_option("--prompts", options.prompts,
+                 "JSON lines with prompt, messages or prompt_ids, and sampling fields; -: stdin")
+      ->group("Generate");
+  app.add_option("--prompt", options.texts, "A prompt; its completion is printed as plain text")
+      ->group("Generate");
+  app.add_option("--output", options.output, "File for the answers; -: stdout")->group("Generate");
+  const auto parsed = parse_command_line(app, arguments);
+  if (!parsed) return report(parsed.error());
+  if (parsed->exit_now) return kExitOk;
+  init_logging("refrain", options.config.log_level);
+  return run_generate(std::move(options));
+}
+
+int bench_command(const std::vector<std::string>& arguments) {
+  BenchOptions options;
+  CLI::App app("Measures an engine end to end.", "refrain bench");
+  options.config.log_level = "warning";
+  add_engine_options(app, options.config, {.server = false, .positional_model = false});
+  const char* group = "Benchmark";
+  app.add_option("kind", options.kind, "decode, prefill, serve or capture")
+      ->required()
+      ->check(CLI::IsMember({"decode", "prefill", "serve", "capture"}))
+      ->group(group);
+  app.add_flag("--json", options.json, "A list of JSON objects instead of a table")->group(group);
+  app.add_option("--batch", options.batches, "decode: batch sizes, e.g. 1,8,32")
+      ->delimiter(',')
+      ->group(group);
+  app.add_option("--lengths", options.lengths, "prefill: prompt lengths")
+      ->delimiter(',')
+      ->group(group);
+  app.add_option("--prompt-len", options.prompt_len, "Tokens of a prompt")->group(group);
+  app.add_option("--first-tokens", options.first_tokens, "decode: shorter run")->group(group);
+  app.add_option("--last-tokens", options.last_tokens, "decode: longer run")->group(group);
+  app.add_option("--runs", options.runs, "Repeats of each case")
+      ->check(CLI::Range(1, 1000))
+      ->group(group);
+  app.add_option("--num-requests", options.num_requests, "serve: requests")->group(group);
+  app.add_option("--request-rate", options.request_rate,
+                 "serve: arrivals a second (0: all at once)")
+      ->group(group);
+  app.add_option("--output-len", options.output_len, "serve: tokens a request")->group(group);
+  app.add_option("--modes", options.modes, "Graph modes to compare, e.g. NONE,FULL")
+      ->delimiter(',')
+      ->group(group);
+  const auto parsed = parse_command_line(app, arguments);
+  if (!parsed) return report(parsed.error());
+  if (parsed->exit_now) return kExitOk;
+  init_logging("refrain", options.config.log_level);
+  if (options.last_tokens <= options.first_tokens) {
+    return report({ErrorCode::kInvalidArgument, "--last-tokens must be more than --first-tokens",
+                   "--last-tokens"});
+  }
+  return run_bench(options);
+}
+
+int plan_command(const std::vector<std::string>& arguments) {
+  if (arguments.size() != 1 || arguments[0] == "--help") {
+    std::fputs("usage: refrain plan FILE.json   (-: standard input)\n", stderr);
+    return arguments.size() == 1 ? kExitOk : kExitConfig;
+  }
+  std::stringstream text;
+  if (arguments[0] == "-") {
+    text << std::cin.rdbuf();
+  } else {
+    std::ifstream file(arguments[0]);
+    if (!file) {
+      return report({ErrorCode::kNotFound, fmt::format("{} cannot be read", arguments[0]), {}});
+    }
+    text << file.rdbuf();
+  }
+  const auto plan = worker::explain_plan(text.str());
+  if (!plan) {
+    std::printf("%s\n", worker::plan_error(plan.error()).c_str());
+    return worker::kExitBadPlan;
+  }
+  std::printf("%s\n", plan->c_str());
+  return kExitOk;
+}
+
+}  // namespace refrain

@@ -1,0 +1,31 @@
+#pragma once
+// `refrain bench`: decode, prefill, serve, capture and dispatch, measured end to end through the
+// engine and its workers. Each case becomes one JSON object and one row of a table.
+
+#include <string>
+#include <vector>
+
+#include "runtime/base/result.h"
+#include "runtime/config/engine_config.h"
+
+namespace refrain {
+
+struct BenchOptions {
+  EngineConfig config;
+  std::string kind;  // decode | prefill | serve | capture | dispatch
+  bool json = false;
+  std::vector<int32_t> batches = {1};
+  std::vector<int32_t> lengths = {512};  // prefill: prompt tokens
+  int32_t prompt_len = 128;
+  int32_t first_tokens = 64;  // decode: ms = (t(last) - t(first)) / (last - first)
+  int32_t last_tokens = 320;
+  int32_t runs = 3;
+  int32_t num_requests = 64;       // serve
+  double request_rate = 0;         // serve: Poisson arrivals a second; 0: all at once
+  int32_t output_len = 64;         // serve
+  std::vector<std::string> modes;  // graph modes to compare; empty: the configured one
+};
+
+int run_bench(const BenchOptions& options);
+
+}  // namespace refrain

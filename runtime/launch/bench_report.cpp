@@ -1,0 +1,80 @@
+#include "runtime/launch/bench_report.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <numeric>
+#include <thread>
+
+namespace refrain {
+
+double percentile(std::vector<double> samples, double share) {
+  if (samples.empty()) return 0;
+  std::sort(samples.begin(), samples.end());
+  const double rank = std::ceil(share * static_cast<double>(samples.size())) - 1;
+  return samples[static_cast<size_t>(std::max(rank, 0.0))];
+}
+
+Json case_json(const BenchCase& bench_case) {
+  Json json = bench_case.more;
+  json["case"] = bench_case.name;
+  json[bench_case.unit] = percentile(bench_case.samples, 0.5);
+  json["runs"] = bench_case.samples.size();
+  json["min"] = percentile(bench_case.samples, 0.0);
+  json["median"] = percentile(bench_case.samples, 0.5);
+  json["p99"] = percentile(bench_case.samples, 0.99);
+  json["unit"] = bench_case.unit;
+  json["achieved"] = bench_case.achieved;
+  json["limit"] = bench_case.limit;
+  json["limit_source"] = bench_case.limit_source;
+  return json;
+}
+
+std::string case_table(const std::vector<BenchCase>& cases) {
+  auto text_of_json = [](const Json& more, const char* key) {
+    const auto at = more.find(key);
+    if (at == more.end()) return std::string("-");
+    return at->is_string() ? at->get<std::string>() : at->dump();
+  };
+  std::string table =
+      fmt::format("{:<9} {:<18} {:>5} {:>7} {:>10} {:>10} {:>10} {:>14} {:>14}\n", "case", "mode",
+                  "batch", "context", "median", "min", "p99", "unit", "of the limit");
+  for (const BenchCase& row : cases) {
+    const std::string share =
+        row.limit > 0 ? fmt::format("{:.1f} %", 100 * row.achieved / row.limit) : "-";
+    table +=
+        fmt::format("{:<9} {:<18} {:>5} {:>7} {:>10.3f} {:>10.3f} {:>10.3f} {:>14} {:>14}\n",
+                    row.name, text_of_json(row.more, "mode"), text_of_json(row.more, "batch"),
+                    text_of_json(row.more, "context"), percentile(row.samples, 0.5),
+                    percentile(row.samples, 0.0), percentile(row.samples, 0.99), row.unit, share);
+  }
+  return table;
+}
+
+double measure_read_bandwidth(int threads) {
+  constexpr size_t kWords = (size_t{256} << 20) / sizeof(uint64_t);  // past every cache
+  std::vector<uint64_t> memory(kWords, 1);
+  double best = 0;
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    std::vector<uint64_t> sums(static_cast<size_t>(threads));
+    std::vector<std::thread> team;
+    const auto begun = std::chrono::steady_clock::now();
+    for (int t = 0; t < threads; ++t) {
+      team.emplace_back([&, t] {
+        const auto share = kWords / static_cast<size_t>(threads);
+        const auto from =
+            memory.begin() + static_cast<std::ptrdiff_t>(share * static_cast<size_t>(t));
+        sums[static_cast<size_t>(t)] =
+            std::accumulate(from, from + static_cast<std::ptrdiff_t>(share), uint64_t{0});
+      });
+    }
+    for (std::thread& thread : team) thread.join();
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+    const uint64_t total = std::accumulate(sums.begin(), sums.end(), uint64_t{0});
+    if (total != 0) best = std::max(best, static_cast<double>(kWords * 8) / seconds);
+  }
+  return best;
+}
+
+}  // namespace refrain

@@ -1,0 +1,29 @@
+#pragma once
+// Figures of a benchmark: samples to median and percentiles, rows to a table or JSON. Pure.
+
+#include <string>
+#include <vector>
+
+#include "runtime/server/json_fields.h"
+
+namespace refrain {
+
+double percentile(std::vector<double> samples, double share);  // share in [0, 1]; nearest rank
+
+struct BenchCase {
+  std::string name;  // "decode", "prefill", …
+  std::string unit;  // "ms_per_step", "tokens_per_s", …
+  std::vector<double> samples;
+  double achieved = 0;  // in the limit's unit; 0: no limit known
+  double limit = 0;
+  std::string limit_source;
+  Json more = Json::object();  // model, device, tp, mode, batch, context, …
+};
+
+Json case_json(const BenchCase& bench_case);
+std::string case_table(const std::vector<BenchCase>& cases);
+
+// Bytes a second that `threads` threads read from memory together, measured now.
+double measure_read_bandwidth(int threads);
+
+}  // namespace refrain

@@ -1,0 +1,46 @@
+#include "runtime/launch/serve.h"
+
+#include <signal.h>
+
+#include "runtime/actor/io_context.h"
+#include "runtime/base/log.h"
+#include "runtime/config/options.h"
+#include "runtime/launch/coordinator.h"
+#include "runtime/launch/engine_host.h"
+#include "runtime/launch/supervisor.h"
+
+namespace refrain {
+
+int run_serve(const EngineConfig& given, const std::vector<std::string>& arguments) {
+  // Checked here too, so that a mistake is told once and before any process starts.
+  EngineConfig config = given;
+  if (config.model.empty()) {
+    return report({ErrorCode::kInvalidArgument, "no model given; use --model DIRECTORY", {}});
+  }
+  const auto model = load_model_config(config.model);
+  if (!model) return report(model.error());
+  if (Status status = finish_engine_config(config, *model); !status) return report(status.error());
+  if (config.ipc_address.empty()) config.ipc_address = private_address();
+
+  SupervisorOptions options;
+  options.workers = worker_commands(config, config.ipc_address);
+  options.coordinator = {sibling_program("coordinator")};
+  options.coordinator.insert(options.coordinator.end(), arguments.begin(), arguments.end());
+  for (const std::string& word :
+       {std::string("--listen"), config.ipc_address, std::string("--die-with-parent")}) {
+    options.coordinator.push_back(word);
+  }
+  IoContext io;
+  auto strand = io.make_strand();
+  int code = kExitOk;
+  Supervisor supervisor(io, strand, std::move(options), [&](int ended) {
+    code = ended;
+    io.stop();
+  });
+  io.on_signals({SIGINT, SIGTERM}, strand, [&supervisor](int) { supervisor.stop(); });
+  strand->post([&supervisor] { supervisor.start(); });
+  io.run();
+  return code;
+}
+
+}  // namespace refrain
