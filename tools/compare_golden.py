@@ -76,7 +76,7 @@ def first_top(answer):
     if not steps:
         return {}
     first = steps[0]
-    found = {top["token_id"]: top["logprob"] for top in first["top_logprobs"]}
+    found = {token: logprob for token, logprob in first["top"]}
     found.setdefault(first["token_id"], first["logprob"])
     return found
 

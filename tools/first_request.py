@@ -66,20 +66,13 @@ def ask(base, model):
 
 
 def show_graphs(base):
-    """The table of steps by key and mode (CG-32)."""
-    status, text = fetch(base, "/cudagraphs")
+    """The server's own table of the steps it ran, by size and mode (CG-32)."""
+    status, text = fetch(base, "/cudagraphs?format=text")
     if status != 200:
         print(f"  /cudagraphs was answered with status {status}: {text[:200]}")
         return False
-    rows = json.loads(text)["rows"]
-    columns = ["unpadded_tokens", "padded_tokens", "paddings", "runtime_mode", "count"]
-    titles = ["unpadded tokens", "padded tokens", "paddings", "runtime mode", "count"]
-    print("  Graphs that ran (steps by size and mode):")
-    print("  " + "  ".join(f"{title:>15}" for title in titles))
-    for row in rows:
-        print("  " + "  ".join(f"{str(row[column]):>15}" for column in columns))
-    print(flush=True)
-    return bool(rows)
+    print("  " + text.rstrip().replace("\n", "\n  ") + "\n", flush=True)
+    return json.loads(fetch(base, "/cudagraphs?format=json")[1])["steps"] > 0
 
 
 def main():

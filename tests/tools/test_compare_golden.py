@@ -12,7 +12,7 @@ ENTRY = {"name": "e", "prompt": "hi", "prompt_ids": [5, 6], "output_ids": [7, 8,
          "first_top5_logprobs": [[7, -0.5], [11, -1.5], [12, -2.0], [13, -2.5], [14, -3.0]]}
 ANSWER = {"prompt_ids": [5, 6], "output_ids": [7, 8, 9, 2], "text": "abc", "finish_reason": "stop",
           "logprobs": [{"token_id": 7, "logprob": -0.501,
-                        "top_logprobs": [{"token_id": t, "logprob": p} for t, p in ENTRY["first_top5_logprobs"]]}]}
+                        "top": copy.deepcopy(ENTRY["first_top5_logprobs"])}]}
 
 
 def outcome(tolerance=0.02, **changes):
@@ -48,7 +48,7 @@ def test_same_tokens_with_other_text_fail():
 
 def shifted(amount):
     logprobs = copy.deepcopy(ANSWER["logprobs"])
-    logprobs[0]["top_logprobs"][1]["logprob"] += amount
+    logprobs[0]["top"][1][1] += amount
     return logprobs
 
 
@@ -62,13 +62,13 @@ def test_logprobs_hold_within_the_tolerance_only():
 def test_missing_logprobs_and_missing_alternatives_fail():
     assert "no log-probabilities" in outcome(logprobs=None).fault
     fewer = copy.deepcopy(ANSWER["logprobs"])
-    fewer[0]["top_logprobs"] = [t for t in fewer[0]["top_logprobs"] if t["token_id"] != 11]
+    fewer[0]["top"] = [pair for pair in fewer[0]["top"] if pair[0] != 11]
     assert "token 11" in outcome(logprobs=fewer).fault
 
 
 def test_last_alternative_may_swap_with_one_as_likely():
     swapped = copy.deepcopy(ANSWER["logprobs"])
-    swapped[0]["top_logprobs"][-1] = {"token_id": 15, "logprob": -2.999}
+    swapped[0]["top"][-1] = [15, -2.999]
     assert outcome(logprobs=swapped).fault is None
 
 
