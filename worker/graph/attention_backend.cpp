@@ -1,0 +1,34 @@
+#include "worker/graph/attention_backend.h"
+
+#include <array>
+
+namespace refrain::worker {
+namespace {
+
+using kernels::KernelTable;
+
+// host_varlen plans its work for batches of equal query lengths only as far as graphs go, as many
+// variable-length kernels on accelerators do; host_eager may stand in no graph at all.
+constexpr std::array<AttentionBackend, 4> kBackends = {{
+    {"host", "host", AttentionCGSupport::kAlways, 1, &KernelTable::attention},
+    {"host_varlen", "host", AttentionCGSupport::kUniformBatch, 1, &KernelTable::attention},
+    {"host_single_token", "host", AttentionCGSupport::kUniformSingleTokenDecode, 1,
+     &KernelTable::attention},
+    {"host_eager", "host", AttentionCGSupport::kNever, 1, &KernelTable::attention},
+}};
+
+}  // namespace
+
+Result<const AttentionBackend*> find_attention_backend(std::string_view name,
+                                                       std::string_view device_name) {
+  std::string names = "auto";
+  for (const AttentionBackend& backend : kBackends) {
+    if (!device_name.starts_with(backend.device)) continue;
+    if (name == "auto" || name == backend.name) return &backend;
+    names += std::string(", ") + backend.name;
+  }
+  return fail_field("attention_backend", "attention_backend \"{}\" is unknown on {}; it must be {}",
+                    name, device_name, names);
+}
+
+}  // namespace refrain::worker

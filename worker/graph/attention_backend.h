@@ -1,0 +1,27 @@
+#pragma once
+// What the worker must know of an attention implementation: which graphs may hold it, which length
+// padded rows carry, which kernel it is. One table; read at start.
+
+#include <string>
+#include <string_view>
+
+#include "kernels/core/kernel_table.h"
+#include "runtime/base/result.h"
+#include "worker/graph/modes.h"
+
+namespace refrain::worker {
+
+struct AttentionBackend {
+  const char* name;
+  const char* device;  // the device's name begins with it
+  AttentionCGSupport support;
+  int32_t padded_seq_len;  // CG-27: sequence length of padded rows
+  kernels::Kernel<kernels::AttentionArgs> kernels::KernelTable::*kernel;
+};
+
+// `name` as in --attention-backend; "auto" is the first that fits the device. An unknown name is an
+// error that lists those of this device.
+Result<const AttentionBackend*> find_attention_backend(std::string_view name,
+                                                       std::string_view device_name);
+
+}  // namespace refrain::worker

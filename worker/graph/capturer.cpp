@@ -1,0 +1,176 @@
+#include "worker/graph/capturer.h"
+
+#include "runtime/base/clock.h"
+
+namespace refrain::worker {
+namespace {
+
+std::string describe(RuntimeMode mode, const BatchDescriptor& key) {
+  return fmt::format("{} {} ({} requests{})", ipc::to_string(mode), key.num_tokens, key.num_reqs,
+                     key.uniform ? ", uniform" : "");
+}
+
+// FNV-1a over the key and its graphs' digests.
+class Digest {
+ public:
+  void add(uint64_t word) {
+    for (int i = 0; i < 8; ++i) value_ = (value_ ^ (word >> (8 * i) & 0xff)) * 0x100000001b3u;
+  }
+  uint64_t value() const { return value_; }
+
+ private:
+  uint64_t value_ = 0xcbf29ce484222325u;
+};
+
+ipc::ManifestEntry manifest_entry(RuntimeMode mode, const Executable& executable, double ms) {
+  ipc::ManifestEntry entry;
+  entry.mode = ipc::to_string(mode);
+  entry.num_tokens = executable.key.num_tokens;
+  entry.num_reqs = executable.key.num_reqs;
+  entry.uniform = executable.key.uniform;
+  entry.pieces = static_cast<int32_t>(executable.pieces.size());
+  entry.capture_ms = ms;
+  Digest digest;
+  digest.add(static_cast<uint64_t>(mode));
+  digest.add(static_cast<uint64_t>(entry.num_tokens));
+  digest.add(static_cast<uint64_t>(entry.num_reqs));
+  digest.add(entry.uniform ? 1 : 0);
+  for (const Piece& piece : executable.pieces) {
+    const auto* captured = std::get_if<GraphPiece>(&piece);
+    if (captured == nullptr) continue;
+    entry.nodes += captured->graph->num_nodes();
+    entry.bytes += static_cast<int64_t>(captured->graph->bytes());
+    digest.add(captured->graph->digest());
+  }
+  entry.digest = digest.value();
+  return entry;
+}
+
+class Capturer {
+ public:
+  Capturer(const CaptureJob& job, const CaptureHooks& hooks, GraphPool& pool)
+      : job_(job), context_(job.context), hooks_(hooks), pool_(pool) {}
+
+  // Null: out of memory here or on another rank; nothing of this key is kept.
+  std::optional<Executable> capture(RuntimeMode mode, const BatchDescriptor& key) {
+    missing_ = 0;
+    std::optional<Executable> executable;
+    for (int run = 0; run < job_.warmup_runs; ++run) {
+      hooks_.prepare(key);
+      launch_ops(context_, whole(), key);
+      ++pool_.counters().num_warmup_runs;
+    }
+    hooks_.prepare(key);
+    context_.stream->synchronize();
+    if (context_.communicator != nullptr) context_.communicator->barrier();
+    try {
+      executable = record(mode, key);
+    } catch (const OutOfMemory& error) {
+      missing_ = error.missing;
+    }
+    const bool failed = !executable.has_value();
+    const bool failed_anywhere = hooks_.any_rank_failed ? hooks_.any_rank_failed(failed) : failed;
+    if (failed_anywhere) executable.reset();
+    return executable;
+  }
+  size_t missing() const { return missing_; }  // bytes, of the last failure on this rank
+
+ private:
+  OpRange whole() const { return {0, static_cast<int>(context_.program->ops.size())}; }
+
+  GraphPiece record_piece(OpRange ops, const BatchDescriptor& key) {
+    context_.stream->begin_capture();
+    launch_ops(context_, ops, key);
+    return {ops, context_.stream->end_capture()};
+  }
+
+  Executable record(RuntimeMode mode, const BatchDescriptor& key) {
+    Executable executable{key, {}, {}};
+    if (mode == RuntimeMode::kFull) {
+      executable.pieces.emplace_back(record_piece(whole(), key));
+    } else {
+      for (const PieceRange& piece : job_.pieces) {
+        if (piece.splitting) {
+          executable.pieces.emplace_back(EagerPiece{piece.ops});
+        } else {
+          executable.pieces.emplace_back(record_piece(piece.ops, key));
+        }
+      }
+    }
+    if (job_.keep_addresses) executable.addresses = collect_addresses(context_, whole());
+    return executable;
+  }
+
+  const CaptureJob& job_;
+  const OpContext& context_;
+  const CaptureHooks& hooks_;
+  GraphPool& pool_;
+  size_t missing_ = 0;
+};
+
+void enter_into_pool(const Executable& executable, GraphPool& pool) {
+  pool.counters().num_pieces += static_cast<int64_t>(executable.pieces.size());
+  for (const Piece& piece : executable.pieces) {
+    if (const auto* captured = std::get_if<GraphPiece>(&piece)) pool.account(*captured->graph);
+  }
+}
+
+std::string dropped_warning(const std::string& keys, size_t missing, CudagraphMode configured,
+                            CudagraphMode in_force) {
+  std::string text = fmt::format("out of memory while capturing {}: ", keys);
+  text += missing > 0 ? fmt::format("{} bytes were missing", missing)
+                      : "another rank had too little memory";
+  text += "; the other keys are kept";
+  if (configured != in_force) {
+    text += fmt::format(" and cudagraph_mode {} becomes {}", to_string(configured),
+                        to_string(in_force));
+  }
+  return text;
+}
+
+}  // namespace
+
+CaptureResult capture_all(const CaptureJob& job, const CaptureHooks& hooks, GraphPool& pool,
+                          CudagraphDispatcher& dispatcher,
+                          ExecutableTable<BatchDescriptor>& table) {
+  CaptureResult result;
+  Capturer capturer(job, hooks, pool);
+  const RuntimeMode order[] = {RuntimeMode::kPiecewise, RuntimeMode::kFull};
+  CaptureProgress progress;
+  for (RuntimeMode mode : order) progress.total += std::ssize(dispatcher.keys(mode));
+  std::string dropped;
+  size_t missing = 0;
+  for (RuntimeMode mode : order) {
+    const std::vector<BatchDescriptor> keys = dispatcher.keys(mode);
+    table.resize(mode, keys.size());
+    for (size_t id = 0; id < keys.size(); ++id) {
+      const TimePoint start = steady_clock().now();
+      auto executable = capturer.capture(mode, keys[id]);
+      const double seconds = seconds_between(start, steady_clock().now());
+      ++progress.done;
+      progress.detail = describe(mode, keys[id]);
+      if (executable) {
+        enter_into_pool(*executable, pool);
+        result.manifest.push_back(manifest_entry(mode, *executable, seconds * 1e3));
+        table.put(mode, static_cast<int32_t>(id), std::move(*executable));
+        progress.detail +=
+            fmt::format(", {:.3f} s, {} bytes", seconds, result.manifest.back().bytes);
+      } else {
+        dispatcher.drop(mode, static_cast<int32_t>(id));
+        ++pool.counters().num_captures_dropped;
+        missing = std::max(missing, capturer.missing());
+        dropped += (dropped.empty() ? "" : ", ") + describe(mode, keys[id]);
+        progress.detail += ", dropped: out of memory";
+      }
+      if (hooks.progress) hooks.progress(progress);
+    }
+  }
+  if (!dropped.empty()) {
+    result.warnings.push_back(
+        dropped_warning(dropped, missing, dispatcher.config().mode, dispatcher.mode_in_force()));
+  }
+  dispatcher.set_captured();
+  return result;
+}
+
+}  // namespace refrain::worker

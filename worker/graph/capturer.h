@@ -1,0 +1,46 @@
+#pragma once
+// Captures every key of one Program at start (CG-20 … CG-25): PIECEWISE keys first, then FULL, each
+// from large to small, on the stream of the context. Device thread, before the first step.
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ipc/protocol/messages.h"
+#include "worker/graph/dispatcher.h"
+#include "worker/graph/executable.h"
+
+namespace refrain::worker {
+
+struct CaptureProgress {
+  int64_t done = 0, total = 0;  // keys
+  std::string detail;           // "FULL 8 (8 requests, uniform), 0.4 ms, 12.1 KiB"
+};
+
+struct CaptureHooks {
+  // Puts a batch as large as the key into the step's buffers, stream-ordered: decode keys with q
+  // tokens a request, mixed keys with one request holding all tokens. Called before each warm-up
+  // run and again before the capture.
+  std::function<void(const BatchDescriptor&)> prepare;
+  // Did this key fail on any rank? Null: there is one rank.
+  std::function<bool(bool failed_here)> any_rank_failed;
+  std::function<void(const CaptureProgress&)> progress;  // may be null
+};
+
+struct CaptureResult {
+  std::vector<ipc::ManifestEntry> manifest;  // in capture order
+  std::vector<std::string> warnings;
+};
+
+struct CaptureJob {
+  const OpContext& context;
+  const std::vector<PieceRange>& pieces;  // empty: no PIECEWISE keys
+  int warmup_runs = 0;
+  bool keep_addresses = false;  // debug mode
+};
+
+// Fills `table`; drops from the dispatcher what memory did not allow, then marks it captured.
+CaptureResult capture_all(const CaptureJob& job, const CaptureHooks& hooks, GraphPool& pool,
+                          CudagraphDispatcher& dispatcher, ExecutableTable<BatchDescriptor>& table);
+
+}  // namespace refrain::worker

@@ -1,0 +1,66 @@
+#pragma once
+// A Program cut into pieces for one key: eager ranges and captured graphs. NONE is one eager piece,
+// FULL one graph, PIECEWISE g e g … g. One loop runs them all; no mode below the dispatcher
+// (CG-20). Keys may be of other types than BatchDescriptor. Device thread.
+
+#include <memory>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "runtime/base/check.h"
+#include "worker/device/device.h"
+#include "worker/graph/graph_pool.h"
+#include "worker/graph/interpreter.h"
+
+namespace refrain::worker {
+
+struct EagerPiece {  // splitting ops, or everything in NONE
+  OpRange ops;
+};
+struct GraphPiece {
+  OpRange ops;  // what it recorded
+  std::unique_ptr<Graph> graph;
+};
+using Piece = std::variant<EagerPiece, GraphPiece>;
+
+template <class Key>
+struct BasicExecutable {
+  Key key;
+  std::vector<Piece> pieces;
+  std::vector<ArgAddress> addresses;  // as captured; debug mode only
+};
+using Executable = BasicExecutable<BatchDescriptor>;
+
+// Runs pieces [begin, end); end < 0: to the last. A step may run some pieces and go on later.
+void run_pieces(const OpContext& context, const Executable& executable, GraphCounters& counters,
+                int begin = 0, int end = -1);
+
+// Captured executables of one Program, by runtime mode and key id.
+template <class Key>
+class ExecutableTable {
+ public:
+  void resize(RuntimeMode mode, size_t keys) { of(mode).resize(keys); }
+  void put(RuntimeMode mode, int32_t id, BasicExecutable<Key> executable) {
+    of(mode)[static_cast<size_t>(id)] = std::move(executable);
+  }
+  // CG-23: after start-up nothing is captured; a key without a graph is a broken process.
+  const BasicExecutable<Key>& at(RuntimeMode mode, int32_t id) const {
+    const auto& entries = mode == RuntimeMode::kFull ? full_ : piecewise_;
+    REFRAIN_CHECK(mode != RuntimeMode::kNone && id >= 0 &&
+                      static_cast<size_t>(id) < entries.size() &&
+                      entries[static_cast<size_t>(id)].has_value(),
+                  "{} key {} was not captured at start-up", ipc::to_string(mode), id);
+    return *entries[static_cast<size_t>(id)];
+  }
+  void clear() {
+    full_.clear();
+    piecewise_.clear();
+  }
+
+ private:
+  auto& of(RuntimeMode mode) { return mode == RuntimeMode::kFull ? full_ : piecewise_; }
+  std::vector<std::optional<BasicExecutable<Key>>> full_, piecewise_;
+};
+
+}  // namespace refrain::worker

@@ -1,0 +1,155 @@
+#include "worker/graph/interpreter.h"
+
+#include "runtime/base/check.h"
+
+namespace refrain::worker {
+namespace {
+
+using kernels::Matrix;
+using kernels::Rows;
+
+// From the values of an op to its kernel's arguments.
+struct Launch {
+  const OpContext& c;
+  const BatchDescriptor& key;
+
+  const Value& value(ValueId id) const { return c.program->value(id); }
+  void* address(ValueId id) const { return c.addresses[static_cast<size_t>(id)]; }
+  const LoadedWeight& weight(ValueId id) const {
+    return c.weights->by_value[static_cast<size_t>(id)];
+  }
+  Matrix matrix(ValueId id) const {
+    const Value& v = value(id);
+    return {address(id), v.dtype, v.cols};
+  }
+  const float* vector(ValueId id) const { return id == kNoValue ? nullptr : weight(id).vector; }
+  int32_t cols(ValueId id) const { return static_cast<int32_t>(value(id).cols); }
+
+  Rows rows(ValueId id) const {
+    const Dim& dim = value(id).rows;
+    Rows rows{static_cast<int32_t>(dim.resolve(key.num_tokens, key.num_reqs)), nullptr};
+    if (dim.scale == 1 && dim.kind == Dim::Kind::kTokens) rows.live = c.buffers.inputs.live_tokens;
+    if (dim.scale == 1 && dim.kind == Dim::Kind::kRequests) rows.live = c.buffers.inputs.live_reqs;
+    return rows;
+  }
+  Rows token_rows() const { return {key.num_tokens, c.buffers.inputs.live_tokens}; }
+  Rows request_rows() const { return {key.num_reqs, c.buffers.inputs.live_reqs}; }
+
+  void operator()(const PrepareInputsOp&) const {
+    const StepBuffers& b = c.buffers;
+    c.kernels->prepare_inputs(c.stream_ref,
+                              {b.block, b.layout, b.slots, b.inputs, key.num_tokens, key.num_reqs,
+                               c.block_size, c.attention->padded_seq_len});
+  }
+  void operator()(const EmbedOp& op) const {
+    c.kernels->embed(c.stream_ref,
+                     {static_cast<const int32_t*>(address(op.ids)), weight(op.table).matrix,
+                      static_cast<int32_t>(op.vocab_begin), static_cast<int32_t>(op.vocab_end),
+                      matrix(op.out), rows(op.out)});
+  }
+  void operator()(const RmsNormOp& op) const {
+    c.kernels->rms_norm(c.stream_ref, {matrix(op.in), vector(op.weight), matrix(op.out),
+                                       cols(op.out), op.eps, rows(op.out)});
+  }
+  void operator()(const AddOp& op) const {
+    c.kernels->add(c.stream_ref,
+                   {matrix(op.a), matrix(op.b), matrix(op.out), cols(op.out), rows(op.out)});
+  }
+  void operator()(const AddRmsNormOp& op) const {
+    c.kernels->add_rms_norm(c.stream_ref, {matrix(op.residual), matrix(op.delta), vector(op.weight),
+                                           matrix(op.out), cols(op.out), op.eps, rows(op.out)});
+  }
+  void operator()(const LinearOp& op) const {
+    const Matrix residual = op.residual == kNoValue ? Matrix{} : matrix(op.residual);
+    c.kernels->linear(c.stream_ref, {matrix(op.in), weight(op.weight).matrix, vector(op.bias),
+                                     residual, matrix(op.out), rows(op.out)});
+  }
+  void operator()(const SiluMulOp& op) const {
+    c.kernels->silu_mul(c.stream_ref, {matrix(op.in), matrix(op.out), cols(op.out), rows(op.out)});
+  }
+  void operator()(const RopeKvWriteOp& op) const {
+    kernels::RopeKvWriteArgs args;
+    args.qkv = matrix(op.qkv);
+    args.positions = static_cast<const int32_t*>(address(op.positions));
+    args.kv_slots = static_cast<const int64_t*>(address(op.kv_slots));
+    args.cos_sin = vector(op.table);
+    args.q_norm = vector(op.q_norm);
+    args.k_norm = vector(op.k_norm);
+    args.eps = op.eps;
+    args.cache = address(op.cache);
+    args.cache_dtype = value(op.cache).dtype;
+    args.q_heads = static_cast<int32_t>(op.q_heads);
+    args.kv_heads = static_cast<int32_t>(op.kv_heads);
+    args.head_dim = static_cast<int32_t>(op.head_dim);
+    args.rotary_dim = static_cast<int32_t>(op.rotary_dim);
+    args.block_size = c.block_size;
+    args.rows = rows(op.out);
+    c.kernels->rope_kv_write(c.stream_ref, args);
+  }
+  void operator()(const AttentionOp& op) const {
+    kernels::AttentionArgs args;
+    args.q = matrix(op.q);
+    args.out = matrix(op.out);
+    args.cache = address(op.cache);
+    args.cache_dtype = value(op.cache).dtype;
+    args.inputs = c.buffers.inputs;
+    args.block_table = c.buffers.slots.block_table;
+    args.max_blocks = c.buffers.slots.max_blocks;
+    args.q_heads = static_cast<int32_t>(op.q_heads);
+    args.kv_heads = static_cast<int32_t>(op.kv_heads);
+    args.head_dim = static_cast<int32_t>(op.head_dim);
+    args.block_size = c.block_size;
+    args.sliding_window = static_cast<int32_t>(op.sliding_window);
+    args.scale = op.scale;
+    args.tokens = token_rows();
+    args.reqs = request_rows();
+    args.uniform_query_len = key.uniform ? c.uniform_query_len : 0;
+    (c.kernels->*c.attention->kernel)(c.stream_ref, args);
+  }
+  void operator()(const SelectRowsOp& op) const {
+    c.kernels->select_rows(c.stream_ref,
+                           {matrix(op.in), static_cast<const int32_t*>(address(op.index)),
+                            matrix(op.out), cols(op.out), rows(op.out)});
+  }
+  void operator()(const SampleOp& op) const {
+    kernels::SampleArgs args;
+    args.logits = static_cast<const float*>(address(op.logits));
+    args.shards = static_cast<int32_t>(op.shards);
+    args.shard_cols = value(op.logits).cols;
+    args.shard_stride = args.shard_cols * key.num_reqs;
+    args.vocab_size = static_cast<int32_t>(op.vocab_size);
+    args.inputs = c.buffers.inputs;
+    args.slots = c.buffers.slots;
+    args.outputs = c.buffers.outputs;
+    args.scratch = c.buffers.sample_scratch;
+    args.rows = request_rows();
+    c.kernels->sample(c.stream_ref, args);
+  }
+  void operator()(const AllReduceOp& op) const {
+    c.communicator->all_reduce(*c.stream, matrix(op.value), value(op.value).cols, rows(op.value));
+  }
+  void operator()(const AllGatherOp& op) const {
+    c.communicator->all_gather(*c.stream, matrix(op.in), address(op.out), value(op.in).cols,
+                               rows(op.in));
+  }
+  // Forms that the fuse pass rewrites; validate() refuses a Program that still has one.
+  template <class Unfused>
+  void operator()(const Unfused& op) const {
+    REFRAIN_CHECK(false, "op {} reached the interpreter", op_name(Op(op)));
+  }
+};
+
+}  // namespace
+
+void launch_op(const OpContext& context, const Op& op, const BatchDescriptor& key) {
+  std::visit(Launch{context, key}, op);
+}
+
+void launch_ops(const OpContext& context, OpRange ops, const BatchDescriptor& key) {
+  const Launch launch{context, key};
+  for (int i = ops.begin; i < ops.end; ++i) {
+    std::visit(launch, context.program->ops[static_cast<size_t>(i)]);
+  }
+}
+
+}  // namespace refrain::worker

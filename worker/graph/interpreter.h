@@ -1,0 +1,26 @@
+#pragma once
+// Runs ops: an Op and a key become a kernel's plain arguments and one launch. The same call runs
+// eagerly, warms up and records a capture. Device thread; no allocation.
+
+#include "worker/graph/batch_shape.h"
+#include "worker/graph/op_context.h"
+
+namespace refrain::worker {
+
+void launch_op(const OpContext& context, const Op& op, const BatchDescriptor& key);
+void launch_ops(const OpContext& context, OpRange ops, const BatchDescriptor& key);
+
+// An address that a launch of an op holds, and what for: "linear.weight (lm_head.weight)".
+struct ArgAddress {
+  int op = 0;
+  const char* arg = "";  // a literal: "slots.params", or the op's field
+  ValueId value = kNoValue;
+  const void* address = nullptr;
+};
+// Every address that launches of `ops` hold, in a fixed order (CG-29).
+std::vector<ArgAddress> collect_addresses(const OpContext& context, OpRange ops);
+// The first entry of `now` that is not as it was; empty when none moved.
+std::string describe_moved(const Program& program, const std::vector<ArgAddress>& captured,
+                           const std::vector<ArgAddress>& now);
+
+}  // namespace refrain::worker
