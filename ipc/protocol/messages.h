@@ -50,6 +50,11 @@ struct WorkerConfig {
 // ---- start-up
 
 // First frame of a worker. The coordinator answers Welcome or Refuse before anything else.
+// Epochs: Hello and Refuse travel in epoch 0 with sequence 1, whatever epoch was before. Welcome is
+// frame 1 of a new epoch (> 0, greater than any before) from coordinator to that worker; all that
+// follows in either direction carries this epoch, the worker's own frames counting from 1. A worker
+// without an answer repeats its Hello every few seconds, from the same peer id: a repeated Hello
+// of a worker that was welcomed and has said something since means it lost its coordinator.
 struct Hello {
   uint16_t protocol_version = kProtocolVersion;
   std::string build_id;
