@@ -1,0 +1,206 @@
+#include "worker/runner/step_writer.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/base/check.h"
+
+namespace refrain::worker {
+namespace {
+
+using kernels::kMaxLogitBias;
+using kernels::SlotParams;
+using kernels::StepHeader;
+using kernels::StepLayout;
+
+template <class T>
+T* at(uint8_t* block, size_t offset) {
+  return reinterpret_cast<T*>(block + offset);
+}
+
+template <class T>
+void put(uint8_t* block, size_t offset, const std::vector<T>& values, size_t count) {
+  if (count > 0) std::memcpy(block + offset, values.data(), count * sizeof(T));
+}
+
+SlotParams params_of(const ipc::SlotSetup& setup) {
+  SlotParams params;
+  params.temperature = setup.temperature;
+  params.top_p = setup.top_p;
+  params.min_p = setup.min_p;
+  params.repetition_penalty = setup.repetition_penalty;
+  params.presence_penalty = setup.presence_penalty;
+  params.frequency_penalty = setup.frequency_penalty;
+  params.top_k = setup.top_k;
+  params.num_logprobs = setup.num_logprobs;
+  params.prompt_len = setup.prompt_len;
+  params.num_logit_bias = static_cast<int32_t>(setup.bias_tokens.size());
+  params.has_allowed_mask = setup.has_allowed_tokens ? 1 : 0;
+  params.uses_history = setup.repetition_penalty != 1.0f || setup.presence_penalty != 0.0f ||
+                                setup.frequency_penalty != 0.0f
+                            ? 1
+                            : 0;
+  params.seed = setup.seed;
+  return params;
+}
+
+}  // namespace
+
+StepWriter::StepWriter(const InputBuffers& buffers, int64_t max_model_len)
+    : buffers_(buffers),
+      sizes_(buffers.sizes()),
+      max_model_len_(max_model_len),
+      num_logprobs_(static_cast<size_t>(sizes_.max_reqs), -1),
+      row_seen_(static_cast<size_t>(sizes_.max_reqs), 0) {}
+
+void StepWriter::check_rows(const ipc::Step& step) {
+  const size_t rows = step.row_slot.size();
+  REFRAIN_CHECK(step.row_num_tokens.size() == rows && step.row_computed.size() == rows &&
+                    step.row_flags.size() == rows,
+                "step {}: row arrays differ in length", step.step);
+  REFRAIN_CHECK(rows <= static_cast<size_t>(sizes_.max_reqs),
+                "step {} has {} rows, max_num_seqs is {}", step.step, rows, sizes_.max_reqs);
+  ++writes_;
+  int64_t tokens = 0;
+  for (size_t row = 0; row < rows; ++row) {
+    const SlotId slot = step.row_slot[row];
+    REFRAIN_CHECK(slot >= 0 && slot < sizes_.max_reqs, "step {} row {}: slot {} of {}", step.step,
+                  row, slot, sizes_.max_reqs);
+    uint64_t& seen = row_seen_[static_cast<size_t>(slot)];
+    REFRAIN_CHECK(seen != writes_, "step {} row {}: slot {} takes part twice", step.step, row,
+                  slot);
+    seen = writes_;
+    const int64_t count = step.row_num_tokens[row], computed = step.row_computed[row];
+    REFRAIN_CHECK(count >= 1 && computed >= 0 && computed + count <= max_model_len_,
+                  "step {} row {}: {} tokens after {}, max_model_len is {}", step.step, row, count,
+                  computed, max_model_len_);
+    tokens += count;
+  }
+  REFRAIN_CHECK(tokens == static_cast<int64_t>(step.token_ids.size()),
+                "step {}: rows have {} tokens, token_ids {}", step.step, tokens,
+                step.token_ids.size());
+  REFRAIN_CHECK(tokens <= sizes_.max_tokens, "step {} has {} tokens, max_num_batched_tokens is {}",
+                step.step, tokens, sizes_.max_tokens);
+  for (const TokenId token : step.token_ids) {
+    REFRAIN_CHECK(token >= kTokenOnDevice && token < sizes_.vocab_size,
+                  "step {}: token {} of a vocabulary of {}", step.step, token, sizes_.vocab_size);
+  }
+}
+
+void StepWriter::check_updates(const ipc::Step& step) const {
+  const size_t updates = step.block_slot.size();
+  REFRAIN_CHECK(step.block_index.size() == updates && step.block_id.size() == updates,
+                "step {}: block arrays differ in length", step.step);
+  REFRAIN_CHECK(
+      updates <= static_cast<size_t>(sizes_.max_reqs) * static_cast<size_t>(sizes_.max_blocks),
+      "step {}: {} block updates", step.step, updates);
+  for (size_t i = 0; i < updates; ++i) {
+    REFRAIN_CHECK(step.block_slot[i] >= 0 && step.block_slot[i] < sizes_.max_reqs &&
+                      step.block_index[i] >= 0 && step.block_index[i] < sizes_.max_blocks &&
+                      step.block_id[i] > kReservedBlock && step.block_id[i] < num_blocks_,
+                  "step {}: block {} at index {} of slot {} (blocks 1 to {}, {} a request)",
+                  step.step, step.block_id[i], step.block_index[i], step.block_slot[i],
+                  num_blocks_ - 1, sizes_.max_blocks);
+  }
+  REFRAIN_CHECK(step.setups.size() <= static_cast<size_t>(sizes_.max_reqs),
+                "step {}: {} slots set up", step.step, step.setups.size());
+  for (const ipc::SlotSetup& setup : step.setups) {
+    REFRAIN_CHECK(setup.slot >= 0 && setup.slot < sizes_.max_reqs, "step {}: set-up of slot {}",
+                  step.step, setup.slot);
+    REFRAIN_CHECK(setup.bias_tokens.size() == setup.bias_values.size() &&
+                      setup.bias_tokens.size() <= kMaxLogitBias,
+                  "step {} slot {}: {} bias tokens, {} values, at most {}", step.step, setup.slot,
+                  setup.bias_tokens.size(), setup.bias_values.size(), kMaxLogitBias);
+    for (const TokenId token : setup.allowed_tokens) {
+      REFRAIN_CHECK(token >= 0 && token < sizes_.vocab_size,
+                    "step {} slot {}: allowed token {} of a vocabulary of {}", step.step,
+                    setup.slot, token, sizes_.vocab_size);
+    }
+  }
+}
+
+void StepWriter::write_rows(const ipc::Step& step, uint8_t* block) const {
+  const StepLayout& layout = buffers_.device().layout;
+  const size_t rows = step.row_slot.size();
+  put(block, layout.token_ids, step.token_ids, step.token_ids.size());
+  put(block, layout.row_slot, step.row_slot, rows);
+  put(block, layout.row_query_len, step.row_num_tokens, rows);
+  put(block, layout.row_context, step.row_computed, rows);
+  put(block, layout.row_flags, step.row_flags, rows);
+}
+
+// As many as the block has room for go into it; the rest, in runs of consecutive indices, straight
+// into the block tables. Both are ordered before the step. Returns the number in the block.
+int32_t StepWriter::write_block_updates(const ipc::Step& step, int flight, Stream& stream) const {
+  const StepLayout& layout = buffers_.device().layout;
+  const InputBuffers::Pinned& pinned = buffers_.pinned(flight);
+  const size_t updates = step.block_slot.size();
+  const size_t inside = std::min(updates, static_cast<size_t>(layout.max_block_updates));
+  put(pinned.block, layout.update_slot, step.block_slot, inside);
+  put(pinned.block, layout.update_index, step.block_index, inside);
+  put(pinned.block, layout.update_block, step.block_id, inside);
+  for (size_t begin = inside; begin < updates;) {
+    size_t end = begin + 1;
+    while (end < updates && step.block_slot[end] == step.block_slot[begin] &&
+           step.block_index[end] == step.block_index[end - 1] + 1) {
+      ++end;
+    }
+    int32_t* source = pinned.block_table + begin;
+    std::memcpy(source, step.block_id.data() + begin, (end - begin) * sizeof(int32_t));
+    const int64_t row = int64_t{step.block_slot[begin]} * sizes_.max_blocks;
+    stream.copy(buffers_.device().slots.block_table + row + step.block_index[begin], source,
+                (end - begin) * sizeof(int32_t));
+    begin = end;
+  }
+  return static_cast<int32_t>(inside);
+}
+
+void StepWriter::write_side_data(const ipc::SlotSetup& setup, size_t index, int flight,
+                                 Stream& stream) const {
+  const InputBuffers::Pinned& pinned = buffers_.pinned(flight);
+  const kernels::SlotState& slots = buffers_.device().slots;
+  const auto slot = static_cast<size_t>(setup.slot);
+  if (const size_t count = setup.bias_tokens.size(); count > 0) {
+    int32_t* tokens = pinned.bias_token + index * kMaxLogitBias;
+    float* values = pinned.bias_value + index * kMaxLogitBias;
+    std::copy(setup.bias_tokens.begin(), setup.bias_tokens.end(), tokens);
+    std::copy(setup.bias_values.begin(), setup.bias_values.end(), values);
+    stream.copy(slots.bias_token + slot * kMaxLogitBias, tokens, count * sizeof(int32_t));
+    stream.copy(slots.bias_value + slot * kMaxLogitBias, values, count * sizeof(float));
+  }
+  if (setup.has_allowed_tokens) {
+    const size_t words = sizes_.mask_words();
+    uint32_t* mask = pinned.allowed_mask + index * words;
+    std::fill_n(mask, words, 0u);
+    for (const TokenId token : setup.allowed_tokens) mask[token / 32] |= 1u << (token % 32);
+    stream.copy(slots.allowed_mask + slot * words, mask, words * sizeof(uint32_t));
+  }
+}
+
+void StepWriter::write_setups(const ipc::Step& step, int flight, Stream& stream) {
+  const StepLayout& layout = buffers_.device().layout;
+  uint8_t* block = buffers_.pinned(flight).block;
+  for (size_t i = 0; i < step.setups.size(); ++i) {
+    const ipc::SlotSetup& setup = step.setups[i];
+    at<int32_t>(block, layout.params_slot)[i] = setup.slot;
+    at<SlotParams>(block, layout.params)[i] = params_of(setup);
+    num_logprobs_[static_cast<size_t>(setup.slot)] = setup.num_logprobs;
+    write_side_data(setup, i, flight, stream);
+  }
+}
+
+void StepWriter::write(const ipc::Step& step, int flight, Stream& stream) {
+  check_rows(step);
+  check_updates(step);
+  uint8_t* block = buffers_.pinned(flight).block;
+  StepHeader header;
+  header.num_tokens = static_cast<int32_t>(step.token_ids.size());
+  header.num_reqs = static_cast<int32_t>(step.row_slot.size());
+  header.num_slot_updates = static_cast<int32_t>(step.setups.size());
+  write_rows(step, block);
+  header.num_block_updates = write_block_updates(step, flight, stream);
+  write_setups(step, flight, stream);
+  *at<StepHeader>(block, buffers_.device().layout.header) = header;
+}
+
+}  // namespace refrain::worker

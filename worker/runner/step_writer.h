@@ -1,0 +1,42 @@
+#pragma once
+// From an ipc::Step to pinned memory: checks what the coordinator says, then writes the step block
+// and the side data of new slots (bias, mask, long block tables). No allocation after the first
+// step. Device thread.
+
+#include <cstdint>
+#include <vector>
+
+#include "ipc/protocol/messages.h"
+#include "worker/runner/input_buffers.h"
+
+namespace refrain::worker {
+
+class StepWriter {
+ public:
+  StepWriter(const InputBuffers& buffers, int64_t max_model_len);
+  void set_num_blocks(int64_t num_blocks) { num_blocks_ = num_blocks; }
+
+  // Scheduling mistakes throw FatalError and name the field and row. Side data is copied to the
+  // slots on the stream, in front of the step.
+  void write(const ipc::Step& step, int flight, Stream& stream);
+  // Log-probabilities a slot asked for; -1: none.
+  int32_t num_logprobs(SlotId slot) const { return num_logprobs_[static_cast<size_t>(slot)]; }
+
+ private:
+  void check_rows(const ipc::Step& step);
+  void check_updates(const ipc::Step& step) const;
+  void write_rows(const ipc::Step& step, uint8_t* block) const;
+  int32_t write_block_updates(const ipc::Step& step, int flight, Stream& stream) const;
+  void write_setups(const ipc::Step& step, int flight, Stream& stream);
+  void write_side_data(const ipc::SlotSetup& setup, size_t index, int flight, Stream& stream) const;
+
+  const InputBuffers& buffers_;
+  const InputSizes& sizes_;
+  int64_t max_model_len_;
+  int64_t num_blocks_ = 0;
+  std::vector<int32_t> num_logprobs_;  // [S]
+  std::vector<uint64_t> row_seen_;     // [S] count of writes, to find a slot named twice
+  uint64_t writes_ = 0;
+};
+
+}  // namespace refrain::worker
