@@ -20,6 +20,7 @@ def load(name):
 
 layering = load("check_layering")
 file_size = load("check_file_size")
+headers = load("check_headers")
 
 
 def write(root, files):
@@ -132,3 +133,14 @@ def test_format_finds_and_mends_a_badly_formatted_file(repository):
 
 def test_format_refuses_an_empty_tree(repository):
     assert check_format(repository).returncode == 1
+
+
+def test_headers_finds_one_that_needs_another_first(tmp_path):
+    root = write(tmp_path, {"worker/good.h": "#include <string>\ninline std::string good() { return {}; }\n",
+                            "worker/bad.h": "inline std::string bad() { return {}; }\n",
+                            "worker/proven.h": "syntax error\n",
+                            "worker/proven.cpp": '#include "worker/proven.h"\n',
+                            "worker/user.cpp": '#include <string>\n#include "worker/bad.h"\n'})
+    commands = [{"file": str(root / "worker/user.cpp"), "command": f"ccache g++ -I{root} -o x.o -c {root}/worker/user.cpp"}]
+    count, faults = headers.check(root, commands)
+    assert count == 2 and [path.name for path, _ in faults] == ["bad.h"]

@@ -1,4 +1,5 @@
 """The checks of tools/ hold for this tree."""
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,8 @@ def run(*command):
     [sys.executable, ROOT / "tools/check_layering.py"],
     [sys.executable, ROOT / "tools/check_file_size.py"],
     [ROOT / "tools/check_format"],
-], ids=["layering", "file_size", "format"])
+    [sys.executable, ROOT / "tools/check_headers.py", "--build", os.environ.get("REFRAIN_BUILD_DIR", ROOT / "build")],
+], ids=["layering", "file_size", "format", "headers"])
 def test_tree_passes(command):
     result = run(*command)
     assert result.returncode == 0, result.stdout + result.stderr
