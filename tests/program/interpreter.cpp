@@ -1,0 +1,319 @@
+#include "tests/program/interpreter.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "runtime/base/check.h"
+#include "worker/weights/rope_table.h"
+#include "worker/weights/weight_source.h"
+
+namespace refrain::worker::test {
+
+Step make_prefill(const std::vector<int>& lengths, int64_t vocab, uint32_t seed) {
+  std::mt19937 random(seed);
+  Step step;
+  int64_t slot = 16;
+  for (size_t row = 0; row < lengths.size(); ++row) {
+    step.row_slots.emplace_back();
+    for (int i = 0; i < lengths[row]; ++i) {
+      step.ids.push_back(static_cast<int32_t>(random() % static_cast<uint32_t>(vocab)));
+      step.positions.push_back(i);
+      step.row.push_back(static_cast<int32_t>(row));
+      step.slots.push_back(slot);
+      step.row_slots.back().push_back(slot++);
+    }
+    step.logit_index.push_back(static_cast<int32_t>(step.ids.size()) - 1);
+  }
+  return step;
+}
+
+Step make_decode(const Step& before, int64_t vocab, uint32_t seed) {
+  std::mt19937 random(seed);
+  Step step;
+  int64_t slot = 1000;
+  for (size_t row = 0; row < before.row_slots.size(); ++row) {
+    step.row_slots.push_back(before.row_slots[row]);
+    step.ids.push_back(static_cast<int32_t>(random() % static_cast<uint32_t>(vocab)));
+    step.positions.push_back(static_cast<int32_t>(before.row_slots[row].size()));
+    step.row.push_back(static_cast<int32_t>(row));
+    step.slots.push_back(slot);
+    step.row_slots.back().push_back(slot++);
+    step.logit_index.push_back(static_cast<int32_t>(row));
+  }
+  return step;
+}
+
+Interpreter::Interpreter(const Program& program, const ModelConfig& config, Storage storage,
+                         int64_t max_tokens, int64_t max_requests)
+    : program_(program),
+      storage_(storage),
+      plan_(plan_memory(program, max_tokens, max_requests)),
+      values_(program.values.size()) {
+  load_weights(config);
+}
+
+void Interpreter::load_weights(const ModelConfig& config) {
+  const auto source = dummy_weights(7);
+  for (size_t i = 0; i < program_.values.size(); ++i) {
+    const Value& value = program_.values[i];
+    if (value.kind != ValueKind::kWeight) continue;
+    std::vector<float>& out = values_[i];
+    out.assign(static_cast<size_t>(value.rows.scale * value.cols), 0.0f);
+    if (value.use == WeightUse::kRopeTable)
+      fill_rope_table(config, 0, value.rows.scale, value.cols, out.data());
+    int64_t row = 0;
+    for (const WeightPart& part : value.parts) {
+      const int64_t held = part.row_end - part.row_begin;
+      const Status read =
+          source->read(part, part.row_begin, held, DType::kFloat32, out.data() + row * value.cols);
+      REFRAIN_CHECK(read.has_value(), "dummy weights always read");
+      row += held + part.pad_rows;
+    }
+  }
+}
+
+void Interpreter::begin(const Step& step) {
+  step_ = step;
+  constexpr float kPoison = std::numeric_limits<float>::quiet_NaN();
+  arena_.assign(plan_.bytes / sizeof(float), kPoison);
+  if (storage_ == Storage::kPlanned) return;
+  for (size_t i = 0; i < program_.values.size(); ++i)
+    if (plan_.offsets[i] >= 0)
+      values_[i].assign(
+          static_cast<size_t>(rows(static_cast<ValueId>(i)) * cols(static_cast<ValueId>(i))),
+          kPoison);
+}
+
+int64_t Interpreter::rows(ValueId id) const {
+  return program_.value(id).rows.resolve(step_.tokens(), step_.requests());
+}
+
+float* Interpreter::data(ValueId id) {
+  const int64_t offset = plan_.offsets[static_cast<size_t>(id)];
+  if (offset >= 0 && storage_ == Storage::kPlanned) {
+    REFRAIN_CHECK(program_.value(id).dtype == DType::kFloat32, "the oracle plans float32 only");
+    return arena_.data() + offset / static_cast<int64_t>(sizeof(float));
+  }
+  return values_[static_cast<size_t>(id)].data();
+}
+
+struct RunOp {
+  Interpreter& in;
+
+  float* data(ValueId id) const { return in.data(id); }
+  int64_t cols(ValueId id) const { return in.cols(id); }
+  int64_t rows(ValueId id) const { return in.rows(id); }
+
+  void operator()(const PrepareInputsOp&) const {}
+  void operator()(const EmbedOp& op) const {
+    const int64_t width = cols(op.out);
+    for (int64_t t = 0; t < rows(op.out); ++t) {
+      const int64_t id = in.step_.ids[static_cast<size_t>(t)];
+      const bool held = id >= op.vocab_begin && id < op.vocab_end;
+      for (int64_t i = 0; i < width; ++i)
+        data(op.out)[t * width + i] =
+            held ? data(op.table)[(id - op.vocab_begin) * width + i] : 0.0f;
+    }
+  }
+  void norm(float* out, const float* from, const float* weight, int64_t count, float eps) const {
+    double square = 0;
+    for (int64_t i = 0; i < count; ++i) square += static_cast<double>(from[i]) * from[i];
+    const double scale = 1.0 / std::sqrt(square / static_cast<double>(count) + eps);
+    for (int64_t i = 0; i < count; ++i) out[i] = static_cast<float>(from[i] * scale * weight[i]);
+  }
+  void operator()(const RmsNormOp& op) const {
+    const int64_t group = op.group == 0 ? cols(op.in) : op.group;
+    for (int64_t i = 0; i < rows(op.in) * cols(op.in); i += group)
+      norm(data(op.out) + i, data(op.in) + i, data(op.weight), group, op.eps);
+  }
+  void operator()(const AddOp& op) const {
+    for (int64_t i = 0; i < rows(op.out) * cols(op.out); ++i)
+      data(op.out)[i] = data(op.a)[i] + data(op.b)[i];
+  }
+  void operator()(const AddRmsNormOp& op) const {
+    (*this)(AddOp{.a = op.residual, .b = op.delta, .out = op.residual_out});
+    (*this)(RmsNormOp{.in = op.residual_out, .weight = op.weight, .out = op.out, .eps = op.eps});
+  }
+  void operator()(const LinearOp& op) const {
+    const int64_t n = cols(op.out), k = cols(op.in);
+    for (int64_t t = 0; t < rows(op.out); ++t)
+      for (int64_t j = 0; j < n; ++j) {
+        double sum = op.bias == kNoValue ? 0.0 : data(op.bias)[j];
+        for (int64_t i = 0; i < k; ++i)
+          sum += static_cast<double>(data(op.in)[t * k + i]) * data(op.weight)[j * k + i];
+        if (op.residual != kNoValue) sum += data(op.residual)[t * n + j];
+        data(op.out)[t * n + j] = static_cast<float>(sum);
+      }
+  }
+  static double silu(double x) { return x / (1.0 + std::exp(-x)); }
+  void operator()(const SiluMulOp& op) const {
+    const int64_t n = cols(op.out);
+    for (int64_t t = 0; t < rows(op.out); ++t)
+      for (int64_t j = 0; j < n; ++j) {
+        const float* from = data(op.in) + t * 2 * n;
+        data(op.out)[t * n + j] = static_cast<float>(silu(from[j]) * from[n + j]);
+      }
+  }
+  void operator()(const SiluGateOp& op) const {
+    for (int64_t i = 0; i < rows(op.out) * cols(op.out); ++i)
+      data(op.out)[i] = static_cast<float>(silu(data(op.gate)[i]) * data(op.up)[i]);
+  }
+  void rotate(float* head, const float* table, int64_t rotary) const {
+    for (int64_t i = 0; i < rotary / 2; ++i) {
+      const double c = table[i], s = table[rotary / 2 + i];
+      const double x = head[i], y = head[rotary / 2 + i];
+      head[i] = static_cast<float>(x * c - y * s);
+      head[rotary / 2 + i] = static_cast<float>(y * c + x * s);
+    }
+  }
+  const float* rope_row(ValueId table, int64_t t) const {
+    return data(table) + in.step_.positions[static_cast<size_t>(t)] * cols(table);
+  }
+  void operator()(const RopeOp& op) const {
+    for (int64_t t = 0; t < rows(op.out); ++t)
+      for (int64_t h = 0; h < op.heads; ++h) {
+        const int64_t at = (t * op.heads + h) * op.head_dim;
+        std::copy_n(data(op.in) + at, op.head_dim, data(op.out) + at);
+        rotate(data(op.out) + at, rope_row(op.table, t), op.rotary_dim);
+      }
+  }
+  void write(ValueId cache, int64_t t, const float* k, const float* v, int64_t width) const {
+    std::vector<float> entry(k, k + width);
+    entry.insert(entry.end(), v, v + width);
+    in.caches_[cache][in.step_.slots[static_cast<size_t>(t)]] = std::move(entry);
+  }
+  void operator()(const KvWriteOp& op) const {
+    const int64_t width = op.kv_heads * op.head_dim;
+    for (int64_t t = 0; t < rows(op.k); ++t)
+      write(op.cache, t, data(op.k) + t * width, data(op.v) + t * width, width);
+  }
+  void operator()(const RopeKvWriteOp& op) const {
+    const int64_t width = (op.q_heads + 2 * op.kv_heads) * op.head_dim;
+    if (data(op.out) != data(op.qkv)) std::copy_n(data(op.qkv), rows(op.qkv) * width, data(op.out));
+    for (int64_t t = 0; t < rows(op.out); ++t) {
+      float* row = data(op.out) + t * width;
+      for (int64_t h = 0; h < op.q_heads + op.kv_heads; ++h) {
+        float* head = row + h * op.head_dim;
+        const ValueId weight = h < op.q_heads ? op.q_norm : op.k_norm;
+        if (weight != kNoValue) norm(head, head, data(weight), op.head_dim, op.eps);
+        rotate(head, rope_row(op.table, t), op.rotary_dim);
+      }
+      const float* k = row + op.q_heads * op.head_dim;
+      const int64_t kv_width = op.kv_heads * op.head_dim;
+      write(op.cache, t, k, k + kv_width, kv_width);
+    }
+  }
+  void operator()(const AttentionOp& op) const {
+    const int64_t q_width = cols(op.q), dim = op.head_dim;
+    for (int64_t t = 0; t < rows(op.out); ++t)
+      for (int64_t h = 0; h < op.q_heads; ++h)
+        attend(op, t, h / (op.q_heads / op.kv_heads), data(op.q) + t * q_width + h * dim,
+               data(op.out) + (t * op.q_heads + h) * dim);
+  }
+  void attend(const AttentionOp& op, int64_t t, int64_t kv_head, const float* q, float* out) const {
+    const auto& slots =
+        in.step_.row_slots[static_cast<size_t>(in.step_.row[static_cast<size_t>(t)])];
+    const int64_t dim = op.head_dim;
+    std::vector<double> sums(static_cast<size_t>(dim), 0.0);
+    double total = 0;
+    for (int64_t p = 0; p <= in.step_.positions[static_cast<size_t>(t)]; ++p) {
+      const float* k =
+          in.caches_.at(op.cache).at(slots[static_cast<size_t>(p)]).data() + kv_head * dim;
+      const float* v = k + op.kv_heads * dim;
+      double score = 0;
+      for (int64_t i = 0; i < dim; ++i) score += static_cast<double>(q[i]) * k[i];
+      const double weight = std::exp(score * op.scale);
+      total += weight;
+      for (int64_t i = 0; i < dim; ++i) sums[static_cast<size_t>(i)] += weight * v[i];
+    }
+    for (int64_t i = 0; i < dim; ++i)
+      out[i] = static_cast<float>(sums[static_cast<size_t>(i)] / total);
+  }
+  void operator()(const SelectRowsOp& op) const {
+    const int64_t width = cols(op.out);
+    for (int64_t r = 0; r < rows(op.out); ++r)
+      std::copy_n(data(op.in) + in.step_.logit_index[static_cast<size_t>(r)] * width, width,
+                  data(op.out) + r * width);
+  }
+  void operator()(const SampleOp&) const {}
+  void operator()(const AllReduceOp&) const {}  // Ranks does these two
+  void operator()(const AllGatherOp&) const {}
+};
+
+void Interpreter::run(const Op& op) { std::visit(RunOp{*this}, op); }
+
+Ranks::Ranks(std::vector<Program> programs, const ModelConfig& config, Storage storage,
+             int64_t max_tokens, int64_t max_requests)
+    : programs_(std::move(programs)) {
+  for (const Program& program : programs_)
+    ranks_.push_back(
+        std::make_unique<Interpreter>(program, config, storage, max_tokens, max_requests));
+}
+
+void Ranks::all_reduce(const AllReduceOp& first, size_t index) {
+  const int64_t count = ranks_[0]->rows(first.value) * ranks_[0]->cols(first.value);
+  std::vector<double> sums(static_cast<size_t>(count), 0.0);
+  for (const auto& rank : ranks_) {
+    const auto& op = std::get<AllReduceOp>(rank->program().ops[index]);
+    for (int64_t i = 0; i < count; ++i) sums[static_cast<size_t>(i)] += rank->data(op.value)[i];
+  }
+  for (const auto& rank : ranks_) {
+    const auto& op = std::get<AllReduceOp>(rank->program().ops[index]);
+    std::copy(sums.begin(), sums.end(), rank->data(op.out));
+  }
+}
+
+void Ranks::all_gather(size_t index) {
+  for (const auto& to : ranks_) {
+    float* out = to->data(std::get<AllGatherOp>(to->program().ops[index]).out);
+    for (const auto& from : ranks_) {
+      const ValueId in = std::get<AllGatherOp>(from->program().ops[index]).in;
+      out = std::copy_n(from->data(in), from->rows(in) * from->cols(in), out);
+    }
+  }
+}
+
+std::vector<std::vector<float>> Ranks::run(const Step& step) {
+  for (const auto& rank : ranks_) rank->begin(step);
+  for (size_t i = 0; i < programs_[0].ops.size(); ++i) {
+    const Op& first = programs_[0].ops[i];
+    for (const auto& rank : ranks_) {
+      REFRAIN_CHECK(rank->program().ops[i].index() == first.index(), "ranks disagree on op {}", i);
+      rank->run(rank->program().ops[i]);
+    }
+    if (const auto* reduce = std::get_if<AllReduceOp>(&first)) all_reduce(*reduce, i);
+    if (std::holds_alternative<AllGatherOp>(first)) all_gather(i);
+  }
+  std::vector<std::vector<float>> logits;
+  for (const auto& rank : ranks_) {
+    const auto& sample = std::get<SampleOp>(rank->program().ops.back());
+    const int64_t cols = rank->cols(sample.logits), requests = step.requests();
+    std::vector<std::vector<float>> mine(static_cast<size_t>(requests));
+    for (int64_t r = 0; r < requests; ++r)
+      for (int64_t token = 0; token < sample.vocab_size; ++token)
+        mine[static_cast<size_t>(r)].push_back(
+            rank->data(sample.logits)[(token / cols * requests + r) * cols + token % cols]);
+    REFRAIN_CHECK(logits.empty() || logits == mine, "ranks disagree on the logits");
+    logits = std::move(mine);
+  }
+  return logits;
+}
+
+double distance(const std::vector<std::vector<float>>& a,
+                const std::vector<std::vector<float>>& b) {
+  REFRAIN_CHECK(a.size() == b.size(), "different numbers of rows");
+  double largest = 0;
+  for (size_t r = 0; r < a.size(); ++r) {
+    REFRAIN_CHECK(a[r].size() == b[r].size(), "different vocabularies");
+    for (size_t i = 0; i < a[r].size(); ++i) {
+      const double difference = std::abs(static_cast<double>(a[r][i]) - b[r][i]);
+      if (std::isnan(difference)) return std::numeric_limits<double>::infinity();
+      largest = std::max(largest, difference);
+    }
+  }
+  return largest;
+}
+
+}  // namespace refrain::worker::test

@@ -1,0 +1,106 @@
+#include <gtest/gtest.h>
+
+#include "tests/program/tiny_models.h"
+#include "worker/program/passes/passes.h"
+
+namespace refrain::worker::test {
+namespace {
+
+template <class Args>
+void no_kernel(kernels::StreamRef, const Args&) {}
+
+kernels::KernelTable full_table() {
+  return {.prepare_inputs = no_kernel,
+          .embed = no_kernel,
+          .rms_norm = no_kernel,
+          .add_rms_norm = no_kernel,
+          .add = no_kernel,
+          .linear = no_kernel,
+          .silu_mul = no_kernel,
+          .rope_kv_write = no_kernel,
+          .attention = no_kernel,
+          .select_rows = no_kernel,
+          .sample = no_kernel};
+}
+
+// The message of validate(), or "" when it finds nothing.
+std::string complaint(const Program& program) {
+  const Status status = validate(program, full_table());
+  return status ? "" : status.error().message;
+}
+
+template <class O>
+O& find_op(Program& program) {
+  for (Op& op : program.ops)
+    if (auto* found = std::get_if<O>(&op)) return *found;
+  throw std::runtime_error("no such op");
+}
+
+TEST(Validate, AcceptsFusedAndShardedPrograms) {
+  for (const ModelConfig& config : tiny_models())
+    for (int size = 1; size <= 3; ++size)
+      for (int rank = 0; rank < size; ++rank)
+        EXPECT_EQ(complaint(*shard(fuse(build(config, DType::kBFloat16)), rank, size)), "");
+}
+
+TEST(Validate, NamesTheOpWithoutAKernel) {
+  EXPECT_NE(complaint(build(tiny_llama())).find("no kernel for rope"), std::string::npos);
+  kernels::KernelTable table = full_table();
+  table.attention = nullptr;
+  const Status status = validate(fuse(build(tiny_llama())), table);
+  ASSERT_FALSE(status.has_value());
+  EXPECT_NE(status.error().message.find("no kernel for attention"), std::string::npos);
+}
+
+TEST(Validate, FindsAValueReadBeforeItIsDefined) {
+  Program program = fuse(build(tiny_llama()));
+  std::swap(program.ops[3], program.ops[5]);
+  EXPECT_NE(complaint(program).find("before it is defined"), std::string::npos);
+}
+
+TEST(Validate, FindsAValueDefinedTwice) {
+  Program program = fuse(build(tiny_llama()));
+  program.ops.insert(program.ops.begin() + 2, program.ops[1]);
+  EXPECT_NE(complaint(program).find("a second time"), std::string::npos);
+}
+
+TEST(Validate, FindsAReadOfWhatWasChangedInPlace) {
+  Program program = fuse(build(tiny_llama()));
+  find_op<AttentionOp>(program).q = find_op<RopeKvWriteOp>(program).qkv;
+  EXPECT_NE(complaint(program).find("after it was changed in place"), std::string::npos);
+}
+
+TEST(Validate, FindsShapesThatDisagree) {
+  Program program = fuse(build(tiny_llama()));
+  program.values[static_cast<size_t>(find_op<LinearOp>(program).in)].cols += 2;
+  EXPECT_NE(complaint(program), "");
+}
+
+TEST(Validate, FindsWeightPartsThatDoNotAddUp) {
+  Program program = fuse(build(tiny_llama()));
+  const ValueId weight = find_op<LinearOp>(program).weight;
+  program.values[static_cast<size_t>(weight)].parts[0].row_end -= 1;
+  EXPECT_NE(complaint(program).find("its parts"), std::string::npos);
+}
+
+TEST(Validate, FindsAMissingOperand) {
+  Program program = fuse(build(tiny_llama()));
+  find_op<LinearOp>(program).weight = kNoValue;
+  EXPECT_NE(complaint(program).find("no weight"), std::string::npos);
+}
+
+TEST(Validate, FindsAnIdOutOfRange) {
+  Program program = fuse(build(tiny_llama()));
+  find_op<LinearOp>(program).in = 100000;
+  EXPECT_NE(complaint(program).find("100000"), std::string::npos);
+}
+
+TEST(Validate, FindsOddColumnsOfABFloat16Weight) {
+  ModelConfig config = tiny_llama();
+  config.hidden_size = 25;
+  EXPECT_NE(complaint(fuse(build(config, DType::kBFloat16))).find("even number"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace refrain::worker::test
