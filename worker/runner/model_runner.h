@@ -21,6 +21,8 @@ struct RunnerOptions {
   ipc::WorkerConfig config;
   int rank = 0;
   std::string group_token;
+  // Debugging (CG-27): before each step the arena and the reserved block are filled with NaN.
+  bool poison_padding = false;
 };
 
 class ModelRunner {

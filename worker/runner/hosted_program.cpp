@@ -1,0 +1,108 @@
+#include "worker/runner/hosted_program.h"
+
+#include "worker/models/models.h"
+
+namespace refrain::worker {
+namespace {
+
+Result<DType> parse_dtype(const char* field, const std::string& name) {
+  if (name == "bfloat16") return DType::kBFloat16;
+  if (name == "float32") return DType::kFloat32;
+  return fail_field(field, "{} \"{}\" is not supported; it must be bfloat16 or float32", field,
+                    name);
+}
+
+Result<BuildOptions> build_options(const ModelConfig& model, const ipc::WorkerConfig& config) {
+  BuildOptions options;
+  REFRAIN_ASSIGN_OR_RETURN(options.activation_dtype, parse_dtype("dtype", config.dtype));
+  options.kv_dtype = options.activation_dtype;
+  if (config.kv_cache_dtype != "auto") {
+    REFRAIN_ASSIGN_OR_RETURN(options.kv_dtype,
+                             parse_dtype("kv_cache_dtype", config.kv_cache_dtype));
+  }
+  // float32 activations keep the checkpoint's own bfloat16 weights: widening them adds nothing.
+  const bool narrow =
+      options.activation_dtype == DType::kBFloat16 || model.torch_dtype == "bfloat16";
+  options.weight_dtype = narrow ? DType::kBFloat16 : DType::kFloat32;
+  options.max_positions = config.max_model_len;
+  return options;
+}
+
+Status check_limits(const ipc::WorkerConfig& config) {
+  const auto at_least_one = [](const char* field, int64_t value) -> Status {
+    if (value >= 1) return {};
+    return fail_field(field, "{} is {}; it must be at least 1", field, value);
+  };
+  REFRAIN_RETURN_IF_ERROR(at_least_one("max_model_len", config.max_model_len));
+  REFRAIN_RETURN_IF_ERROR(at_least_one("block_size", config.block_size));
+  REFRAIN_RETURN_IF_ERROR(at_least_one("max_num_seqs", config.max_num_seqs));
+  return at_least_one("max_num_batched_tokens", config.max_num_batched_tokens);
+}
+
+CudagraphOptions cudagraph_options(const ipc::WorkerConfig& config) {
+  CudagraphOptions options;
+  options.mode = config.cudagraph_mode;
+  options.enforce_eager = config.enforce_eager;
+  if (config.has_capture_sizes) options.capture_sizes = config.cudagraph_capture_sizes;
+  if (config.max_cudagraph_capture_size != 0) {
+    options.max_capture_size = config.max_cudagraph_capture_size;
+  }
+  options.max_num_seqs = config.max_num_seqs;
+  options.max_num_batched_tokens = config.max_num_batched_tokens;
+  options.num_speculative_tokens = config.num_speculative_tokens;
+  options.disable_padding = config.disable_padding;
+  if (config.max_padding_ratio != 0) options.max_padding_ratio = config.max_padding_ratio;
+  return options;
+}
+
+// One group: all layers run the same backend.
+std::vector<AttentionGroupSupport> group_support(const Program& program,
+                                                 const AttentionBackend& backend) {
+  std::vector<AttentionGroupSupport> groups;
+  for (size_t group = 0; group < program.kv_groups.size(); ++group) {
+    groups.push_back(
+        {fmt::format("attention of KV group {} ({})", group, backend.name), backend.support});
+  }
+  return groups;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<HostedProgram>> plan_program(const ModelConfig& model,
+                                                    const ipc::WorkerConfig& config, int rank,
+                                                    const Device& device) {
+  REFRAIN_RETURN_IF_ERROR(check_limits(config));
+  REFRAIN_ASSIGN_OR_RETURN(const BuildOptions options, build_options(model, config));
+  auto hosted = std::make_unique<HostedProgram>();
+  REFRAIN_ASSIGN_OR_RETURN(hosted->attention,
+                           find_attention_backend(config.attention_backend, device.name()));
+  REFRAIN_ASSIGN_OR_RETURN(Program plain, build_model(model, options));
+  REFRAIN_ASSIGN_OR_RETURN(hosted->program,
+                           shard(fuse(std::move(plain)), rank, config.tensor_parallel_size));
+  REFRAIN_RETURN_IF_ERROR(validate(hosted->program, device.kernels()));
+
+  const std::vector<std::string> splitting_ops =
+      config.has_splitting_ops ? config.splitting_ops : default_splitting_ops();
+  REFRAIN_ASSIGN_OR_RETURN(std::vector<PieceRange> pieces,
+                           split_program(hosted->program, splitting_ops));
+  const bool splittable = is_splittable(hosted->program, splitting_ops);
+  if (splittable) hosted->pieces = std::move(pieces);
+  REFRAIN_ASSIGN_OR_RETURN(
+      CudagraphConfig resolved,
+      resolve_cudagraph_config(cudagraph_options(config),
+                               group_support(hosted->program, *hosted->attention), splittable));
+  hosted->dispatcher = std::make_unique<CudagraphDispatcher>(std::move(resolved));
+  // Steps that no key covers run in the same arena, so it fits the largest batch there can be.
+  hosted->plan = plan_memory(hosted->program, config.max_num_batched_tokens, config.max_num_seqs);
+
+  OpContext& context = hosted->context;
+  context.program = &hosted->program;
+  context.kernels = &device.kernels();
+  context.attention = hosted->attention;
+  context.weights = &hosted->weights;
+  context.block_size = config.block_size;
+  context.uniform_query_len = hosted->dispatcher->config().uniform_query_len;
+  return hosted;
+}
+
+}  // namespace refrain::worker

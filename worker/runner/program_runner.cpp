@@ -1,0 +1,165 @@
+// Steps of the ProgramRunner: check, fill, dispatch, pad, copy, run, copy back.
+
+#include "worker/runner/program_runner.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "worker/graph/forward_mode.h"
+
+namespace refrain::worker {
+
+using kernels::kMaxLogprobs;
+
+void ProgramRunner::submit(const ipc::Step& step) {
+  REFRAIN_CHECK(hosted_->dispatcher != nullptr && kv_cache_ != nullptr, "submit before capture");
+  REFRAIN_CHECK(num_in_flight_ < kMaxInFlight, "step {}: {} steps are in flight already", step.step,
+                num_in_flight_);
+  const int index = (first_flight_ + num_in_flight_) % kMaxInFlight;
+  InFlight& flight = flights_[static_cast<size_t>(index)];
+  flight.start = steady_clock().now();
+  flight.step = step.step;
+  writer_->write(step, index, *stream_);
+  const BatchShape shape = batch_shape(step, hosted_->context.uniform_query_len);
+  flight.dispatch = hosted_->dispatcher->dispatch(shape);
+  flight.num_tokens = shape.num_tokens;
+  flight.num_reqs = shape.num_reqs;
+  note_row_outputs(step, flight);
+  if (shape.num_tokens > 0) {
+    if (poison_) poison();
+    buffers_->copy_block(*stream_, index);
+    forward(step.mode, flight.dispatch);
+    buffers_->copy_outputs(*stream_, index, shape.num_reqs, flight.with_logprobs, flight.with_top);
+    last_reqs_ = shape.num_reqs;
+    last_padded_ = executed_key(flight.dispatch).num_reqs;
+  } else {
+    REFRAIN_CHECK(step.setups.empty() && step.block_slot.empty(),
+                  "step {} brings slots or blocks but no tokens", step.step);
+  }
+  flight.done = stream_->record();
+  ++num_in_flight_;
+}
+
+BatchDescriptor ProgramRunner::executed_key(const Dispatch& dispatch) const {
+  if (dispatch.mode == RuntimeMode::kNone) return dispatch.key;
+  return hosted_->executables.at(dispatch.mode, dispatch.id).key;
+}
+
+bool ProgramRunner::forward(ipc::ForwardMode mode, const Dispatch& dispatch) {
+  const OpContext& context = hosted_->context;
+  GraphCounters& counters = pool_->counters();
+  if (dispatch.mode != RuntimeMode::kNone && !eager_at_key_) {
+    const Executable& executable = hosted_->executables.at(dispatch.mode, dispatch.id);
+    if (options_.config.debug_cudagraph) {
+      const std::string moved = describe_moved(hosted_->program, executable.addresses,
+                                               collect_addresses(context, hosted_->all_ops()));
+      REFRAIN_CHECK(moved.empty(), "replay of {} {}: {}", ipc::to_string(dispatch.mode),
+                    executable.key.num_tokens, moved);
+    }
+    run_pieces(context, executable, counters);
+    return true;
+  }
+  const BatchDescriptor key = executed_key(dispatch);
+  switch (eager_path(mode)) {
+    case EagerPath::kDecode:
+    case EagerPath::kExtend:
+      launch_ops(context, hosted_->all_ops(), key);
+      ++counters.num_eager_runs;
+      break;
+    case EagerPath::kSplitPrefill:
+      for (const PieceRange& piece : hosted_->pieces) {
+        launch_ops(context, piece.ops, key);
+        ++counters.num_eager_runs;
+      }
+      break;
+    case EagerPath::kIdle:
+      REFRAIN_CHECK(false, "an IDLE step has {} tokens", key.num_tokens);
+  }
+  return false;
+}
+
+void ProgramRunner::poison() {
+  poison_->fill(*stream_, pool_->arena(), pool_->arena_bytes());
+  for (const KvLayer& layer : kv_cache_->layers()) {
+    poison_->fill(*stream_, kv_cache_->addresses()[static_cast<size_t>(layer.layer)],
+                  static_cast<size_t>(layer.block_bytes(options_.config.block_size)));
+  }
+}
+
+void ProgramRunner::note_row_outputs(const ipc::Step& step, InFlight& flight) const {
+  flight.num_logprobs.clear();
+  flight.with_logprobs = flight.with_top = false;
+  for (size_t row = 0; row < step.row_slot.size(); ++row) {
+    const bool samples = (step.row_flags[row] & ipc::kSamples) != 0;
+    const int32_t wanted = samples ? writer_->num_logprobs(step.row_slot[row]) : -1;
+    flight.num_logprobs.push_back(std::min(wanted, kMaxLogprobs));
+    flight.with_logprobs = flight.with_logprobs || wanted >= 0;
+    flight.with_top = flight.with_top || wanted > 0;
+  }
+}
+
+ipc::StepResult ProgramRunner::wait() {
+  REFRAIN_CHECK(num_in_flight_ > 0, "no step is in flight");
+  const int index = first_flight_;
+  InFlight& flight = flights_[static_cast<size_t>(index)];
+  flight.done->synchronize();
+  flight.done.reset();
+  first_flight_ = (first_flight_ + 1) % kMaxInFlight;
+  --num_in_flight_;
+  return make_result(flight, index);
+}
+
+ipc::StepResult ProgramRunner::make_result(const InFlight& flight, int index) const {
+  ipc::StepResult result;
+  result.step = flight.step;
+  result.rank = options_.rank;
+  result.mode = eager_at_key_ ? RuntimeMode::kNone : flight.dispatch.mode;
+  result.key_tokens = flight.dispatch.key.num_tokens;
+  result.key_reqs = flight.dispatch.key.num_reqs;
+  result.key_uniform = flight.dispatch.key.uniform;
+  result.num_tokens = flight.num_tokens;
+  result.device_ms = static_cast<float>(seconds_between(flight.start, steady_clock().now()) * 1e3);
+  const int32_t* tokens = buffers_->pinned(index).outputs.tokens;
+  result.tokens.assign(tokens, tokens + flight.num_reqs);
+  if (flight.with_logprobs) add_logprobs(flight, index, result);
+  return result;
+}
+
+void ProgramRunner::add_logprobs(const InFlight& flight, int index, ipc::StepResult& result) const {
+  const kernels::SampleOutputs& out = buffers_->pinned(index).outputs;
+  result.logprobs.assign(out.logprobs, out.logprobs + flight.num_reqs);
+  result.top_offsets.push_back(0);
+  for (int32_t row = 0; row < flight.num_reqs; ++row) {
+    const int32_t wanted = std::max(0, flight.num_logprobs[static_cast<size_t>(row)]);
+    const int64_t first = int64_t{row} * kMaxLogprobs;
+    for (int32_t i = 0; i < wanted && out.top_tokens[first + i] >= 0; ++i) {
+      result.top_tokens.push_back(out.top_tokens[first + i]);
+      result.top_logprobs.push_back(out.top_logprobs[first + i]);
+    }
+    result.top_offsets.push_back(static_cast<int32_t>(result.top_tokens.size()));
+  }
+}
+
+std::vector<float> ProgramRunner::read_logits() {
+  REFRAIN_CHECK(num_in_flight_ == 0, "logits are read between steps");
+  const auto* sample = std::get_if<SampleOp>(&hosted_->program.ops.back());
+  REFRAIN_CHECK(sample != nullptr, "program {} does not end in sample", hosted_->program.name);
+  const Value& logits = hosted_->program.value(sample->logits);
+  const int64_t cols = logits.cols, vocab = sample->vocab_size;
+  const int64_t shard = cols * last_padded_;
+  const size_t bytes = static_cast<size_t>(shard * sample->shards) * sizeof(float);
+  const auto pinned = device_.allocate_pinned(std::max<size_t>(bytes, 1));
+  stream_->copy(pinned->data(), hosted_->context.addresses[static_cast<size_t>(sample->logits)],
+                bytes);
+  stream_->synchronize();
+  std::vector<float> rows(static_cast<size_t>(last_reqs_ * vocab));
+  for (int64_t row = 0; row < last_reqs_; ++row) {
+    for (int64_t i = 0; i < sample->shards && i * cols < vocab; ++i) {
+      const float* from = static_cast<const float*>(pinned->data()) + i * shard + row * cols;
+      std::copy_n(from, std::min(cols, vocab - i * cols), rows.begin() + row * vocab + i * cols);
+    }
+  }
+  return rows;
+}
+
+}  // namespace refrain::worker

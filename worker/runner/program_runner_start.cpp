@@ -1,0 +1,183 @@
+// Start-up of the ProgramRunner: program, weights, buffers, cache, captures.
+
+#include <algorithm>
+#include <cstring>
+
+#include "worker/runner/program_runner.h"
+#include "worker/weights/weights.h"
+
+namespace refrain::worker {
+
+Result<std::unique_ptr<ModelRunner>> ModelRunner::create(RunnerOptions options, Device& device,
+                                                         ProgressFn progress) {
+  return ProgramRunner::create(std::move(options), device, std::move(progress));
+}
+
+ProgramRunner::ProgramRunner(RunnerOptions options, Device& device, ProgressFn progress)
+    : options_(std::move(options)), device_(device), progress_(std::move(progress)) {}
+
+Result<std::unique_ptr<ProgramRunner>> ProgramRunner::create(RunnerOptions options, Device& device,
+                                                             ProgressFn progress) {
+  std::unique_ptr<ProgramRunner> runner(
+      new ProgramRunner(std::move(options), device, std::move(progress)));
+  const RunnerOptions& given = runner->options_;
+  REFRAIN_ASSIGN_OR_RETURN(runner->hosted_,
+                           plan_program(given.model, given.config, given.rank, device));
+  REFRAIN_ASSIGN_OR_RETURN(
+      runner->communicator_,
+      device.create_communicator(given.group_token, given.rank, given.config.tensor_parallel_size,
+                                 given.config.collective_timeout_ms));
+  runner->stream_ = device.create_stream();
+  runner->pool_ = std::make_unique<GraphPool>(device);
+  OpContext& context = runner->hosted_->context;
+  context.stream = runner->stream_.get();
+  context.stream_ref = runner->stream_->ref();
+  context.communicator = runner->communicator_.get();
+  return runner;
+}
+
+void ProgramRunner::report(ipc::StartPhase phase, int64_t done, int64_t total,
+                           std::string detail) const {
+  if (progress_) progress_({phase, done, total, std::move(detail)});
+}
+
+Result<Weights> ProgramRunner::load_checkpoint() {
+  const LoadProgress progress = [this](size_t done, size_t total) {
+    report(ipc::StartPhase::kLoadWeights, static_cast<int64_t>(done), static_cast<int64_t>(total),
+           "weights");
+  };
+  const ipc::WorkerConfig& config = options_.config;
+  if (config.load_dummy) {
+    return make_dummy_weights(hosted_->program, options_.model, config.seed, device_, *stream_,
+                              progress);
+  }
+  return load_weights(hosted_->program, options_.model, options_.model_directory, device_, *stream_,
+                      progress);
+}
+
+Result<ipc::Loaded> ProgramRunner::load() {
+  const TimePoint start = steady_clock().now();
+  const ipc::WorkerConfig& config = options_.config;
+  REFRAIN_ASSIGN_OR_RETURN(hosted_->weights, load_checkpoint());
+  pool_->reserve(hosted_->plan.bytes);
+  pool_->commit();
+  InputSizes sizes;
+  sizes.max_tokens = config.max_num_batched_tokens;
+  sizes.max_reqs = config.max_num_seqs;
+  sizes.block_size = config.block_size;
+  sizes.max_blocks = (config.max_model_len + config.block_size - 1) / config.block_size;
+  sizes.vocab_size = static_cast<int32_t>(hosted_->program.vocab_size);
+  buffers_ = std::make_unique<InputBuffers>(device_, *stream_, sizes);
+  writer_ = std::make_unique<StepWriter>(*buffers_, config.max_model_len);
+  if (options_.poison_padding) poison_ = std::make_unique<Filler>(device_, 0xff);
+  if (communicator_->size() > 1) {
+    agreement_ = device_.allocate(sizeof(float), MemoryTag::kOther);
+    agreement_pinned_ = device_.allocate_pinned(sizeof(float));
+  }
+  for (InFlight& flight : flights_)
+    flight.num_logprobs.reserve(static_cast<size_t>(sizes.max_reqs));
+
+  ipc::Loaded loaded;
+  loaded.kv_block_bytes = kv_block_bytes(kv_layers(hosted_->program), config.block_size);
+  // Host ranks share the machine's memory; an accelerator has its own.
+  const bool shared = device_.name().starts_with("host");
+  REFRAIN_ASSIGN_OR_RETURN(loaded.num_kv_blocks, choose_num_blocks(config, loaded.kv_block_bytes,
+                                                                   device_.memory(), shared));
+  loaded.weight_bytes = static_cast<int64_t>(hosted_->weights.bytes);
+  loaded.seconds = seconds_between(start, steady_clock().now());
+  return loaded;
+}
+
+Status ProgramRunner::init_cache(int64_t num_kv_blocks) {
+  REFRAIN_CHECK(buffers_ != nullptr, "init_cache before load");
+  REFRAIN_CHECK(kv_cache_ == nullptr, "the KV cache is allocated once");
+  try {
+    kv_cache_ = std::make_unique<KvCache>(device_, *stream_, kv_layers(hosted_->program),
+                                          options_.config.block_size, num_kv_blocks);
+  } catch (const OutOfMemory& error) {
+    return fail_field("kv_cache_memory_bytes",
+                      "{} KV blocks do not fit: {} ({} bytes are missing); give fewer",
+                      num_kv_blocks, error.what(), error.missing);
+  }
+  writer_->set_num_blocks(num_kv_blocks);
+  hosted_->context.buffers = buffers_->device();
+  return bind_values(hosted_->context, hosted_->plan, pool_->arena(), kv_cache_->addresses());
+}
+
+// A batch as large as the key, in slots nobody has yet; every block is the reserved one.
+void ProgramRunner::prepare_capture_batch(const BatchDescriptor& key) {
+  const kernels::StepLayout& layout = buffers_->device().layout;
+  uint8_t* block = buffers_->pinned(0).block;
+  std::memset(block, 0, layout.total);
+  const auto put = [block](size_t offset, int32_t row, int32_t value) {
+    reinterpret_cast<int32_t*>(block + offset)[row] = value;
+  };
+  const int32_t longest = options_.config.max_model_len;
+  const int32_t per_row =
+      key.uniform ? key.num_tokens / key.num_reqs : std::min(key.num_tokens, longest);
+  int32_t rows = 0;
+  for (int32_t left = key.num_tokens; left > 0 && rows < key.num_reqs; ++rows) {
+    const int32_t tokens = std::min(left, per_row);
+    put(layout.row_slot, rows, rows);
+    put(layout.row_query_len, rows, tokens);
+    // Decodes attend over a context; a prompt starts from none.
+    put(layout.row_context, rows,
+        key.uniform ? std::max(0, std::min(options_.config.block_size, longest - tokens)) : 0);
+    block[layout.row_flags + static_cast<size_t>(rows)] = kernels::kRowSamples;
+    left -= tokens;
+  }
+  kernels::StepHeader header;
+  header.num_tokens = key.uniform ? key.num_tokens : std::min(key.num_tokens, per_row * rows);
+  header.num_reqs = rows;
+  std::memcpy(block + layout.header, &header, sizeof header);
+  buffers_->copy_block(*stream_, 0);
+}
+
+// A sum over ranks of "failed here", so that every rank drops the same keys.
+bool ProgramRunner::any_rank_failed(bool failed_here) {
+  auto* failed = static_cast<float*>(agreement_pinned_->data());
+  *failed = failed_here ? 1.0f : 0.0f;
+  stream_->copy(agreement_->data(), failed, sizeof(float));
+  communicator_->all_reduce(*stream_, {agreement_->data(), DType::kFloat32, 1}, 1, {1, nullptr});
+  stream_->copy(failed, agreement_->data(), sizeof(float));
+  stream_->synchronize();
+  return *failed > 0;
+}
+
+Result<ipc::Ready> ProgramRunner::capture() {
+  REFRAIN_CHECK(kv_cache_ != nullptr, "capture before init_cache");
+  CaptureHooks hooks;
+  hooks.prepare = [this](const BatchDescriptor& key) { prepare_capture_batch(key); };
+  if (communicator_->size() > 1) {
+    hooks.any_rank_failed = [this](bool failed) { return any_rank_failed(failed); };
+  }
+  hooks.progress = [this](const CaptureProgress& progress) {
+    report(ipc::StartPhase::kCapture, progress.done, progress.total, progress.detail);
+  };
+  const CaptureJob job{hosted_->context, hosted_->pieces, device_.warmup_runs(),
+                       options_.config.debug_cudagraph};
+  CaptureResult captured =
+      capture_all(job, hooks, *pool_, *hosted_->dispatcher, hosted_->executables);
+  stream_->synchronize();
+  return make_ready(std::move(captured));
+}
+
+ipc::Ready ProgramRunner::make_ready(CaptureResult captured) const {
+  const CudagraphConfig& config = hosted_->dispatcher->config();
+  ipc::Ready ready;
+  ready.cudagraph_mode = to_string(hosted_->dispatcher->mode_in_force());
+  ready.uniform_query_len = config.uniform_query_len;
+  ready.capture_sizes = config.capture_sizes;
+  ready.manifest = std::move(captured.manifest);
+  ready.arena_bytes = static_cast<int64_t>(pool_->arena_bytes());
+  ready.warnings = config.warnings;
+  ready.warnings.insert(ready.warnings.end(), captured.warnings.begin(), captured.warnings.end());
+  const MemoryAccount memory = device_.memory();
+  for (int tag = 0; tag < kNumMemoryTags; ++tag) {
+    ready.memory_tags.emplace_back(to_string(static_cast<MemoryTag>(tag)));
+    ready.memory_bytes.push_back(static_cast<int64_t>(memory.by_tag[tag]));
+  }
+  return ready;
+}
+
+}  // namespace refrain::worker
