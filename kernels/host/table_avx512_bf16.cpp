@@ -25,11 +25,14 @@ struct DotStep {
   static void run(const X* x, int64_t x_stride, const W* w, int64_t w_stride,
                   __m512 (&acc)[kRows][kTiles]) {
     __m512i weights[kTiles];
+#pragma GCC unroll 8
     for (int t = 0; t < kTiles; ++t) weights[t] = _mm512_loadu_si512(w + t * w_stride);
+#pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
       int32_t pair;
       std::memcpy(&pair, x + r * x_stride, sizeof(pair));
       const __m512i in = _mm512_set1_epi32(pair);
+#pragma GCC unroll 8
       for (int t = 0; t < kTiles; ++t) {
         acc[r][t] = _mm512_dpbf16_ps(acc[r][t], reinterpret_cast<__m512bh>(in),
                                      reinterpret_cast<__m512bh>(weights[t]));

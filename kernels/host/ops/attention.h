@@ -115,15 +115,18 @@ template <class S, int kQueries>
 void score_queries(const AttentionScratch& s, int query, int first, int last) {
   for (; first < last; ++first) {
     typename S::Reg acc[kQueries];
+#pragma GCC unroll 8
     for (auto& a : acc) a = S::zero();
     const float* keys = s.keys + first * s.dim * 16;
     const float* q = s.q + query * s.dim;
     for (int64_t d = 0; d < s.dim; ++d) {
       const auto k = S::load(keys + d * 16);
+#pragma GCC unroll 8
       for (int i = 0; i < kQueries; ++i) {
         acc[i] = S::fma(S::broadcast(q[i * s.dim + d]), k, acc[i]);
       }
     }
+#pragma GCC unroll 8
     for (int i = 0; i < kQueries; ++i) {
       S::store(s.scores + (query + i) * kChunk + first * 16, acc[i]);
     }
@@ -169,20 +172,26 @@ template <class S, int kQueries, int kVectors>
 void add_values(const AttentionScratch& s, int query, int64_t d, int first, int last) {
   typename S::Reg acc[kQueries][kVectors];
   float* at = s.acc + query * s.dim + d;
+#pragma GCC unroll 8
   for (int i = 0; i < kQueries; ++i) {
+#pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) acc[i][v] = S::load(at + i * s.dim + v * 16);
   }
   const float* p = s.scores + query * kChunk;
   for (int key = first; key < last; ++key) {
     const float* value = s.values + key * s.dim + d;
+#pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
       const auto column = S::load(value + v * 16);
+#pragma GCC unroll 8
       for (int i = 0; i < kQueries; ++i) {
         acc[i][v] = S::fma(S::broadcast(p[i * kChunk + key]), column, acc[i][v]);
       }
     }
   }
+#pragma GCC unroll 8
   for (int i = 0; i < kQueries; ++i) {
+#pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) S::store(at + i * s.dim + v * 16, acc[i][v]);
   }
 }
@@ -201,6 +210,7 @@ void attend_queries(const AttentionArgs& args, const AttentionTile& tile, int64_
                     const AttentionScratch& s) {
   KeyRange keys[kQueries];
   KeyRange shared{0, kChunk}, any{kChunk, 0};
+#pragma GCC unroll 8
   for (int i = 0; i < kQueries; ++i) {
     keys[i] = visible_keys<S>(args, tile.position_of(query + i), chunk);
     shared = {std::max(shared.begin, keys[i].begin), std::min(shared.end, keys[i].end)};
@@ -210,16 +220,19 @@ void attend_queries(const AttentionArgs& args, const AttentionTile& tile, int64_
   }
   if (any.begin >= any.end) return;
   score_queries<S, kQueries>(s, query, any.begin / 16, (any.end + 15) / 16);
+#pragma GCC unroll 8
   for (int i = 0; i < kQueries; ++i) {
     if (keys[i].begin < keys[i].end) softmax_step<S>(s, query + i, keys[i]);
   }
   const bool overlap = shared.begin < shared.end;
+#pragma GCC unroll 8
   for (int i = 0; i < kQueries; ++i) {
     const int end = overlap ? shared.begin : keys[i].end;
     if (keys[i].begin < end) add_values_all<S, 1>(s, query + i, keys[i].begin, end);
   }
   if (!overlap) return;
   add_values_all<S, kQueries>(s, query, shared.begin, shared.end);
+#pragma GCC unroll 8
   for (int i = 0; i < kQueries; ++i) {
     if (shared.end < keys[i].end) add_values_all<S, 1>(s, query + i, shared.end, keys[i].end);
   }

@@ -22,9 +22,12 @@ struct FloatStep<S, float> {
   static void run(const X* x, int64_t x_stride, const W* w, int64_t w_stride,
                   typename S::Reg (&acc)[kRows][kTiles]) {
     typename S::Reg in[kRows];
+#pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) in[r] = S::broadcast(x[r * x_stride]);
+#pragma GCC unroll 8
     for (int t = 0; t < kTiles; ++t) {
       const auto weight = S::load(w + t * w_stride);
+#pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) acc[r][t] = S::fma(in[r], weight, acc[r][t]);
     }
   }
@@ -39,12 +42,15 @@ struct FloatStep<S, BFloat16> {
   template <int kRows, int kTiles>
   static void run(const X* x, int64_t x_stride, const W* w, int64_t w_stride,
                   typename S::Reg (&acc)[kRows][kTiles]) {
+#pragma GCC unroll 8
     for (int t = 0; t < kTiles; ++t) {
       const auto even = S::load_even(w + t * w_stride);
+#pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
         acc[r][t] = S::fma(S::broadcast(x[r * x_stride]), even, acc[r][t]);
       }
       const auto odd = S::load_odd(w + t * w_stride);
+#pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
         acc[r][t] = S::fma(S::broadcast(x[r * x_stride + 1]), odd, acc[r][t]);
       }
@@ -61,10 +67,13 @@ void multiply_block(const typename Step::X* x, int64_t x_stride, const typename 
                     int64_t w_stride, int64_t k, float* sums) {
   using S = typename Step::Simd;
   typename S::Reg acc[kRows][kTiles];
+#pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
     for (int t = 0; t < kTiles; ++t) acc[r][t] = S::zero();
   }
   for (int64_t i = 0; i < k; i += Step::kInputs) {
+#pragma GCC unroll 8
     for (int t = 0; t < kTiles; ++t) {
       _mm_prefetch(reinterpret_cast<const char*>(w + t * w_stride) + kPrefetchBytes, _MM_HINT_T0);
     }
@@ -72,7 +81,9 @@ void multiply_block(const typename Step::X* x, int64_t x_stride, const typename 
     x += Step::kInputs;
     w += 16 * Step::kInputs;
   }
+#pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
     for (int t = 0; t < kTiles; ++t) S::store(sums + (r * kTiles + t) * 16, acc[r][t]);
   }
 }

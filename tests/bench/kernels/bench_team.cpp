@@ -4,14 +4,14 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
+#include <ctime>
 
 #include "runtime/base/check.h"
 
 namespace refrain::kernels {
 
-BenchTeam::BenchTeam(int threads) {
+BenchTeam::BenchTeam(int threads, BenchClock clock) : clock_(clock) {
   for (int i = 0; i < threads; ++i) {
     scratch_.push_back(std::make_unique<std::byte[]>(kTeamScratchBytes + 64));
   }
@@ -76,9 +76,9 @@ std::vector<std::pair<const char*, double>> BenchTeam::replay_timed() {
   recording_ = false;
   std::vector<std::pair<const char*, double>> times;
   for (const Node& node : nodes_) {
-    const double begin = now_seconds();
+    const double begin = now();
     run(node.function, node.args.data(), node.single);
-    const double took = now_seconds() - begin;
+    const double took = now() - begin;
     auto at = std::find_if(times.begin(), times.end(),
                            [&](const auto& entry) { return entry.first == node.name; });
     if (at == times.end()) at = times.insert(times.end(), {node.name, 0.0});
@@ -87,17 +87,20 @@ std::vector<std::pair<const char*, double>> BenchTeam::replay_timed() {
   return times;
 }
 
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+double BenchTeam::now() const {
+  timespec time{};
+  const clockid_t id = clock_ == BenchClock::kWall ? CLOCK_MONOTONIC : CLOCK_THREAD_CPUTIME_ID;
+  REFRAIN_CHECK(clock_gettime(id, &time) == 0, "no clock {}", static_cast<int>(id));
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }
 
-Timing measure(int runs, const std::function<void()>& body) {
+Timing measure(const BenchTeam& team, int runs, const std::function<void()>& body) {
   body();
   std::vector<double> times;
   for (int i = 0; i < runs; ++i) {
-    const double begin = now_seconds();
+    const double begin = team.now();
     body();
-    times.push_back(now_seconds() - begin);
+    times.push_back(team.now() - begin);
   }
   std::sort(times.begin(), times.end());
   return {times[times.size() / 2], times[0]};

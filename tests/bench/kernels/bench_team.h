@@ -13,15 +13,20 @@
 
 namespace refrain::kernels {
 
+// Wall time; or processor time of the owner thread, which tells the same for a team of one and does
+// not count what other programs of a busy machine take.
+enum class BenchClock { kWall, kThread };
+
 class BenchTeam : public HostLauncher {
  public:
-  explicit BenchTeam(int threads);
+  explicit BenchTeam(int threads, BenchClock clock = BenchClock::kWall);
   ~BenchTeam() override;
 
   void launch(HostFunction function, const void* args, size_t bytes, const char* name,
               bool single) override;
   StreamRef stream() { return {static_cast<HostLauncher*>(this)}; }
   int size() const { return static_cast<int>(scratch_.size()); }
+  double now() const;  // seconds
 
   // Records launches instead of running them, until replay() is first called.
   void start_recording();
@@ -39,6 +44,7 @@ class BenchTeam : public HostLauncher {
   void run(HostFunction function, const void* args, bool single);
   void work(int rank);
 
+  BenchClock clock_;
   std::vector<std::unique_ptr<std::byte[]>> scratch_;
   std::vector<std::thread> threads_;
   std::vector<Node> nodes_;
@@ -50,14 +56,12 @@ class BenchTeam : public HostLauncher {
   std::atomic<bool> stop_{false};
 };
 
-double now_seconds();
-
 // Median and least of `runs` timings of `body`, in seconds.
 struct Timing {
   double median = 0;
   double least = 0;
 };
-Timing measure(int runs, const std::function<void()>& body);
+Timing measure(const BenchTeam& team, int runs, const std::function<void()>& body);
 
 // Memory in huge pages where the system gives them; contents 0. Freed with the object.
 class Buffer {

@@ -1,6 +1,7 @@
 // Speed of the host kernels: every op and shape of a SmolLM2-135M step beside the measured memory
 // bandwidth and arithmetic rate. Options: --threads N, --isa NAME, --activations and --weights
-// float32|bfloat16, --runs N, --json.
+// float32|bfloat16, --runs N, --json, --cpu-time (of the calling thread: for one thread on a busy
+// machine).
 #include <fmt/format.h>
 
 #include <array>
@@ -23,6 +24,7 @@ struct Options {
   DType activations = DType::kBFloat16;
   DType weights = DType::kBFloat16;
   bool json = false;
+  bool cpu_time = false;
 };
 
 struct Line {
@@ -43,8 +45,8 @@ std::optional<Options> parse(int argc, char** argv) {
   Options options;
   for (int i = 1; i < argc; ++i) {
     const std::string_view name = argv[i];
-    if (name == "--json") {
-      options.json = true;
+    if (name == "--json" || name == "--cpu-time") {
+      (name == "--json" ? options.json : options.cpu_time) = true;
       continue;
     }
     if (i + 1 >= argc) return std::nullopt;
@@ -74,7 +76,7 @@ Line linear_line(BenchTeam& team, SmolBench& model, const Options& options, int 
   const Buffer in(static_cast<size_t>(m * first.k) * size_of(options.activations));
   const Buffer out(static_cast<size_t>(m * first.n) * size_of(options.activations));
   const int layers = which < 4 ? model.shape().layers : 1;
-  const Timing timing = measure(options.runs, [&] {
+  const Timing timing = measure(team, options.runs, [&] {
     for (int layer = 0; layer < layers; ++layer) {
       const Weight& weight = which < 4 ? model.weight(layer, which) : model.head();
       host_kernel_table(options.isa)
@@ -98,7 +100,7 @@ Line linear_line(BenchTeam& team, SmolBench& model, const Options& options, int 
 void add_step(std::vector<Line>& lines, BenchTeam& team, SmolBench& model, const Options& options,
               const SmolStep& step, const std::string& name) {
   model.record(step);
-  Line line{name, measure(options.runs, [&] { team.replay(); })};
+  Line line{name, measure(team, options.runs, [&] { team.replay(); })};
   line.bytes = model.weight_bytes();
   line.flops = model.flops(step);
   line.tokens = static_cast<double>(step.rows) * step.query_len;
@@ -150,7 +152,7 @@ void print_table(const Options& options, const Limits& limits, const std::vector
 }
 
 int run(const Options& options) {
-  BenchTeam team(options.threads);
+  BenchTeam team(options.threads, options.cpu_time ? BenchClock::kThread : BenchClock::kWall);
   const Limits limits = measure_limits(team);
   SmolBench model(team, options.isa, options.activations, options.weights);
   std::vector<Line> lines;
@@ -176,7 +178,7 @@ int main(int argc, char** argv) {
   if (!options) {
     std::fputs(
         "kernel_bench [--threads N] [--isa scalar|avx2|avx512|avx512_bf16] [--activations "
-        "float32|bfloat16] [--weights float32|bfloat16] [--runs N] [--json]\n",
+        "float32|bfloat16] [--weights float32|bfloat16] [--runs N] [--json] [--cpu-time]\n",
         stderr);
     return 64;
   }

@@ -79,7 +79,7 @@ template <auto kernel>
 double spin_rate(BenchTeam& team, double flops_a_chain_step) {
   std::vector<float> sink(static_cast<size_t>(team.size()) * 16);
   const SpinArgs args{200000, sink.data()};
-  const Timing timing = measure(9, [&] { launch<kernel>(team.stream(), args, "spin"); });
+  const Timing timing = measure(team, 9, [&] { launch<kernel>(team.stream(), args, "spin"); });
   return flops_a_chain_step * kChains * static_cast<double>(args.rounds) * team.size() /
          timing.least * 1e-9;
 }
@@ -91,7 +91,7 @@ Limits measure_limits(BenchTeam& team) {
   const Buffer memory(size_t{256} << 20);
   std::vector<double> sink(static_cast<size_t>(team.size()) * 8);
   const ReadArgs args{memory.as<std::byte>(), static_cast<int64_t>(memory.bytes()), sink.data()};
-  const Timing read = measure(9, [&] { launch<&read_all>(team.stream(), args, "read"); });
+  const Timing read = measure(team, 9, [&] { launch<&read_all>(team.stream(), args, "read"); });
   limits.read_gb_s = static_cast<double>(args.bytes) / read.least * 1e-9;
   const HostIsa best = best_host_isa();
   if (best >= HostIsa::kAvx512) {
