@@ -125,6 +125,9 @@ class Device {
   // Stream-ordered: `source` may be reused after stream.synchronize().
   virtual void upload_weight(Stream& stream, const kernels::Weight& weight, void* to,
                              int64_t row_begin, int64_t rows, const void* source) = 0;
+  // True: a launch has run when the call returns, so queueing a second step only delays the first's
+  // result.
+  virtual bool runs_at_once() const { return false; }
   virtual int warmup_runs() const = 0;  // before each capture (CG-21): 0 on the host, ≥ 1 on CUDA
   virtual std::unique_ptr<Buffer> allocate(size_t bytes, MemoryTag tag) = 0;
   virtual std::unique_ptr<Buffer> allocate_pinned(size_t bytes) = 0;

@@ -39,6 +39,7 @@ class HostDevice final : public Device {
                      int64_t rows, const void* source) override {
     launch_upload(stream.ref(), weight, to, row_begin, rows, source);
   }
+  bool runs_at_once() const override { return true; }
   int warmup_runs() const override { return 0; }
 
   std::unique_ptr<Buffer> allocate(size_t bytes, MemoryTag tag) override {

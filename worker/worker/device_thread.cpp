@@ -1,0 +1,209 @@
+#include "worker/worker/device_thread.h"
+
+#include <utility>
+
+#include "runtime/base/log.h"
+
+namespace refrain::worker {
+
+namespace {
+
+constexpr auto kProgressInterval = std::chrono::milliseconds(50);
+
+template <class... Cases>
+struct Overloaded : Cases... {
+  using Cases::operator()...;
+};
+template <class... Cases>
+Overloaded(Cases...) -> Overloaded<Cases...>;
+
+}  // namespace
+
+DeviceThread::DeviceThread(Options options) : options_(std::move(options)) {}
+
+DeviceThread::~DeviceThread() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+Result<std::string> DeviceThread::start() {
+  std::promise<Result<std::string>> started;
+  std::promise<void> ended;
+  auto name = started.get_future();
+  ended_ = ended.get_future();
+  thread_ = std::thread([this, started = std::move(started), ended = std::move(ended)]() mutable {
+    run(std::move(started));
+    ended.set_value();
+  });
+  return name.get();
+}
+
+void DeviceThread::start_group(Epoch epoch, RunnerOptions options) {
+  {
+    const std::lock_guard lock(mutex_);
+    commands_.clear();
+  }
+  post(StartGroup{epoch, std::move(options)});
+}
+
+void DeviceThread::init_cache(const ipc::InitCache& message) { post(message); }
+void DeviceThread::step(ipc::Step message) { post(std::move(message)); }
+
+bool DeviceThread::stop(Duration timeout) {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  return !ended_.valid() || ended_.wait_for(timeout) == std::future_status::ready;
+}
+
+void DeviceThread::post(Command command) {
+  {
+    const std::lock_guard lock(mutex_);
+    commands_.push_back(std::move(command));
+  }
+  wake_.notify_one();
+}
+
+std::optional<DeviceThread::Command> DeviceThread::take(Duration timeout) {
+  std::unique_lock lock(mutex_);
+  if (timeout > Duration::zero()) {
+    wake_.wait_for(lock, timeout, [this] { return stopping_ || !commands_.empty(); });
+  }
+  if (stopping_ || commands_.empty()) return std::nullopt;
+  std::optional<Command> command(std::move(commands_.front()));
+  commands_.pop_front();
+  return command;
+}
+
+bool DeviceThread::stopping() {
+  const std::lock_guard lock(mutex_);
+  return stopping_;
+}
+
+void DeviceThread::run(std::promise<Result<std::string>> started) {
+  bool named = false;
+  try {
+    auto device = options_.make_device();
+    if (!device) {
+      started.set_value(forward_error(std::move(device).error()));
+      return;
+    }
+    device_ = std::move(*device);
+    started.set_value(device_->name());
+    named = true;
+    serve();
+    runner_.reset();
+    device_.reset();
+  } catch (const std::exception& error) {  // this process is broken: say so and end
+    const Error broken{ErrorCode::kInternal, error.what(), {}};
+    if (!named) {
+      started.set_value(forward_error(broken));
+    } else {
+      fail_with(broken);
+    }
+  }
+}
+
+void DeviceThread::serve() {
+  const int depth = device_->runs_at_once() ? 1 : ModelRunner::kMaxInFlight;
+  while (!stopping()) {
+    beat();
+    const int in_flight = runner_ ? runner_->in_flight() : 0;
+    std::optional<Command> command;
+    if (in_flight < depth) command = take(in_flight == 0 ? options_.heartbeat : Duration::zero());
+    if (command) {
+      if (const Status status = handle(std::move(*command)); !status) {
+        fail_with(status.error());
+        return;
+      }
+    } else if (in_flight > 0) {
+      ipc::StepResult result = runner_->wait();
+      last_step_ = result.step;
+      report(std::move(result));
+    }
+  }
+}
+
+Status DeviceThread::handle(Command command) {
+  return std::visit(Overloaded{
+                        [this](StartGroup& start) { return load(std::move(start)); },
+                        [this](const ipc::InitCache& message) { return prepare(message); },
+                        [this](const ipc::Step& message) {
+                          submit(message);
+                          return Status{};
+                        },
+                    },
+                    command);
+}
+
+Status DeviceThread::load(StartGroup command) {
+  runner_.reset();
+  ready_ = false;
+  epoch_ = command.epoch;
+  last_step_ = 0;
+  REFRAIN_ASSIGN_OR_RETURN(
+      runner_, options_.make_runner(std::move(command.options), *device_,
+                                    [this](const ipc::Progress& p) { on_progress(p); }));
+  ipc::Loaded loaded;
+  REFRAIN_ASSIGN_OR_RETURN(loaded, runner_->load());
+  log::info("weights: {:.1f} MB in {:.2f} s; room for {} KV blocks",
+            static_cast<double>(loaded.weight_bytes) * 1e-6, loaded.seconds, loaded.num_kv_blocks);
+  report(loaded);
+  return {};
+}
+
+Status DeviceThread::prepare(const ipc::InitCache& message) {
+  REFRAIN_CHECK(runner_ != nullptr && !ready_, "InitCache before Loaded or after Ready");
+  REFRAIN_RETURN_IF_ERROR(runner_->init_cache(message.num_kv_blocks));
+  ipc::Ready ready;
+  REFRAIN_ASSIGN_OR_RETURN(ready, runner_->capture());
+  ready_ = true;
+  for (const std::string& warning : ready.warnings) log::warn("{}", warning);
+  log::info("ready: {}, {} keys captured, arena {:.1f} MB", ready.cudagraph_mode,
+            ready.manifest.size(), static_cast<double>(ready.arena_bytes) * 1e-6);
+  report(std::move(ready));
+  return {};
+}
+
+void DeviceThread::submit(const ipc::Step& message) {
+  REFRAIN_CHECK(ready_, "step {} before Ready", message.step);
+  runner_->submit(message);
+}
+
+void DeviceThread::on_progress(const ipc::Progress& progress) {
+  const TimePoint now = steady_clock().now();
+  const bool milestone = progress.phase != last_phase_ || progress.done >= progress.total;
+  if (milestone || now - last_progress_ >= kProgressInterval) {
+    last_phase_ = progress.phase;
+    last_progress_ = now;
+    report(progress);
+  }
+  beat();
+}
+
+// A sign of life with the step counter, at most once an interval. It comes from this loop alone, so
+// that it stops when the device hangs.
+void DeviceThread::beat() {
+  const TimePoint now = steady_clock().now();
+  if (epoch_ == 0 || now - last_beat_ < options_.heartbeat) return;
+  last_beat_ = now;
+  report(ipc::Heartbeat{last_step_, ++beats_});
+}
+
+void DeviceThread::report(ipc::Message message) { options_.report({epoch_, std::move(message)}); }
+
+void DeviceThread::fail_with(const Error& error) {
+  const int code = exit_code(error.code);
+  const std::string text =
+      error.field.empty() ? error.message : fmt::format("{}: {}", error.field, error.message);
+  log::critical("{}", text);
+  options_.report({epoch_, ipc::Failed{last_step_, text, code == kExitConfig}, code});
+}
+
+}  // namespace refrain::worker

@@ -1,0 +1,100 @@
+#pragma once
+// The worker's device thread: owns the device and the model runner and makes every call to them.
+// Others post commands to it; what comes of them is reported from it. A device failure is caught
+// here, once, and reported; the thread then ends and so shall the process.
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <variant>
+
+#include "ipc/protocol/messages.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/result.h"
+#include "worker/device/device.h"
+#include "worker/runner/model_runner.h"
+
+namespace refrain::worker {
+
+// A message for the coordinator. With an exit code it is the last one: the process ends with it.
+struct DeviceReport {
+  Epoch epoch = 0;
+  ipc::Message message;
+  std::optional<int> exit_code = std::nullopt;
+};
+
+class DeviceThread {
+ public:
+  using DeviceFactory = std::function<Result<std::unique_ptr<Device>>()>;
+  using RunnerFactory = std::function<Result<std::unique_ptr<ModelRunner>>(
+      RunnerOptions, Device&, ModelRunner::ProgressFn)>;
+  struct Options {
+    DeviceFactory make_device;
+    RunnerFactory make_runner;
+    Duration heartbeat = std::chrono::milliseconds(250);
+    std::function<void(DeviceReport)> report;  // called on the device thread
+  };
+
+  explicit DeviceThread(Options options);
+  ~DeviceThread();  // stops and joins
+  DeviceThread(const DeviceThread&) = delete;
+  DeviceThread& operator=(const DeviceThread&) = delete;
+
+  // Starts the thread and makes the device; its name, or why there is none. Once.
+  Result<std::string> start();
+  // Any thread. start_group drops what is queued, gives up the group before and loads the new one.
+  void start_group(Epoch epoch, RunnerOptions options);
+  void init_cache(const ipc::InitCache& message);
+  void step(ipc::Step message);
+  // Ends after the command under way. False: it had not ended after `timeout`.
+  bool stop(Duration timeout);
+
+ private:
+  struct StartGroup {
+    Epoch epoch;
+    RunnerOptions options;
+  };
+  using Command = std::variant<StartGroup, ipc::InitCache, ipc::Step>;
+
+  void post(Command command);
+  std::optional<Command> take(Duration timeout);
+  bool stopping();
+  void run(std::promise<Result<std::string>> started);
+  void serve();
+  Status handle(Command command);
+  Status load(StartGroup command);
+  Status prepare(const ipc::InitCache& message);
+  void submit(const ipc::Step& message);
+  void on_progress(const ipc::Progress& progress);
+  void beat();
+  void report(ipc::Message message);
+  void fail_with(const Error& error);
+
+  Options options_;
+  // Of the device thread.
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<ModelRunner> runner_;
+  Epoch epoch_ = 0;
+  bool ready_ = false;
+  StepId last_step_ = 0;
+  uint64_t beats_ = 0;
+  TimePoint last_beat_;
+  TimePoint last_progress_;
+  ipc::StartPhase last_phase_ = ipc::StartPhase::kConnect;
+  // Shared.
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<Command> commands_;
+  bool stopping_ = false;
+  std::future<void> ended_;
+  std::thread thread_;
+};
+
+}  // namespace refrain::worker

@@ -1,0 +1,75 @@
+// The worker process: puts device thread, control executor and connection together.
+
+#include <signal.h>
+
+#include <cstdlib>
+#include <utility>
+
+#include "runtime/actor/io_context.h"
+#include "runtime/base/log.h"
+#include "worker/device/factory/factory.h"
+#include "worker/worker/worker.h"
+
+namespace refrain::worker {
+
+namespace {
+
+constexpr auto kStopTimeout = std::chrono::seconds(5);  // of a device thread inside a step
+constexpr int kLastWordsMs = 1000;                      // to get Failed out before the end
+
+int give_up(const Error& error) {
+  log::error("{}{}{}", error.field, error.field.empty() ? "" : ": ", error.message);
+  return exit_code(error.code);
+}
+
+}  // namespace
+
+int run_worker(const WorkerOptions& options) {
+  auto model = load_model_config(options.model);
+  if (!model) return give_up(model.error());
+  auto digest = model_digest(options.model);
+  if (!digest) return give_up(digest.error());
+
+  IoContext io;
+  auto strand = io.make_strand();
+  int result = kExitInternal;
+  std::unique_ptr<Worker> worker;  // made before io runs, used on the strand only
+  DeviceThread::Options device_options;
+  device_options.make_device = [&] { return create_device(options.device, options.host); };
+  device_options.make_runner = ModelRunner::create;
+  device_options.heartbeat = options.heartbeat;
+  device_options.report = [&](DeviceReport report) {
+    strand->post(
+        [&worker, report = std::move(report)]() mutable { worker->on_report(std::move(report)); });
+  };
+  DeviceThread device(std::move(device_options));
+  auto name = device.start();
+  if (!name) return give_up(name.error());
+
+  ipc::EndpointOptions endpoint_options;
+  endpoint_options.address = options.coordinator;
+  endpoint_options.identity = fmt::format("rank-{}", options.rank);
+  endpoint_options.linger_ms = kLastWordsMs;
+  auto endpoint = ipc::make_zmq_client(io, endpoint_options, strand);
+  if (!endpoint) return give_up(endpoint.error());
+
+  log::info("rank {} of {} on {}, coordinator {}", options.rank, options.tensor_parallel_size,
+            *name, options.coordinator);
+  worker = std::make_unique<Worker>(options, Worker::Identity{*model, *digest, *name}, strand,
+                                    std::move(*endpoint), device, [&](int code) {
+                                      result = code;
+                                      io.stop();
+                                    });
+  io.on_signals({SIGINT, SIGTERM}, strand, [&](int signal) {
+    worker->end(kExitOk, signal == SIGINT ? "interrupted" : "terminated");
+  });
+  strand->post([&] { worker->start(); });
+  io.run();
+  if (!device.stop(kStopTimeout)) {
+    log::error("the device thread did not end within 5 s; leaving without it");
+    std::_Exit(result == kExitOk ? kExitOk : kExitInternal);
+  }
+  return result;
+}
+
+}  // namespace refrain::worker

@@ -1,0 +1,71 @@
+#pragma once
+// The worker actor: between the coordinator (CoordinatorLink) and the device (DeviceThread). It
+// says Hello, starts the group it is welcomed to, passes steps down and results up, and ends the
+// process with R-8's codes. Lives on the control executor; no call blocks.
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "runtime/actor/executor.h"
+#include "runtime/config/model_config.h"
+#include "worker/device/device.h"
+#include "worker/worker/coordinator_link.h"
+#include "worker/worker/device_thread.h"
+
+namespace refrain::worker {
+
+struct WorkerOptions {
+  std::filesystem::path model;
+  int rank = 0;
+  int tensor_parallel_size = 1;
+  std::string coordinator;  // ipc:///path/socket or tcp://host:port
+  std::string device = "auto";
+  HostDeviceOptions host;
+  Duration heartbeat = std::chrono::milliseconds(250);
+  Duration hello_interval = std::chrono::seconds(3);  // until Welcome or Refuse
+  // A coordinator that sends heartbeats and then none for so long is gone.
+  Duration coordinator_timeout = std::chrono::seconds(5);
+};
+
+class Worker {
+ public:
+  // What the process is, checked before it says Hello.
+  struct Identity {
+    ModelConfig model;
+    std::string model_digest;
+    std::string device;
+  };
+  // `on_exit` is called once, with the process's exit code.
+  Worker(const WorkerOptions& options, Identity identity, std::shared_ptr<Executor> executor,
+         std::unique_ptr<ipc::Endpoint> endpoint, DeviceThread& device,
+         std::function<void(int)> on_exit);
+
+  void start();
+  void on_report(DeviceReport report);
+  void end(int exit_code, const std::string& reason);  // once; later calls do nothing
+
+ private:
+  void say_hello();
+  void watch_coordinator();
+  void on_welcome(Epoch epoch, const ipc::Welcome& welcome);
+  void on_message(ipc::Message message);
+  void fail_configuration(const std::string& message);
+
+  WorkerOptions options_;
+  Identity identity_;
+  std::shared_ptr<Executor> executor_;
+  CoordinatorLink link_;
+  DeviceThread& device_;
+  std::function<void(int)> on_exit_;
+  TimerId watch_timer_ = 0;
+  TimePoint last_hello_;
+  bool awaiting_welcome_ = true;
+  bool ended_ = false;
+};
+
+// The whole process: model configuration, device, connection, until the end. Returns the exit code.
+int run_worker(const WorkerOptions& options);
+
+}  // namespace refrain::worker
