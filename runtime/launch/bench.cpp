@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "runtime/base/build_info.h"
+#include "runtime/base/check.h"
 #include "runtime/base/log.h"
 #include "runtime/launch/bench_report.h"
 #include "runtime/launch/coordinator.h"
