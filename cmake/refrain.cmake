@@ -2,7 +2,6 @@
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
-set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
@@ -22,9 +21,7 @@ find_package(tl-expected REQUIRED)
 add_library(refrain_flags INTERFACE)
 target_include_directories(refrain_flags INTERFACE ${CMAKE_SOURCE_DIR})
 target_compile_options(refrain_flags INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wconversion -Wno-sign-conversion -Werror>
-  # GCC 12 sees overlapping copies in std::string that are not there (GCC bug 105651).
-  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-restrict>)
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wconversion -Wno-sign-conversion -Werror>)
 target_link_libraries(refrain_flags INTERFACE Threads::Threads)
 if(REFRAIN_SANITIZE STREQUAL "address")
   set(_sanitize -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
