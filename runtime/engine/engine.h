@@ -16,6 +16,7 @@
 namespace refrain {
 
 class IoContext;
+struct StartProgress;  // start_progress.h
 namespace text {
 class Tokenizer;
 }
@@ -67,6 +68,8 @@ class Engine {
   virtual EngineStats stats() const = 0;
   // Called once on every change of state (ready, failed, …), on the engine's executor.
   virtual void on_state(std::function<void(GroupState, const std::string& detail)> handler) = 0;
+  // How the workers' start goes (progress_line, progress_bar), on the engine's executor.
+  virtual void on_progress(std::function<void(const StartProgress&)> /*handler*/) {}
   virtual void drain(std::function<void()> drained) = 0;  // stop admitting, finish what runs
   virtual void stop() = 0;  // tells workers to shut down; outstanding requests end with an error
   virtual const ModelConfig& model() const = 0;

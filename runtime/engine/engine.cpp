@@ -1,0 +1,112 @@
+#include "runtime/engine/engine.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <utility>
+
+#include "runtime/actor/io_context.h"
+#include "runtime/base/build_info.h"
+#include "runtime/base/check.h"
+#include "runtime/engine/engine_core.h"
+
+namespace refrain {
+namespace {
+
+// The door: hands every call to the core on its executor.
+class CoreEngine final : public Engine {
+ public:
+  explicit CoreEngine(EngineParts parts) : core_(std::make_shared<EngineCore>(std::move(parts))) {
+    core_->connect();
+  }
+
+  void start() override {
+    post([](EngineCore& core) { core.start(); });
+  }
+  Result<RequestId> submit(GenerateRequest request, OutputSink sink) override {
+    return core_->submit(std::move(request), std::move(sink));
+  }
+  void cancel(RequestId id) override {
+    post([id](EngineCore& core) { core.cancel(id); });
+  }
+  EngineStats stats() const override { return core_->stats(); }
+  void on_state(std::function<void(GroupState, const std::string&)> handler) override {
+    post([handler = std::move(handler)](EngineCore& core) { core.state_handler = handler; });
+  }
+  void on_progress(std::function<void(const StartProgress&)> handler) override {
+    post([handler = std::move(handler)](EngineCore& core) { core.progress_handler = handler; });
+  }
+  void drain(std::function<void()> drained) override {
+    post([drained = std::move(drained)](EngineCore& core) { core.drain(drained); });
+  }
+  void stop() override {
+    post([](EngineCore& core) { core.stop(); });
+  }
+  const ModelConfig& model() const override { return core_->model(); }
+  const EngineConfig& config() const override { return core_->config(); }
+
+ private:
+  void post(std::function<void(EngineCore&)> work) {
+    core_->executor().post([weak = std::weak_ptr(core_), work = std::move(work)] {
+      if (const auto core = weak.lock()) work(*core);
+    });
+  }
+  std::shared_ptr<EngineCore> core_;
+};
+
+std::string host_name() {
+  std::string name(256, '\0');
+  REFRAIN_CHECK(gethostname(name.data(), name.size() - 1) == 0, "this host has no name");
+  name.resize(name.find('\0'));
+  return name;
+}
+
+}  // namespace
+
+const char* to_string(GroupState state) {
+  switch (state) {
+    case GroupState::kWaiting:
+      return "waiting";
+    case GroupState::kStarting:
+      return "starting";
+    case GroupState::kReady:
+      return "ready";
+    case GroupState::kFailed:
+      return "failed";
+    case GroupState::kStopped:
+      return "stopped";
+  }
+  REFRAIN_CHECK(false, "no such group state: {}", static_cast<int>(state));
+}
+
+std::unique_ptr<Engine> make_engine(EngineParts parts) {
+  return std::make_unique<CoreEngine>(std::move(parts));
+}
+
+Result<std::unique_ptr<Engine>> Engine::create(EngineConfig config, ModelConfig model,
+                                               std::shared_ptr<const text::Tokenizer> tokenizer,
+                                               IoContext& io,
+                                               std::unique_ptr<ipc::Endpoint> endpoint) {
+  EngineParts parts;
+  REFRAIN_ASSIGN_OR_RETURN(parts.model_digest, model_digest(config.model));
+  const auto strand = io.make_strand();
+  const auto since_epoch = std::chrono::system_clock::now().time_since_epoch();
+  const auto milliseconds =
+      std::chrono::duration_cast<std::chrono::milliseconds>(since_epoch).count();
+  parts.config = std::move(config);
+  parts.model = std::move(model);
+  parts.tokenizer = std::move(tokenizer);
+  parts.engine_executor = strand;
+  parts.output_executor = io.make_strand();
+  parts.endpoint = std::move(endpoint);
+  parts.watch = [&io, strand](int64_t pid, std::function<void()> gone) {
+    return io.on_process_exit(pid, strand, std::move(gone));
+  };
+  parts.build_id = build_id();
+  parts.host = host_name();
+  parts.token_prefix = fmt::format("refrain-{}", getpid());
+  parts.first_epoch = static_cast<Epoch>(milliseconds);  // above those of coordinators before
+  return make_engine(std::move(parts));
+}
+
+}  // namespace refrain

@@ -1,0 +1,292 @@
+#include "runtime/engine/engine_core.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/check.h"
+#include "runtime/base/log.h"
+
+namespace refrain {
+namespace {
+
+Duration to_duration(double seconds) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+}
+
+WorkerGroupOptions group_options(EngineParts& parts) {
+  const EngineConfig& config = parts.config;
+  WorkerGroupOptions options;
+  options.identity = {config.worker.tensor_parallel_size, parts.build_id, parts.model_digest};
+  options.worker = config.worker;
+  options.host = parts.host;
+  options.token_prefix = parts.token_prefix;
+  options.first_epoch = parts.first_epoch;
+  options.heartbeat_interval = to_duration(config.heartbeat_interval);
+  options.heartbeat_timeout = to_duration(config.heartbeat_timeout);
+  options.start_timeout = to_duration(config.start_timeout);
+  return options;
+}
+
+SchedulerOptions scheduler_options(const EngineConfig& config, const ModelConfig& model,
+                                   int64_t num_kv_blocks) {
+  SchedulerOptions options;
+  options.max_num_seqs = config.worker.max_num_seqs;
+  options.max_num_batched_tokens = config.worker.max_num_batched_tokens;
+  options.max_model_len = config.worker.max_model_len;
+  options.block_size = config.worker.block_size;
+  options.num_blocks = num_kv_blocks;
+  options.enable_prefix_caching = config.enable_prefix_caching;
+  options.enable_chunked_prefill = config.enable_chunked_prefill;
+  options.eos_token_ids = model.eos_token_ids;
+  return options;
+}
+
+}  // namespace
+
+EngineCore::EngineCore(EngineParts parts)
+    : config_(parts.config),
+      model_(parts.model),
+      depth_(config_.async_scheduling ? 2 : 1),
+      executor_(parts.engine_executor),
+      output_executor_(parts.output_executor),
+      tokenizer_(parts.tokenizer),
+      parts_(std::move(parts)),
+      stats_(executor_->clock()) {}
+
+void EngineCore::connect() {
+  const std::weak_ptr<EngineCore> weak = weak_from_this();
+  outputs_ = std::make_shared<OutputProcessor>(tokenizer_, [weak](RequestId id) {
+    const auto self = weak.lock();
+    if (!self) return;
+    self->executor_->post([weak, id] {
+      if (const auto core = weak.lock()) core->ended_by_stop_string(id);
+    });
+  });
+  // Each handler holds the core while it runs: a turn of the group may outlive the engine's owner.
+  const auto guarded = [weak](auto call) {
+    return [weak, call](auto&&... arguments) {
+      if (const auto self = weak.lock())
+        call(*self, std::forward<decltype(arguments)>(arguments)...);
+    };
+  };
+  WorkerGroupHandlers handlers;
+  handlers.on_state = guarded([](EngineCore& core, GroupState state, const std::string& detail) {
+    core.publish_group();
+    if (core.state_handler) core.state_handler(state, detail);
+  });
+  handlers.on_progress = guarded([](EngineCore& core, const StartProgress& progress) {
+    core.publish_group();
+    if (core.progress_handler) core.progress_handler(progress);
+  });
+  handlers.on_ready =
+      guarded([](EngineCore& core, int64_t num_kv_blocks) { core.on_ready(num_kv_blocks); });
+  handlers.on_step =
+      guarded([](EngineCore& core, ipc::StepResult result) { core.on_step(std::move(result)); });
+  handlers.on_lost = guarded(
+      [](EngineCore& core, const Error& error, bool for_good) { core.on_lost(error, for_good); });
+  group_ = std::make_shared<WorkerGroup>(group_options(parts_), std::move(parts_.endpoint),
+                                         executor_, std::move(parts_.watch), std::move(handlers));
+}
+
+void EngineCore::start() { group_->start(); }
+
+void EngineCore::enter(Accepted accepted) {
+  alive_.emplace(accepted.id, accepted.params.setup.num_logprobs);
+  stats_.change([](EngineStats& stats) { ++stats.requests_total; });
+  std::optional<Error> refused;
+  {
+    const std::lock_guard lock(refusal_mutex_);
+    if (group_->state() == GroupState::kFailed || stopped_) refused = refusal_;
+  }
+  if (refused) return end(accepted.id, FinishReason::kError, std::move(refused));
+  if (scheduler_) {
+    to_scheduler(std::move(accepted));
+    pump();
+  } else {
+    queue_.push_back(std::move(accepted));
+  }
+  publish_counts();
+}
+
+void EngineCore::to_scheduler(Accepted accepted) {
+  const RequestId id = accepted.id;
+  if (const Status added =
+          scheduler_->add(id, std::move(accepted.prompt), std::move(accepted.params));
+      !added)
+    end(id, FinishReason::kError, added.error());
+}
+
+// Keeps the pipeline full: step n+1 goes out while step n runs.
+void EngineCore::pump() {
+  while (scheduler_ && group_->state() == GroupState::kReady &&
+         scheduler_->steps_in_flight() < depth_) {
+    const StepPlan* plan = scheduler_->schedule();
+    if (plan == nullptr) return;
+    group_->send_step(plan->message);
+  }
+}
+
+void EngineCore::on_ready(int64_t num_kv_blocks) {
+  scheduler_ = std::make_unique<Scheduler>(scheduler_options(config_, model_, num_kv_blocks));
+  for (Accepted& accepted : std::exchange(queue_, {})) to_scheduler(std::move(accepted));
+  // The group is ready when this handler has returned.
+  executor_->post([weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->pump();
+  });
+  publish_counts();
+}
+
+void EngineCore::on_step(ipc::StepResult result) {
+  const double cpu_before = thread_cpu_us();
+  const auto vocabulary = static_cast<TokenId>(model_.vocab_size);
+  events_.clear();
+  Status updated;
+  if (std::ranges::any_of(result.tokens, [&](TokenId token) { return token >= vocabulary; })) {
+    updated = fail(ErrorCode::kInternal, "a token of step {} is outside the vocabulary of {}",
+                   result.step, vocabulary);
+  } else {
+    updated = scheduler_->update(result, events_);
+  }
+  if (!updated) return group_->fence(fmt::format("rank 0: {}", updated.error().message));
+  pump();
+  stats_.step_done(result, events_.size());
+  deliver(result, events_);
+  publish_counts();
+  stats_.add_step_cpu(thread_cpu_us() - cpu_before);
+}
+
+void EngineCore::deliver(const ipc::StepResult& result, const std::vector<TokenEvent>& events) {
+  if (events.empty()) return;
+  std::vector<TokenArrival> arrivals;
+  arrivals.reserve(events.size());
+  for (const TokenEvent& event : events) {
+    const auto row = static_cast<size_t>(event.row);
+    TokenArrival arrival{event.id, {event.token, 0, {}}, event.stop, event.cached_tokens};
+    const auto asked = alive_.find(event.id);
+    REFRAIN_CHECK(asked != alive_.end(), "a token for request {}, which has ended", event.id);
+    if (asked->second >= 0 && row < result.logprobs.size()) {
+      arrival.token.logprob = result.logprobs[row];
+      if (row + 1 < result.top_offsets.size())
+        for (auto i = static_cast<size_t>(result.top_offsets[row]);
+             i < static_cast<size_t>(result.top_offsets[row + 1]); ++i)
+          arrival.token.top.push_back({result.top_tokens[i], result.top_logprobs[i]});
+    }
+    arrivals.push_back(std::move(arrival));
+    if (event.stop == StopCause::kNone) continue;
+    stats_.change([](EngineStats& stats) { ++stats.requests_finished; });
+    request_gone(event.id);
+  }
+  output_executor_->post([outputs = outputs_, arrivals = std::move(arrivals)]() mutable {
+    outputs->push(std::move(arrivals));
+  });
+}
+
+// Requests that were running end here with the reason; taking them up again from the tokens that
+// release_all() hands back is the place for resuming them.
+void EngineCore::on_lost(const Error& error, bool for_good) {
+  if (for_good) refuse_from_now_on(error);
+  if (scheduler_) {
+    const SchedulerStats stats = scheduler_->stats();
+    past_.preemptions += stats.preemptions;
+    past_.prompt_tokens += stats.prompt_tokens;
+    past_.cached_prompt_tokens += stats.cached_prompt_tokens;
+    const Error lost{error.code, "the request was lost with its workers: " + error.message, {}};
+    for (const auto& sequence : scheduler_->release_all())
+      end(sequence->id, FinishReason::kError, lost);
+    scheduler_.reset();
+  }
+  if (for_good) fail_all(error);
+  publish_counts();
+}
+
+void EngineCore::refuse_from_now_on(Error error) {
+  const std::lock_guard lock(refusal_mutex_);
+  refusal_ = std::move(error);
+}
+
+void EngineCore::fail_all(const Error& error) {
+  queue_.clear();
+  std::vector<RequestId> ids;
+  for (const auto& [id, logprobs] : alive_) ids.push_back(id);
+  std::ranges::sort(ids);
+  for (const RequestId id : ids) end(id, FinishReason::kError, error);
+}
+
+void EngineCore::cancel(RequestId id) {
+  if (!alive_.contains(id)) return;
+  if (scheduler_) scheduler_->cancel(id);
+  std::erase_if(queue_, [id](const Accepted& accepted) { return accepted.id == id; });
+  end(id, FinishReason::kAbort, std::nullopt);
+  pump();
+  publish_counts();
+}
+
+void EngineCore::ended_by_stop_string(RequestId id) {
+  if (!alive_.contains(id)) return;
+  if (scheduler_) scheduler_->cancel(id);
+  stats_.change([](EngineStats& stats) { ++stats.requests_finished; });
+  request_gone(id);
+  pump();
+  publish_counts();
+}
+
+void EngineCore::end(RequestId id, FinishReason reason, std::optional<Error> error) {
+  const bool failed = reason == FinishReason::kError;
+  stats_.change([failed](EngineStats& stats) {
+    ++(failed ? stats.requests_failed : stats.requests_finished);
+  });
+  output_executor_->post([outputs = outputs_, id, reason, error = std::move(error)]() mutable {
+    outputs->end(id, reason, std::move(error));
+  });
+  request_gone(id);
+}
+
+void EngineCore::request_gone(RequestId id) {
+  const size_t erased = alive_.erase(id);
+  REFRAIN_CHECK(erased == 1, "request {} ended twice", id);
+  --unfinished_;
+  if (alive_.empty() && drained_) std::exchange(drained_, nullptr)();
+}
+
+void EngineCore::drain(std::function<void()> drained) {
+  refuse_from_now_on({ErrorCode::kUnavailable, "the server is shutting down", {}});
+  drained_ = std::move(drained);
+  // Requests accepted before are still on their way here when unfinished_ counts them.
+  if (alive_.empty() && unfinished_ == 0 && drained_) std::exchange(drained_, nullptr)();
+}
+
+void EngineCore::stop() {
+  if (std::exchange(stopped_, true)) return;
+  const Error error{ErrorCode::kUnavailable, "the server was stopped", {}};
+  refuse_from_now_on(error);
+  if (scheduler_) scheduler_->release_all();
+  scheduler_.reset();
+  fail_all(error);
+  group_->stop("the coordinator was stopped");
+  publish_counts();
+}
+
+void EngineCore::publish_counts() {
+  const SchedulerStats now = scheduler_ ? scheduler_->stats() : SchedulerStats{};
+  stats_.change([&](EngineStats& stats) {
+    stats.requests_running = now.running;
+    stats.requests_waiting = now.waiting + queue_.size();
+    stats.prompt_tokens = past_.prompt_tokens + now.prompt_tokens;
+    stats.cached_prompt_tokens = past_.cached_prompt_tokens + now.cached_prompt_tokens;
+    stats.preemptions = past_.preemptions + now.preemptions;
+    stats.blocks_total = static_cast<uint64_t>(now.blocks_total);
+    stats.blocks_free = static_cast<uint64_t>(now.blocks_free);
+  });
+}
+
+void EngineCore::publish_group() {
+  stats_.change([this](EngineStats& stats) {
+    stats.state = group_->state();
+    stats.state_detail = group_->detail();
+    stats.epoch = group_->epoch();
+    stats.group_restarts = group_->restarts();
+    if (stats.state == GroupState::kReady) stats.ready = group_->ready();
+  });
+}
+
+}  // namespace refrain

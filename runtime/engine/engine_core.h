@@ -1,0 +1,111 @@
+#pragma once
+// The engine's inside: queue, scheduler, worker group and output processor, tied together by events
+// (a request, an answer, a change of the group), never by polling. Its own executor owns it; the
+// output processor runs on a second one. Engine::create wires it to the real world (engine.cpp),
+// tests wire it to a ManualScheduler.
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/engine/engine.h"
+#include "runtime/engine/engine_stats.h"
+#include "runtime/engine/output_processor.h"
+#include "runtime/engine/worker_group.h"
+#include "runtime/sched/scheduler.h"
+
+namespace refrain {
+
+struct EngineParts {
+  EngineConfig config;
+  ModelConfig model;
+  std::shared_ptr<const text::Tokenizer> tokenizer;
+  std::shared_ptr<Executor> engine_executor;
+  std::shared_ptr<Executor> output_executor;
+  std::unique_ptr<ipc::Endpoint> endpoint;  // calls on engine_executor
+  ProcessWatch watch;
+  std::string build_id, model_digest, host, token_prefix;
+  Epoch first_epoch = 1;
+};
+
+std::unique_ptr<Engine> make_engine(EngineParts parts);
+
+class EngineCore : public std::enable_shared_from_this<EngineCore> {
+ public:
+  explicit EngineCore(EngineParts parts);
+  void connect();  // once, when a shared_ptr holds it
+
+  // Any thread.
+  Result<RequestId> submit(GenerateRequest request, OutputSink sink);
+  EngineStats stats() const { return stats_.snapshot(); }
+  Executor& executor() { return *executor_; }
+  const ModelConfig& model() const { return model_; }
+  const EngineConfig& config() const { return config_; }
+
+  // On the engine's executor.
+  void start();
+  void cancel(RequestId id);
+  void stop();
+  void drain(std::function<void()> drained);
+
+  std::function<void(GroupState, const std::string&)> state_handler;
+  std::function<void(const StartProgress&)> progress_handler;
+
+ private:
+  struct Accepted {
+    RequestId id = 0;
+    std::vector<TokenId> prompt;
+    SequenceParams params;
+  };
+
+  Status check(const GenerateRequest& request) const;
+  SequenceParams sequence_params(RequestId id, const GenerateRequest& request) const;
+  void enter(Accepted accepted);
+  void to_scheduler(Accepted accepted);
+  void pump();
+  void on_ready(int64_t num_kv_blocks);
+  void on_step(ipc::StepResult result);
+  void on_lost(const Error& error, bool for_good);
+  void deliver(const ipc::StepResult& result, const std::vector<TokenEvent>& events);
+  void end(RequestId id, FinishReason reason, std::optional<Error> error);
+  void refuse_from_now_on(Error error);
+  void fail_all(const Error& error);
+  void ended_by_stop_string(RequestId id);
+  void request_gone(RequestId id);
+  void publish_counts();
+  void publish_group();
+
+  const EngineConfig config_;
+  const ModelConfig model_;
+  const size_t depth_;
+  std::shared_ptr<Executor> executor_;
+  std::shared_ptr<Executor> output_executor_;
+  std::shared_ptr<const text::Tokenizer> tokenizer_;
+  std::shared_ptr<OutputProcessor> outputs_;  // touched on output_executor_ only
+  std::shared_ptr<WorkerGroup> group_;
+  EngineParts parts_;  // what connect() needs
+
+  std::unique_ptr<Scheduler> scheduler_;          // while the group is ready
+  std::deque<Accepted> queue_;                    // while it is not
+  std::unordered_map<RequestId, int32_t> alive_;  // not ended: log-probabilities asked for
+  std::vector<TokenEvent> events_;
+  std::function<void()> drained_;
+  bool stopped_ = false;
+  SchedulerStats past_;  // counts of the schedulers of earlier epochs
+
+  // Read by submit on any thread.
+  std::atomic<RequestId> next_id_{1};
+  std::atomic<int64_t> unfinished_{0};
+  mutable std::mutex refusal_mutex_;
+  std::optional<Error> refusal_;  // why no request is accepted any more
+
+  StatsBoard stats_;
+};
+
+}  // namespace refrain

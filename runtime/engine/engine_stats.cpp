@@ -1,0 +1,60 @@
+#include "runtime/engine/engine_stats.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "runtime/base/check.h"
+
+namespace refrain {
+
+double thread_cpu_us() {
+  timespec now{};
+  const int failed = clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  REFRAIN_CHECK(failed == 0, "the thread's CPU clock cannot be read");
+  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) / 1e3;
+}
+
+void StatsBoard::change(const std::function<void(EngineStats&)>& edit) {
+  const std::lock_guard lock(mutex_);
+  edit(stats_);
+}
+
+void StatsBoard::step_done(const ipc::StepResult& result, size_t num_new_tokens) {
+  const std::lock_guard lock(mutex_);
+  const bool graph = result.mode != ipc::RuntimeMode::kNone;
+  ++uses_[{result.mode, result.num_tokens, graph ? result.key_tokens : result.num_tokens}];
+  ++stats_.steps;
+  stats_.generated_tokens += num_new_tokens;
+  if (num_new_tokens > 0) last_token_ = clock_.now();
+}
+
+void StatsBoard::add_step_cpu(double microseconds) {
+  constexpr double kWeight = 0.05;
+  const std::lock_guard lock(mutex_);
+  double& average = stats_.coordinator_us_per_step;
+  average = average == 0 ? microseconds : average + kWeight * (microseconds - average);
+}
+
+EngineStats StatsBoard::snapshot() const {
+  const std::lock_guard lock(mutex_);
+  EngineStats stats = stats_;
+  stats.seconds_since_last_token =
+      last_token_ == TimePoint{} ? 0 : seconds_between(last_token_, clock_.now());
+  std::set<std::pair<std::string, int32_t>> used;
+  for (const auto& [use, count] : uses_) {
+    const auto& [mode, tokens, padded] = use;
+    stats.graph_uses.push_back({ipc::to_string(mode), tokens, padded, count});
+    used.emplace(ipc::to_string(mode), padded);
+  }
+  if (!stats_.ready.empty())
+    for (const ipc::ManifestEntry& key : stats_.ready.front().manifest)
+      if (used.emplace(key.mode, key.num_tokens).second)
+        stats.graph_uses.push_back({key.mode, 0, key.num_tokens, 0});
+  std::ranges::stable_sort(stats.graph_uses, std::greater{}, &GraphUse::count);
+  return stats;
+}
+
+}  // namespace refrain

@@ -1,0 +1,77 @@
+#include "runtime/engine/step_gather.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "runtime/base/check.h"
+#include "runtime/engine/handshake.h"
+
+namespace refrain {
+
+size_t StepDeadline::size_class(size_t num_tokens) {
+  return std::min<size_t>(static_cast<size_t>(std::bit_width(num_tokens)), 23);
+}
+
+void StepDeadline::observe(size_t num_tokens, Duration took) {
+  Sizes& sizes = classes_[size_class(num_tokens)];
+  sizes.recent[sizes.seen++ % kWindow] = took;
+  if (sizes.seen % kEnough != 0) return;
+  auto window = sizes.recent;
+  const size_t count = std::min(sizes.seen, kWindow);
+  const auto slow = window.begin() + static_cast<ptrdiff_t>((count * 99) / 100);
+  std::nth_element(window.begin(), slow, window.begin() + static_cast<ptrdiff_t>(count));
+  sizes.slow = *slow;
+}
+
+Duration StepDeadline::of(size_t num_tokens) const {
+  const Sizes& sizes = classes_[size_class(num_tokens)];
+  return sizes.seen < kEnough ? kUnknown : std::max<Duration>(kLeast, 20 * sizes.slow);
+}
+
+void StepGather::sent(const ipc::Step& step, TimePoint now) {
+  Waiting waiting;
+  waiting.step = step.step;
+  waiting.num_tokens = step.token_ids.size();
+  waiting.since = now;
+  waiting.answers.resize(num_ranks_);
+  steps_.push_back(std::move(waiting));
+}
+
+Result<std::optional<ipc::StepResult>> StepGather::add(int32_t rank, ipc::StepResult result,
+                                                       TimePoint now) {
+  const auto index = static_cast<size_t>(rank);
+  const auto next = std::ranges::find_if(
+      steps_, [index](const Waiting& waiting) { return !waiting.answers[index].has_value(); });
+  if (next == steps_.end() || next->step != result.step || result.rank != rank)
+    return fail(ErrorCode::kInternal, "rank {} answered step {} as rank {}; step {} was next", rank,
+                result.step, result.rank, next == steps_.end() ? 0 : next->step);
+  next->answers[index] = std::move(result);
+  // Answers come in order per rank, so that only the oldest step can become complete.
+  if (++next->answered < num_ranks_) return std::nullopt;
+  REFRAIN_CHECK(next == steps_.begin(), "step {} was complete before the one before it",
+                next->step);
+  std::vector<ipc::StepResult> answers;
+  for (auto& answer : next->answers) answers.push_back(std::move(*answer));
+  deadline_.observe(next->num_tokens, now - next->since);
+  last_done_ = next->step;
+  steps_.pop_front();
+  if (!steps_.empty()) steps_.front().since = now;
+  if (auto mismatch = key_mismatch(answers)) return fail(ErrorCode::kInternal, "{}", *mismatch);
+  return std::move(answers.front());
+}
+
+TimePoint StepGather::deadline() const {
+  REFRAIN_CHECK(!steps_.empty(), "no step is in flight");
+  return steps_.front().since + deadline_.of(steps_.front().num_tokens);
+}
+
+std::vector<int32_t> StepGather::missing() const {
+  std::vector<int32_t> ranks;
+  if (steps_.empty()) return ranks;
+  for (size_t rank = 0; rank < num_ranks_; ++rank)
+    if (!steps_.front().answers[rank]) ranks.push_back(static_cast<int32_t>(rank));
+  return ranks;
+}
+
+}  // namespace refrain

@@ -1,0 +1,68 @@
+#pragma once
+// The answers of all ranks to the steps in flight, and how long they may take. Owned by the
+// worker group, on the engine's executor.
+
+#include <array>
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "ipc/protocol/messages.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/result.h"
+
+namespace refrain {
+
+// How long a step of so many tokens may take: max(2 s, 20 times the 99th percentile of steps of its
+// size), and kUnknown until enough of them have been seen.
+class StepDeadline {
+ public:
+  static constexpr Duration kLeast = std::chrono::seconds(2);
+  static constexpr Duration kUnknown = std::chrono::seconds(120);
+  static constexpr size_t kEnough = 16;
+
+  void observe(size_t num_tokens, Duration took);
+  Duration of(size_t num_tokens) const;
+
+ private:
+  static constexpr size_t kWindow = 128;
+  struct Sizes {
+    std::array<Duration, kWindow> recent{};
+    size_t seen = 0;
+    Duration slow{};  // 99th percentile of the window, renewed every kEnough steps
+  };
+  static size_t size_class(size_t num_tokens);
+  std::array<Sizes, 24> classes_;
+};
+
+class StepGather {
+ public:
+  explicit StepGather(int32_t num_ranks) : num_ranks_(static_cast<size_t>(num_ranks)) {}
+
+  void sent(const ipc::Step& step, TimePoint now);
+  // Takes a rank's answer. Gives rank 0's when it was the last one missing. An error when the step
+  // was not the next for this rank, or when the ranks disagree on the key.
+  Result<std::optional<ipc::StepResult>> add(int32_t rank, ipc::StepResult result, TimePoint now);
+
+  bool empty() const { return steps_.empty(); }
+  StepId oldest() const { return steps_.empty() ? 0 : steps_.front().step; }
+  StepId last_done() const { return last_done_; }
+  // When the oldest step must be answered.
+  TimePoint deadline() const;
+  std::vector<int32_t> missing() const;  // ranks that have not answered the oldest step
+
+ private:
+  struct Waiting {
+    StepId step = 0;
+    size_t num_tokens = 0;
+    TimePoint since;  // sent, or the step before it was done
+    std::vector<std::optional<ipc::StepResult>> answers;
+    size_t answered = 0;
+  };
+  size_t num_ranks_;
+  std::deque<Waiting> steps_;
+  StepId last_done_ = 0;
+  StepDeadline deadline_;
+};
+
+}  // namespace refrain

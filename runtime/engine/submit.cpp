@@ -1,0 +1,98 @@
+// The half of EngineCore that any thread may call: is a request acceptable, and what does the
+// scheduler need to know of it.
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/engine/engine_core.h"
+
+namespace refrain {
+namespace {
+
+// splitmix64: different requests of one server draw differently, the same run again draws alike.
+uint64_t derived_seed(uint64_t seed, RequestId id) {
+  uint64_t x = seed + 0x9e3779b97f4a7c15ULL * (id + 1);
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+Status EngineCore::check(const GenerateRequest& request) const {
+  REFRAIN_RETURN_IF_ERROR(check_sampling_params(request.sampling, model_.vocab_size));
+  const auto length = static_cast<int64_t>(request.prompt.size());
+  if (length == 0) return fail_field("prompt", "the prompt has no tokens; at least one is needed");
+  if (length >= config_.worker.max_model_len)
+    return fail_field("prompt",
+                      "the prompt has {} tokens; this model's context of {} leaves room for an "
+                      "answer to at most {}",
+                      length, config_.worker.max_model_len, config_.worker.max_model_len - 1);
+  if (!config_.enable_chunked_prefill && length > config_.worker.max_num_batched_tokens)
+    return fail_field("prompt",
+                      "the prompt has {} tokens; without chunked prefill at most "
+                      "--max-num-batched-tokens ({}) can run",
+                      length, config_.worker.max_num_batched_tokens);
+  for (const TokenId token : request.prompt)
+    if (token < 0 || token >= model_.vocab_size)
+      return fail_field("prompt", "the prompt holds token {}; the model has tokens 0 to {}", token,
+                        model_.vocab_size - 1);
+  return {};
+}
+
+SequenceParams EngineCore::sequence_params(RequestId id, const GenerateRequest& request) const {
+  const SamplingParams& sampling = request.sampling;
+  SequenceParams params;
+  params.max_tokens = sampling.max_tokens;
+  params.min_tokens = sampling.min_tokens;
+  params.ignore_eos = sampling.ignore_eos;
+  params.stop_token_ids = sampling.stop_token_ids;
+  params.cache_salt = request.cache_salt;
+  ipc::SlotSetup& setup = params.setup;
+  setup.temperature = static_cast<float>(sampling.temperature);
+  setup.top_p = static_cast<float>(sampling.top_p);
+  setup.min_p = static_cast<float>(sampling.min_p);
+  setup.repetition_penalty = static_cast<float>(sampling.repetition_penalty);
+  setup.presence_penalty = static_cast<float>(sampling.presence_penalty);
+  setup.frequency_penalty = static_cast<float>(sampling.frequency_penalty);
+  setup.top_k = static_cast<int32_t>(std::max<int64_t>(sampling.top_k, 0));
+  setup.num_logprobs = sampling.logprobs;
+  setup.seed = sampling.seed.value_or(derived_seed(config_.worker.seed, id));
+  for (const auto& [token, bias] : sampling.logit_bias) {
+    setup.bias_tokens.push_back(token);
+    setup.bias_values.push_back(bias);
+  }
+  setup.has_allowed_tokens = sampling.allowed_token_ids.has_value();
+  if (sampling.allowed_token_ids) setup.allowed_tokens = *sampling.allowed_token_ids;
+  return params;
+}
+
+Result<RequestId> EngineCore::submit(GenerateRequest request, OutputSink sink) {
+  REFRAIN_RETURN_IF_ERROR(check(request));
+  {
+    const std::lock_guard lock(refusal_mutex_);
+    if (refusal_) return forward_error(*refusal_);
+    // Counted under the lock, so that a drain that begins now knows of it.
+    const int64_t most = int64_t{config_.worker.max_num_seqs} + config_.max_queue;
+    if (config_.max_queue > 0 && unfinished_ >= most)
+      return fail(ErrorCode::kOverloaded,
+                  "{} requests run or wait, as many as --max-num-seqs and --max-queue allow; try "
+                  "again later",
+                  unfinished_.load());
+    ++unfinished_;
+  }
+  const RequestId id = next_id_++;
+  Accepted accepted{id, std::move(request.prompt), {}};
+  accepted.params = sequence_params(id, request);
+  output_executor_->post([outputs = outputs_, id, prompt = accepted.prompt.size(),
+                          sampling = std::move(request.sampling),
+                          sink = std::move(sink)]() mutable {
+    outputs->open(id, static_cast<int64_t>(prompt), sampling, std::move(sink));
+  });
+  executor_->post([weak = weak_from_this(), accepted = std::move(accepted)]() mutable {
+    if (const auto self = weak.lock()) self->enter(std::move(accepted));
+  });
+  return id;
+}
+
+}  // namespace refrain

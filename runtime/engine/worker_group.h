@@ -1,0 +1,132 @@
+#pragma once
+// The tensor-parallel workers as one unit: hello, start, ready, steps, heartbeats, and the
+// fence when a rank is lost: the others are shut down and a new set of workers is awaited under a
+// new epoch. Lives on the engine's executor, on which its endpoint calls as well; handlers are
+// called there, never from inside a call of the engine's.
+
+#include <array>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ipc/protocol/codec.h"
+#include "ipc/protocol/messages.h"
+#include "ipc/transport/endpoint.h"
+#include "runtime/actor/executor.h"
+#include "runtime/engine/engine.h"
+#include "runtime/engine/handshake.h"
+#include "runtime/engine/start_progress.h"
+#include "runtime/engine/step_gather.h"
+
+namespace refrain {
+
+// Calls the function once when the local process ends; false: it cannot be watched.
+using ProcessWatch = std::function<bool(int64_t pid, std::function<void()> gone)>;
+
+struct WorkerGroupOptions {
+  GroupIdentity identity;
+  ipc::WorkerConfig worker;
+  std::string host;          // this machine's name: a worker of it is watched by pid
+  std::string token_prefix;  // of group tokens; unique on this machine
+  Epoch first_epoch = 1;
+  Duration heartbeat_interval = std::chrono::milliseconds(500);
+  Duration heartbeat_timeout = std::chrono::seconds(2);
+  Duration start_timeout = std::chrono::seconds(600);
+};
+
+struct WorkerGroupHandlers {
+  std::function<void(GroupState, const std::string& detail)> on_state;
+  std::function<void(const StartProgress&)> on_progress;
+  std::function<void(int64_t num_kv_blocks)> on_ready;       // before on_state(kReady)
+  std::function<void(ipc::StepResult)> on_step;              // rank 0's, when all ranks agree
+  std::function<void(const Error&, bool for_good)> on_lost;  // before on_state
+};
+
+class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
+ public:
+  WorkerGroup(WorkerGroupOptions options, std::unique_ptr<ipc::Endpoint> endpoint,
+              std::shared_ptr<Executor> executor, ProcessWatch watch, WorkerGroupHandlers handlers);
+
+  void start();
+  void send_step(const ipc::Message& step);  // only while ready
+  // The engine found a rank's answer wrong: the group is fenced.
+  void fence(std::string reason);
+  void stop(const std::string& reason);
+
+  GroupState state() const { return state_; }
+  const std::string& detail() const { return detail_; }
+  Epoch epoch() const { return epoch_; }
+  uint64_t restarts() const { return restarts_; }
+  uint64_t frames_rejected() const { return frames_rejected_; }
+  std::vector<ipc::Ready> ready() const;
+
+ private:
+  static constexpr size_t kBadFrames = 3;  // of one peer within kBadFrameWindow fence its group
+  static constexpr Duration kBadFrameWindow = std::chrono::seconds(10);
+
+  struct Rank {
+    explicit Rank(Epoch epoch) : gate(epoch) {}
+    ipc::PeerId peer;
+    ipc::Hello hello;
+    ipc::FrameGate gate;
+    uint64_t sent = 0;   // frames, in this epoch
+    bool spoke = false;  // since it was welcomed
+    std::optional<ipc::Loaded> loaded;
+    std::optional<ipc::Ready> ready;
+    TimePoint last_heard;
+    std::deque<TimePoint> bad_frames;
+  };
+
+  // worker_group_frames.cpp: what peers say
+  void on_frame(const ipc::PeerId& from, std::span<const std::byte> frame);
+  void on_bad_frame(const ipc::PeerId& from, const std::string& why);
+  void on_hello(const ipc::PeerId& from, const ipc::Hello& hello);
+  void welcome(const ipc::PeerId& from, const ipc::Hello& hello);
+  void send_welcome(Rank& rank);
+  void refuse(const ipc::PeerId& peer, std::string reason);
+  void on_message(int32_t rank, ipc::Message message);
+  void on_loaded(int32_t rank, const ipc::Loaded& loaded);
+  void on_ready(int32_t rank, ipc::Ready ready);
+  void on_step_result(int32_t rank, ipc::StepResult result);
+  void on_failed(int32_t rank, const ipc::Failed& failed);
+
+  // worker_group.cpp: life
+  bool active() const;                             // waiting, starting or ready
+  int32_t rank_of(const ipc::PeerId& peer) const;  // -1: none
+  std::string name_of(int32_t rank) const;         // "rank 1 (pid 4711 on host)"
+  void send(Rank& rank, const ipc::Message& message);
+  void broadcast(const ipc::Message& message);
+  void lose(std::string reason, bool for_good = false);
+  void dismiss_all(const std::string& reason);
+  void set_state(GroupState state, std::string detail);
+  void arm_timer(Duration delay);
+  void on_timer();
+  void check_start_deadline(TimePoint now);
+  void check_ranks(TimePoint now);
+
+  const WorkerGroupOptions options_;
+  std::unique_ptr<ipc::Endpoint> endpoint_;
+  std::shared_ptr<Executor> executor_;
+  ProcessWatch watch_;
+  WorkerGroupHandlers handlers_;
+
+  GroupState state_ = GroupState::kWaiting;
+  std::string detail_;
+  Epoch epoch_;
+  uint64_t restarts_ = 0;
+  uint64_t frames_rejected_ = 0;
+  std::vector<std::optional<Rank>> ranks_;
+  StartBoard board_;
+  StepGather gather_;
+  int64_t num_kv_blocks_ = 0;
+  TimePoint waiting_since_;
+  TimePoint last_tick_;
+  uint64_t heartbeats_ = 0;
+  TimerId timer_ = 0;
+  std::vector<std::byte> frame_;
+};
+
+}  // namespace refrain

@@ -1,0 +1,177 @@
+// The half of WorkerGroup that hears its peers: the handshake, the start, answers and last words.
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "runtime/base/log.h"
+#include "runtime/engine/worker_group.h"
+
+namespace refrain {
+
+void WorkerGroup::on_frame(const ipc::PeerId& from, std::span<const std::byte> bytes) {
+  if (!active()) return;
+  Result<ipc::DecodedFrame> frame = ipc::decode_frame(bytes);
+  if (!frame) return on_bad_frame(from, frame.error().message);
+  if (const auto* hello = std::get_if<ipc::Hello>(&frame->message)) return on_hello(from, *hello);
+  const int32_t index = rank_of(from);
+  if (index < 0) {
+    ++frames_rejected_;  // of an epoch that is over, or of a peer that never said hello
+    return;
+  }
+  Rank& rank = *ranks_[static_cast<size_t>(index)];
+  if (!rank.gate.accept(frame->info)) {
+    ++frames_rejected_;
+    if (rank.gate.gaps() > 0) lose(fmt::format("frames of {} were lost", name_of(index)));
+    return;
+  }
+  rank.spoke = true;
+  rank.last_heard = executor_->clock().now();
+  on_message(index, std::move(frame->message));
+}
+
+void WorkerGroup::on_bad_frame(const ipc::PeerId& from, const std::string& why) {
+  ++frames_rejected_;
+  const int32_t index = rank_of(from);
+  log::warn("bad frame from {}: {}", from, why);
+  if (index < 0) return;
+  const TimePoint now = executor_->clock().now();
+  std::deque<TimePoint>& bad = ranks_[static_cast<size_t>(index)]->bad_frames;
+  bad.push_back(now);
+  while (now - bad.front() > kBadFrameWindow) bad.pop_front();
+  if (bad.size() >= kBadFrames)
+    lose(fmt::format("{} sent {} bad frames, the last: {}", name_of(index), bad.size(), why));
+}
+
+void WorkerGroup::on_hello(const ipc::PeerId& from, const ipc::Hello& hello) {
+  if (const int32_t known = rank_of(from); known >= 0) {
+    Rank& rank = *ranks_[static_cast<size_t>(known)];
+    if (!rank.spoke) return send_welcome(rank);  // it asked again before the answer came
+    lose(fmt::format("{} lost its connection and begins anew", name_of(known)));
+  }
+  if (auto reason = refusal(hello, options_.identity)) return refuse(from, std::move(*reason));
+  if (auto& holder = ranks_[static_cast<size_t>(hello.rank)]) {
+    ipc::encode_frame(ipc::Heartbeat{}, {epoch_, ++holder->sent}, frame_);
+    if (endpoint_->send(holder->peer, frame_))
+      return refuse(from, fmt::format("{} is already there; start this worker with another --rank",
+                                      name_of(hello.rank)));
+    lose(fmt::format("{} is gone", name_of(hello.rank)));
+  }
+  welcome(from, hello);
+}
+
+void WorkerGroup::refuse(const ipc::PeerId& peer, std::string reason) {
+  log::warn("worker {} refused: {}", peer, reason);
+  ipc::encode_frame(ipc::Refuse{std::move(reason)}, {0, 1}, frame_);
+  if (const Status sent = endpoint_->send(peer, frame_); !sent)
+    log::warn("the refusal did not reach {}: {}", peer, sent.error().message);
+}
+
+void WorkerGroup::welcome(const ipc::PeerId& from, const ipc::Hello& hello) {
+  Rank& rank = ranks_[static_cast<size_t>(hello.rank)].emplace(epoch_);
+  rank.peer = from;
+  rank.hello = hello;
+  rank.last_heard = executor_->clock().now();
+  if (hello.host == options_.host) {
+    const bool watched =
+        watch_(hello.pid, [weak = weak_from_this(), epoch = epoch_, name = name_of(hello.rank)] {
+          if (const auto self = weak.lock(); self && self->epoch_ == epoch)
+            self->lose(fmt::format("the process of {} ended", name));
+        });
+    if (!watched)
+      log::warn("the process of {} cannot be watched; its connection and heartbeats are",
+                name_of(hello.rank));
+  }
+  send_welcome(rank);
+  if (state_ != GroupState::kWaiting) return;
+  arm_timer(options_.heartbeat_interval);
+  set_state(GroupState::kStarting, fmt::format("{} is here", name_of(hello.rank)));
+}
+
+// Frame 1 of the epoch, the same however often it goes.
+void WorkerGroup::send_welcome(Rank& rank) {
+  rank.sent = 0;
+  send(rank, ipc::Welcome{options_.worker, fmt::format("{}-{}", options_.token_prefix, epoch_)});
+}
+
+void WorkerGroup::on_message(int32_t rank, ipc::Message message) {
+  if (auto* result = std::get_if<ipc::StepResult>(&message)) {
+    on_step_result(rank, std::move(*result));
+  } else if (std::holds_alternative<ipc::Heartbeat>(message)) {
+    // Its arrival is all that it says.
+  } else if (auto* progress = std::get_if<ipc::Progress>(&message)) {
+    if (const auto shown = board_.report(rank, std::move(*progress))) {
+      detail_ = progress_line(*shown);
+      handlers_.on_progress(*shown);
+    }
+  } else if (const auto* loaded = std::get_if<ipc::Loaded>(&message)) {
+    on_loaded(rank, *loaded);
+  } else if (auto* ready = std::get_if<ipc::Ready>(&message)) {
+    on_ready(rank, std::move(*ready));
+  } else if (const auto* failed = std::get_if<ipc::Failed>(&message)) {
+    on_failed(rank, *failed);
+  } else {
+    lose(fmt::format("{} sent {}, which only a coordinator sends", name_of(rank),
+                     ipc::message_name(message.index())));
+  }
+}
+
+// All ranks keep the same block tables, so that the smallest cache is the cache of all.
+void WorkerGroup::on_loaded(int32_t rank, const ipc::Loaded& loaded) {
+  auto& known = ranks_[static_cast<size_t>(rank)]->loaded;
+  if (state_ != GroupState::kStarting || known)
+    return lose(fmt::format("{} said twice that it is loaded", name_of(rank)));
+  known = loaded;
+  int64_t least = std::numeric_limits<BlockId>::max() - 1;
+  int32_t smallest = 0;
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    if (!ranks_[i] || !ranks_[i]->loaded) return;
+    if (ranks_[i]->loaded->num_kv_blocks >= least) continue;
+    least = ranks_[i]->loaded->num_kv_blocks;
+    smallest = static_cast<int32_t>(i);
+  }
+  const int64_t tokens = (least - 1) * options_.worker.block_size;
+  if (tokens < options_.worker.max_model_len)
+    return lose(
+        fmt::format("the KV cache of {} holds {} tokens, less than one request of "
+                    "--max-model-len {}; lower it or give the cache more memory "
+                    "(--gpu-memory-utilization, --kv-cache-memory-bytes)",
+                    name_of(smallest), std::max<int64_t>(tokens, 0), options_.worker.max_model_len),
+        true);
+  num_kv_blocks_ = least;
+  broadcast(ipc::InitCache{least});
+}
+
+void WorkerGroup::on_ready(int32_t rank, ipc::Ready ready) {
+  auto& known = ranks_[static_cast<size_t>(rank)]->ready;
+  if (state_ != GroupState::kStarting || known || num_kv_blocks_ == 0)
+    return lose(fmt::format("{} said out of turn that it is ready", name_of(rank)));
+  known = std::move(ready);
+  std::vector<ipc::Ready> all;
+  for (const auto& each : ranks_) {
+    if (!each || !each->ready) return;
+    all.push_back(*each->ready);
+  }
+  if (auto mismatch = ready_mismatch(all)) return lose(std::move(*mismatch), true);
+  const TimePoint now = executor_->clock().now();
+  for (auto& each : ranks_) each->last_heard = now;
+  last_tick_ = now;
+  state_ = GroupState::kReady;
+  detail_ = fmt::format("{} rank{} ready", ranks_.size(), ranks_.size() == 1 ? "" : "s");
+  arm_timer(options_.heartbeat_interval);
+  handlers_.on_ready(std::exchange(num_kv_blocks_, 0));
+  handlers_.on_state(state_, detail_);
+}
+
+void WorkerGroup::on_step_result(int32_t rank, ipc::StepResult result) {
+  auto done = gather_.add(rank, std::move(result), executor_->clock().now());
+  if (!done) return lose(done.error().message);
+  if (*done) handlers_.on_step(std::move(**done));
+}
+
+void WorkerGroup::on_failed(int32_t rank, const ipc::Failed& failed) {
+  const std::string where = failed.step > 0 ? fmt::format(" at step {}", failed.step) : "";
+  lose(fmt::format("{} failed{}: {}", name_of(rank), where, failed.message), failed.configuration);
+}
+
+}  // namespace refrain
