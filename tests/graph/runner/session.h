@@ -1,0 +1,141 @@
+#pragma once
+// One rank for tests: host device, runner, and a small scheduler that plays the coordinator's part
+// (slots, blocks, steps). Destroyed in the order runner, device.
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/config/model_config.h"
+#include "worker/runner/program_runner.h"
+
+namespace refrain::tests {
+
+struct SessionOptions {
+  ipc::WorkerConfig config = default_config();
+  int rank = 0;
+  std::string token = "graph-test";
+  int threads = 1;
+  size_t memory_limit = 0;
+  bool poison_padding = false;
+  int64_t num_blocks = 64;
+
+  static ipc::WorkerConfig default_config() {
+    ipc::WorkerConfig config;
+    config.max_num_seqs = 6;
+    config.max_num_batched_tokens = 48;
+    config.max_model_len = 64;
+    config.block_size = 8;
+    config.dtype = "float32";
+    config.has_capture_sizes = true;
+    config.cudagraph_capture_sizes = {1, 2, 4, 8, 16};
+    return config;
+  }
+};
+
+// One row of a step: `tokens` new tokens (kTokenOnDevice: the last sampled) after `computed`.
+struct Row {
+  SlotId slot;
+  std::vector<TokenId> tokens;
+  int32_t computed;
+};
+
+class Session {
+ public:
+  Session(const std::filesystem::path& model, const SessionOptions& options) : options_(options) {
+    auto device = worker::create_host_device({options.threads, "", options.memory_limit, false});
+    if (!device) throw FatalError(device.error().message);
+    device_ = std::move(*device);
+    auto config = load_model_config(model);
+    if (!config) throw FatalError(config.error().message);
+    worker::RunnerOptions runner_options{model,        *config,       options.config,
+                                         options.rank, options.token, options.poison_padding};
+    auto runner = worker::ProgramRunner::create(
+        runner_options, *device_, [this](const ipc::Progress& p) { progress.push_back(p); });
+    if (!runner) throw FatalError(runner.error().message);
+    runner_ = std::move(*runner);
+    setup_.temperature = 0.0f;
+    next_block_.assign(static_cast<size_t>(options.config.max_num_seqs), 0);
+  }
+
+  void start() {
+    auto loaded = runner_->load();
+    if (!loaded) throw FatalError(loaded.error().message);
+    const Status cache = runner_->init_cache(options_.num_blocks);
+    if (!cache) throw FatalError(cache.error().message);
+    auto captured = runner_->capture();
+    if (!captured) throw FatalError(captured.error().message);
+    ready = std::move(*captured);
+  }
+
+  // A step of these rows; blocks are given out as the rows need them.
+  ipc::Step make_step(const std::vector<Row>& rows) {
+    ipc::Step step;
+    step.step = ++steps_;
+    int decodes = 0;
+    for (const Row& row : rows) {
+      const auto count = static_cast<int32_t>(row.tokens.size());
+      if (row.computed == 0) {
+        next_block_[static_cast<size_t>(row.slot)] = 0;
+        ipc::SlotSetup setup = setup_;
+        setup.slot = row.slot;
+        setup.prompt_len = count;
+        step.setups.push_back(setup);
+      }
+      decodes += count == 1 && row.computed > 0 ? 1 : 0;
+      step.row_slot.push_back(row.slot);
+      step.row_num_tokens.push_back(count);
+      step.row_computed.push_back(row.computed);
+      step.row_flags.push_back(ipc::kSamples);
+      step.token_ids.insert(step.token_ids.end(), row.tokens.begin(), row.tokens.end());
+      int32_t& have = next_block_[static_cast<size_t>(row.slot)];
+      const int32_t block_size = options_.config.block_size;
+      for (; have * block_size < row.computed + count; ++have) {
+        step.block_slot.push_back(row.slot);
+        step.block_index.push_back(have);
+        // Every slot has its own stretch of blocks; block 0 is reserved.
+        const int32_t per_slot = (options_.config.max_model_len + block_size - 1) / block_size;
+        step.block_id.push_back(1 + row.slot * per_slot + have);
+      }
+    }
+    const int prefills = static_cast<int>(rows.size()) - decodes;
+    step.mode = rows.empty()    ? ipc::ForwardMode::kIdle
+                : prefills == 0 ? ipc::ForwardMode::kDecode
+                : decodes == 0  ? ipc::ForwardMode::kExtend
+                                : ipc::ForwardMode::kMixed;
+    return step;
+  }
+
+  ipc::StepResult run(const std::vector<Row>& rows) {
+    runner_->submit(make_step(rows));
+    return runner_->wait();
+  }
+
+  worker::ProgramRunner& runner() { return *runner_; }
+  worker::Device& device() { return *device_; }
+  ipc::SlotSetup& setup() { return setup_; }
+  const worker::GraphCounters& counters() { return runner_->pool().counters(); }
+
+  ipc::Ready ready;
+  std::vector<ipc::Progress> progress;
+
+ private:
+  SessionOptions options_;
+  std::unique_ptr<worker::Device> device_;
+  std::unique_ptr<worker::ProgramRunner> runner_;
+  std::vector<int32_t> next_block_;
+  ipc::SlotSetup setup_;
+  StepId steps_ = 0;
+};
+
+// A prompt of `count` tokens, different for every `seed`.
+inline std::vector<TokenId> prompt(int count, int seed) {
+  std::vector<TokenId> tokens;
+  for (int i = 0; i < count; ++i) tokens.push_back(3 + (i * 31 + seed * 57) % 250);
+  return tokens;
+}
+
+}  // namespace refrain::tests
