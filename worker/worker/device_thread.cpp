@@ -202,7 +202,6 @@ void DeviceThread::fail_with(const Error& error) {
   const int code = exit_code(error.code);
   const std::string text =
       error.field.empty() ? error.message : fmt::format("{}: {}", error.field, error.message);
-  log::critical("{}", text);
   options_.report({epoch_, ipc::Failed{last_step_, text, code == kExitConfig}, code});
 }
 

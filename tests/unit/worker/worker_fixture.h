@@ -1,0 +1,193 @@
+#pragma once
+// A worker with a scripted coordinator and a model runner that only counts: in-process transport,
+// manual clock, a real device thread.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <thread>
+
+#include "ipc/protocol/codec.h"
+#include "ipc/transport/inproc_endpoint.h"
+#include "runtime/actor/manual_executor.h"
+#include "worker/device/device.h"
+#include "worker/worker/worker.h"
+
+namespace refrain::worker {
+
+// What the fake runners of a test do and saw. Touched by the device thread, read by the test.
+struct RunnerScript {
+  std::atomic<int> created{0};
+  std::atomic<int> destroyed{0};
+  std::atomic<int> steps{0};
+  std::atomic<bool> hang_in_step{false};  // until it is false again
+  std::atomic<bool> hanging{false};
+  std::atomic<StepId> throw_at{0};
+  std::optional<Error> create_error, load_error, cache_error;
+};
+
+class FakeRunner final : public ModelRunner {
+ public:
+  explicit FakeRunner(RunnerScript& script, ProgressFn progress)
+      : script_(script), progress_(std::move(progress)) {
+    ++script_.created;
+  }
+  ~FakeRunner() override { ++script_.destroyed; }
+
+  Result<ipc::Loaded> load() override {
+    for (int i = 1; i <= 100; ++i) progress_({ipc::StartPhase::kLoadWeights, i, 100, "weights"});
+    if (script_.load_error) return forward_error(*script_.load_error);
+    return ipc::Loaded{64, 1024, 4096, 0.5};
+  }
+  Status init_cache(int64_t) override {
+    if (script_.cache_error) return forward_error(*script_.cache_error);
+    return {};
+  }
+  Result<ipc::Ready> capture() override {
+    ipc::Ready ready;
+    ready.cudagraph_mode = "FULL";
+    return ready;
+  }
+  void submit(const ipc::Step& step) override {
+    if (step.step == script_.throw_at) throw DeviceError("the device burned");
+    while (script_.hang_in_step) {
+      script_.hanging = true;
+      std::this_thread::yield();
+    }
+    queue_.push_back(step.step);
+  }
+  ipc::StepResult wait() override {
+    ipc::StepResult result;
+    result.step = queue_.front();
+    result.tokens = {static_cast<TokenId>(result.step)};
+    queue_.pop_front();
+    ++script_.steps;
+    return result;
+  }
+  int in_flight() const override { return static_cast<int>(queue_.size()); }
+
+ private:
+  RunnerScript& script_;
+  ProgressFn progress_;
+  std::deque<StepId> queue_;
+};
+
+class WorkerFixture : public testing::Test {
+ protected:
+  static constexpr Duration kPatience = std::chrono::seconds(20);
+
+  void SetUp() override { start_coordinator(); }
+  void TearDown() override { script_.hang_in_step = false; }
+
+  void start_coordinator() {
+    server_ = std::move(*hub_->make_server(coordinator_executor_));
+    server_->start([this](const ipc::PeerId& from, std::span<const std::byte> frame) {
+      auto decoded = ipc::decode_frame(frame);
+      ASSERT_TRUE(decoded.has_value()) << decoded.error().message;
+      peer_ = from;
+      received_.push_back(std::move(*decoded));
+    });
+  }
+
+  void start_worker(WorkerOptions options = {}) {
+    options.heartbeat = std::chrono::milliseconds(5);
+    DeviceThread::Options device;
+    device.make_device = [] { return create_host_device({}); };
+    device.make_runner = [this](const RunnerOptions& runner, Device&,
+                                ModelRunner::ProgressFn p) -> Result<std::unique_ptr<ModelRunner>> {
+      group_token_ = runner.group_token;
+      if (script_.create_error) return forward_error(*script_.create_error);
+      return std::make_unique<FakeRunner>(script_, std::move(p));
+    };
+    device.heartbeat = options.heartbeat;
+    device.report = [this](DeviceReport report) {
+      worker_executor_->post(
+          [this, report = std::move(report)]() mutable { worker_->on_report(std::move(report)); });
+    };
+    device_ = std::make_unique<DeviceThread>(std::move(device));
+    const auto name = device_->start();
+    ASSERT_TRUE(name.has_value());
+    worker_ =
+        std::make_unique<Worker>(options, Worker::Identity{{}, "digest", *name}, worker_executor_,
+                                 std::move(*hub_->make_client(worker_executor_, "rank-0")),
+                                 *device_, [this](int code) { exit_code_ = code; });
+    worker_executor_->post([this] { worker_->start(); });
+  }
+
+  void send(const ipc::Message& message, ipc::FrameInfo info) {
+    std::vector<std::byte> frame;
+    ipc::encode_frame(message, info, frame);
+    ASSERT_TRUE(server_->send(peer_, frame).has_value());
+  }
+  // The next frame of the present epoch.
+  void send(const ipc::Message& message) { send(message, {epoch_, ++sequence_}); }
+  void welcome(Epoch epoch = 1, int32_t tensor_parallel_size = 1) {
+    epoch_ = epoch;
+    sequence_ = 0;
+    ipc::Welcome message;
+    message.config.tensor_parallel_size = tensor_parallel_size;
+    message.group_token = fmt::format("group-{}", epoch);
+    send(message);
+  }
+
+  // Runs both actors until the condition holds.
+  template <class Condition>
+  testing::AssertionResult eventually(Condition condition) {
+    const auto end = std::chrono::steady_clock::now() + kPatience;
+    while (!condition()) {
+      if (scheduler_.run_until_idle() == 0) std::this_thread::yield();
+      if (std::chrono::steady_clock::now() > end) return testing::AssertionFailure() << "in vain";
+    }
+    return testing::AssertionSuccess();
+  }
+
+  // Takes the oldest received message of the kind, waiting for it.
+  template <class T>
+  std::optional<ipc::DecodedFrame> take() {
+    std::optional<ipc::DecodedFrame> found;
+    EXPECT_TRUE(eventually([&] {
+      for (auto at = received_.begin(); at != received_.end(); ++at) {
+        if (!std::holds_alternative<T>(at->message)) continue;
+        found = std::move(*at);
+        received_.erase(at);
+        return true;
+      }
+      return false;
+    }));
+    return found;
+  }
+  template <class T>
+  size_t count() {
+    size_t number = 0;
+    for (const auto& frame : received_) number += std::holds_alternative<T>(frame.message);
+    return number;
+  }
+
+  // Up to Ready.
+  void bring_up(Epoch epoch = 1) {
+    ASSERT_TRUE(take<ipc::Hello>());
+    welcome(epoch);
+    ASSERT_TRUE(take<ipc::Loaded>());
+    send(ipc::InitCache{64});
+    ASSERT_TRUE(take<ipc::Ready>());
+  }
+
+  RunnerScript script_;
+  std::string group_token_;
+  ManualScheduler scheduler_;
+  std::shared_ptr<Executor> worker_executor_ = scheduler_.make_executor("worker");
+  std::shared_ptr<Executor> coordinator_executor_ = scheduler_.make_executor("coordinator");
+  std::shared_ptr<ipc::InprocHub> hub_ = ipc::InprocHub::create();
+  std::unique_ptr<ipc::Endpoint> server_;
+  ipc::PeerId peer_;
+  std::deque<ipc::DecodedFrame> received_;
+  Epoch epoch_ = 0;
+  uint64_t sequence_ = 0;
+  std::optional<int> exit_code_;
+  std::unique_ptr<Worker> worker_;
+  std::unique_ptr<DeviceThread> device_;
+};
+
+}  // namespace refrain::worker
