@@ -1,7 +1,9 @@
 """The checks of tools/ find what they are there to find, and pass what is right."""
 import importlib.util
+import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ def load(name):
 layering = load("check_layering")
 file_size = load("check_file_size")
 headers = load("check_headers")
+tidy = load("check_tidy")
 
 
 def write(root, files):
@@ -144,3 +147,19 @@ def test_headers_finds_one_that_needs_another_first(tmp_path):
     commands = [{"file": str(root / "worker/user.cpp"), "command": f"ccache g++ -I{root} -o x.o -c {root}/worker/user.cpp"}]
     count, faults = headers.check(root, commands)
     assert count == 2 and [path.name for path, _ in faults] == ["bad.h"]
+
+
+def test_clang_tidy_finds_a_wrong_name_and_passes_a_right_one(tmp_path):
+    root = write(tmp_path, {
+        ".clang-tidy": (ROOT / ".clang-tidy").read_text(),
+        "good.cpp": "inline constexpr int kLimit = 3;\nint good_sum(int a) { constexpr int step = 2; return a + kLimit + step; }\n",
+        "bad.cpp": "int BadName(int a) { return a; }\n",
+        "late.cpp": "int late() { return 0; }\n"})
+    commands = [{"directory": str(root), "file": str(root / name), "command": f"g++ -std=c++20 -c {root / name}"}
+                for name in ("good.cpp", "bad.cpp", "late.cpp")]
+    (root / "compile_commands.json").write_text(json.dumps(commands))
+    tool, soon = tidy.find_clang_tidy(), time.monotonic() + 60
+    assert tidy.check_file(tool, root, str(root / "good.cpp"), soon)[1] == "passed"
+    _, outcome, output = tidy.check_file(tool, root, str(root / "bad.cpp"), soon)
+    assert outcome == "failed" and "BadName" in output
+    assert tidy.check_file(tool, root, str(root / "late.cpp"), time.monotonic() - 1)[1] == "skipped"
