@@ -1,0 +1,194 @@
+"""Real processes for the process tests: servers on free ports, generate runs, and a check that nothing is left."""
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import openai
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+BIN = Path(os.environ.get("REFRAIN_BUILD_DIR", ROOT / "build")) / "bin"
+SMOLLM2 = ROOT / "build/models/SmolLM2-135M-Instruct"
+TINY = ROOT / "tests/fixtures/models"
+READY_SECONDS = 60
+
+
+def free_port():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+def wait_for(condition, seconds, what):
+    """Polls until the condition gives something true, and returns it."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        result = condition()
+        if result:
+            return result
+        time.sleep(0.02)
+    raise AssertionError(f"{what}: not within {seconds} s")
+
+
+def descendants(pid):
+    """Live processes whose ancestor is `pid`."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if fields[0] != "Z":
+                parents[int(entry.name)] = int(fields[1])
+    found, stack = [], [pid]
+    while stack:
+        here = stack.pop()
+        children = [child for child, parent in parents.items() if parent == here]
+        found += children
+        stack += children
+    return found
+
+
+def command_line(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def leftovers():
+    """What a run may not leave behind: shared-memory segments and private directories."""
+    shm = [str(p) for p in Path("/dev/shm").glob("refrain*")]
+    ipc = [str(p) for base in ("/tmp", os.environ.get("TMPDIR", "/tmp")) for p in Path(base).glob("refrain-*-*/")]
+    return sorted(set(shm + ipc))
+
+
+class Server:
+    """`refrain serve` on a free port; its output goes to a file."""
+
+    def __init__(self, log, *options, model=SMOLLM2, tp=2):
+        self.port = free_port()
+        self.base = f"http://127.0.0.1:{self.port}"
+        self.log = Path(log)
+        self.tp = tp
+        self.command = [str(BIN / "refrain"), "serve", "--model", str(model), "--tensor-parallel-size", str(tp),
+                        "--port", str(self.port), *map(str, options)]
+        self.process = None
+
+    def start(self, ready=True):
+        self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=self.log.open("w"),
+                                        stderr=subprocess.STDOUT)
+        if ready:
+            self.wait_ready()
+        return self
+
+    def wait_ready(self, seconds=READY_SECONDS):
+        def ready():
+            if self.process.poll() is not None:
+                raise AssertionError(f"the server ended ({self.process.returncode}):\n{self.log.read_text()[-3000:]}")
+            try:
+                return self.get("/ready")[0] == 200
+            except OSError:
+                return False
+        wait_for(ready, seconds, f"ready (log: {self.log})")
+
+    def get(self, path, headers=None):
+        return self.request("GET", path, None, headers)
+
+    def post(self, path, body, headers=None):
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return self.request("POST", path, data, headers)
+
+    def request(self, method, path, data, headers=None):
+        request = urllib.request.Request(self.base + path, data, {"Content-Type": "application/json", **(headers or {})},
+                                         method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=120) as response:
+                return response.status, response.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def client(self, key="none", **options):
+        return openai.OpenAI(base_url=self.base + "/v1", api_key=key, max_retries=0, timeout=120, **options)
+
+    def workers(self):
+        return [pid for pid in descendants(self.process.pid) if Path(command_line(pid)[0] or "").name == "worker"]
+
+    def coordinator(self):
+        return next(pid for pid in descendants(self.process.pid)
+                    if Path(command_line(pid)[0] or "").name == "coordinator")
+
+    def stop(self, number=signal.SIGTERM, seconds=40):
+        """Ends it and returns the exit code; no process of it may be left."""
+        children = descendants(self.process.pid)
+        self.process.send_signal(number)
+        code = self.process.wait(timeout=seconds)
+        wait_for(lambda: not [pid for pid in children if command_line(pid) and Path(command_line(pid)[0]).parent == BIN],
+                 10, "all processes gone")
+        return code
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind():
+    before = leftovers()
+    yield
+    wait_for(lambda: not set(leftovers()) - set(before) or None, 10,
+             f"no files left behind ({set(leftovers()) - set(before)})")
+
+
+@pytest.fixture
+def start_server(tmp_path):
+    """start_server(*options, model=…, tp=…): a ready server, ended after the test."""
+    servers = []
+
+    def start(*options, ready=True, **kwargs):
+        server = Server(tmp_path / f"serve-{len(servers)}.log", *options, **kwargs)
+        servers.append(server)
+        return server.start(ready)
+
+    yield start
+    for server in servers:
+        if server.process and server.process.poll() is None:
+            server.stop()
+
+
+@pytest.fixture
+def generate(tmp_path):
+    """generate(lines, *options, model=…): the answers, and the finished process."""
+    if not (BIN / "refrain").exists():
+        raise AssertionError(f"{BIN}/refrain is not built; run tools/quickstart --no-run")
+
+    def run(lines, *options, model=SMOLLM2, check=True, timeout=300):
+        prompts, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+        prompts.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+        output.unlink(missing_ok=True)
+        done = subprocess.run([str(BIN / "refrain"), "generate", "--model", str(model), "--prompts", str(prompts),
+                               "--output", str(output), *map(str, options)],
+                              capture_output=True, text=True, timeout=timeout)
+        answers = [json.loads(line) for line in output.read_text().splitlines()] if output.exists() else None
+        if check:
+            assert done.returncode == 0, done.stderr[-3000:]
+        return answers, done
+
+    return run
+
+
+@pytest.fixture
+def copy_model(tmp_path):
+    """A copy of a model directory that a test may break."""
+    def copy(source):
+        target = tmp_path / "model"
+        shutil.copytree(source, target)
+        return target
+    return copy

@@ -1,0 +1,96 @@
+"""`refrain generate` and `refrain plan` as a person runs them."""
+import json
+import subprocess
+
+import pytest
+from conftest import BIN, SMOLLM2, TINY
+
+TINY_MODEL = TINY / "qwen3"
+
+
+def test_order_is_kept_and_every_kind_of_prompt_answers(generate):
+    lines = [{"prompt_ids": [504, 3575, 282, 4649, 314], "temperature": 0, "max_tokens": 2},
+             {"prompt": "The capital of France is", "temperature": 0, "max_tokens": 3, "logprobs": 2},
+             {"messages": [{"role": "user", "content": "Hi"}], "temperature": 0, "max_tokens": 4}]
+    answers, _ = generate(lines, "--max-model-len", 512)
+    assert [len(a["output_ids"]) for a in answers] == [2, 3, 4]
+    assert answers[0]["prompt_ids"] == answers[1]["prompt_ids"]
+    assert answers[0]["output_ids"] == answers[1]["output_ids"][:2]
+    assert answers[1]["text"].startswith(" Paris") and answers[1]["finish_reason"] == "length"
+    assert len(answers[1]["logprobs"]) == 3 and len(answers[1]["logprobs"][0]["top"]) == 2
+    assert "logprobs" not in answers[0]
+
+
+def test_penalties_bias_and_masks_reach_the_sampler(generate):
+    lines = [{"prompt_ids": [5, 6, 7], "temperature": 0, "max_tokens": 6, "allowed_token_ids": [11, 12]},
+             {"prompt_ids": [5, 6, 7], "temperature": 0, "max_tokens": 4, "logit_bias": {"33": 100}},
+             {"prompt_ids": [5, 6, 7], "temperature": 0, "max_tokens": 12, "allowed_token_ids": [1, 2, 3, 4, 9, 10],
+              "frequency_penalty": 2.0, "ignore_eos": True}]
+    answers, _ = generate(lines, model=TINY_MODEL)
+    assert set(answers[0]["output_ids"]) <= {11, 12} and len(answers[0]["output_ids"]) == 6
+    assert answers[1]["output_ids"] == [33] * 4
+    assert len(set(answers[2]["output_ids"])) > 1
+
+
+def test_a_seed_repeats_and_another_differs(generate):
+    line = {"prompt": "Once upon a time", "temperature": 1.0, "max_tokens": 16}
+    lines = [{**line, "seed": 1}, {**line, "seed": 2}, {**line, "seed": 1}]
+    answers, _ = generate(lines, "--max-model-len", 256)
+    assert answers[0]["output_ids"] == answers[2]["output_ids"] != answers[1]["output_ids"]
+
+
+@pytest.mark.parametrize("line, word", [
+    ("{broken", "JSON"), ("[1]", "object"), ("{}", "prompt"), ('{"prompt": "a", "prompt_ids": [1]}', "exactly one"),
+    ('{"prompt": "a", "temperature": "x"}', "temperature"), ('{"prompt_ids": [1, -2]}', "prompt_ids"),
+    ('{"prompt": "a", "max_tokens": 0}', "max_tokens"), ('{"prompt": "a", "n": 1, "logprobs": 50}', "logprobs"),
+    ('{"prompt_ids": []}', "prompt"), ('{"prompt_ids": [999999]}', "999999"),
+])
+def test_a_bad_line_is_named_and_nothing_is_written(generate, line, word):
+    answers, done = generate([{"prompt_ids": [1, 2], "max_tokens": 1}, line], model=TINY_MODEL, check=False)
+    assert done.returncode == 64 and answers is None, done.stderr
+    assert ":2:" in done.stderr and word in done.stderr, done.stderr
+
+
+def test_made_up_weights_run_at_any_layout(generate):
+    lines = [{"prompt_ids": [3, 4, 5], "temperature": 0, "max_tokens": 8, "ignore_eos": True}]
+    answers = [generate(lines, "--load-format", "dummy", "--tensor-parallel-size", tp, "--dtype", "float32",
+                        model=TINY_MODEL)[0] for tp in (1, 2)]
+    assert answers[0][0]["output_ids"] == answers[1][0]["output_ids"]
+
+
+def plan(text):
+    done = subprocess.run([str(BIN / "refrain"), "plan", "-"], input=text, capture_output=True, text=True, timeout=30)
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_plan_explains_the_worked_table():
+    """CG-33 with the first worked table of the specification."""
+    batches = [{"query_lens": [1]}, {"query_lens": [1] * 3}, {"query_lens": [1] * 9}, {"query_lens": [1, 4]},
+               {"query_lens": [17]}, {"query_lens": [1] * 3, "cascade": True}]
+    expected = {
+        "PIECEWISE": [("PIECEWISE", 1), ("PIECEWISE", 4), ("PIECEWISE", 12), ("PIECEWISE", 8), ("NONE", 17), ("PIECEWISE", 4)],
+        "FULL": [("FULL", 1), ("FULL", 4), ("FULL", 12), ("FULL", 8), ("NONE", 17), ("NONE", 3)],
+        "FULL_DECODE_ONLY": [("FULL", 1), ("FULL", 4), ("FULL", 12), ("NONE", 5), ("NONE", 17), ("NONE", 3)],
+        "FULL_AND_PIECEWISE": [("FULL", 1), ("FULL", 4), ("FULL", 12), ("PIECEWISE", 8), ("NONE", 17), ("PIECEWISE", 4)],
+    }
+    for mode, rows in expected.items():
+        code, answer = plan(json.dumps({"cudagraph_mode": mode, "cudagraph_capture_sizes": [1, 2, 4, 8, 16],
+                                        "max_num_seqs": 12, "batches": batches}))
+        assert code == 0 and answer["capture_sizes"] == [1, 2, 4, 8, 12, 16]
+        assert [(d["mode"], d["num_tokens"]) for d in answer["dispatch"]] == rows, mode
+
+
+def test_plan_refuses_a_bad_field_with_exit_2():
+    code, answer = plan('{"cudagraph_capture_sizes": [0], "batches": []}')
+    assert code == 2 and answer["error"]["field"] == "cudagraph_capture_sizes"
+    code, answer = plan('{"cudagraph_mode": "HALF", "batches": []}')
+    assert code == 2 and answer["error"]["field"] == "cudagraph_mode" and "FULL_AND_PIECEWISE" in answer["error"]["message"]
+
+
+def test_serve_and_generate_give_the_same_tokens(generate, start_server):
+    server = start_server("--max-model-len", 512, "--max-num-seqs", 4)
+    text = server.client().completions.create(model=SMOLLM2.name, prompt="def fibonacci(n):\n", temperature=0,
+                                              max_tokens=32).choices[0].text
+    answers, _ = generate([{"prompt": "def fibonacci(n):\n", "temperature": 0, "max_tokens": 32}],
+                          "--max-model-len", 512, "--tensor-parallel-size", 2)
+    assert answers[0]["text"] == text

@@ -1,0 +1,211 @@
+"""Start, failure and end of real process groups."""
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+
+import openai
+import pytest
+from conftest import BIN, SMOLLM2, TINY, command_line, descendants, wait_for
+
+SMALL = ["--max-num-seqs", 8, "--max-model-len", 512]
+
+
+def start_by_hand(*argv, log):
+    return subprocess.Popen([str(BIN / argv[0]), *map(str, argv[1:])], stdin=subprocess.DEVNULL, stdout=log.open("w"),
+                            stderr=subprocess.STDOUT)
+
+
+def test_coordinator_and_worker_started_by_hand(tmp_path):
+    from conftest import Server
+    address = f"ipc://{tmp_path}/run/engine"
+    server = Server(tmp_path / "unused.log")
+    coordinator = start_by_hand("coordinator", "--model", SMOLLM2, "--tensor-parallel-size", 1, "--listen", address,
+                                "--port", server.port, *SMALL, log=tmp_path / "coordinator.log")
+    worker = start_by_hand("worker", "--model", SMOLLM2, "--rank", 0, "--tensor-parallel-size", 1, "--coordinator",
+                           address, log=tmp_path / "worker.log")
+    try:
+        server.process = coordinator
+        server.wait_ready()
+        answer = server.client().completions.create(model=SMOLLM2.name, prompt="The capital of France is",
+                                                    temperature=0, max_tokens=1)
+        assert answer.choices[0].text == " Paris"
+    finally:
+        coordinator.send_signal(signal.SIGTERM)
+        assert coordinator.wait(timeout=20) == 0
+        worker.send_signal(signal.SIGTERM)
+        worker_code = worker.wait(timeout=20)
+    assert worker_code == 0
+    assert not os.path.exists(f"{tmp_path}/run/engine")
+
+
+def test_killed_worker_ends_requests_clearly_and_the_group_comes_back(start_server):
+    server = start_server(*SMALL)
+    before = server.workers()
+    assert len(before) == 2
+    stream = server.client().completions.create(model=SMOLLM2.name, prompt="Once upon a time", stream=True,
+                                                temperature=0, max_tokens=400, extra_body={"ignore_eos": True})
+    chunks = iter(stream)
+    next(chunks)
+    os.kill(before[1], signal.SIGKILL)
+    with pytest.raises(openai.APIError, match="worker|rank"):
+        for _ in chunks:
+            pass
+    wait_for(lambda: server.get("/ready")[0] != 200, 5, "not ready while the group is gone")
+    server.wait_ready()
+    after = server.workers()
+    assert len(after) == 2 and not set(after) & set(before)
+    answer = server.client().completions.create(model=SMOLLM2.name, prompt="The capital of France is", temperature=0,
+                                                max_tokens=1)
+    assert answer.choices[0].text == " Paris"
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_end_everything_cleanly(start_server, number):
+    server = start_server(*SMALL)
+    assert server.stop(number) == 0
+
+
+def test_sigterm_lets_running_requests_finish(start_server):
+    server = start_server(*SMALL)
+    stream = server.client().completions.create(model=SMOLLM2.name, prompt="Once upon a time", stream=True,
+                                                temperature=0, max_tokens=60, extra_body={"ignore_eos": True})
+    chunks = iter(stream)
+    first = next(chunks)
+    server.process.send_signal(signal.SIGTERM)
+    rest = list(chunks)
+    assert first.choices and rest[-1].choices[0].finish_reason == "length"
+    assert server.process.wait(timeout=30) == 0
+
+
+def test_killed_supervisor_leaves_no_process(start_server):
+    server = start_server(*SMALL)
+    children = descendants(server.process.pid)
+    assert len(children) == 3
+    server.process.kill()
+    server.process.wait(timeout=10)
+    wait_for(lambda: not any(str(BIN) in (command_line(pid) or [""])[0] for pid in children), 15,
+             "coordinator and workers gone")
+
+
+def run(*argv, timeout=60):
+    return subprocess.run([str(BIN / argv[0]), *map(str, argv[1:])], capture_output=True, text=True, timeout=timeout)
+
+
+@pytest.mark.parametrize("argv, words", [
+    (["refrain", "serve", SMOLLM2, "--max-num-seq", 4], ["--max-num-seq", "--max-num-seqs"]),
+    (["refrain", "serve", "/nowhere"], ["/nowhere", "config.json"]),
+    (["refrain", "serve"], ["--model"]),
+    (["refrain", "serve", SMOLLM2, "--tensor-parallel-size", 4], ["tensor-parallel-size", "3 KV heads"]),
+    (["refrain", "serve", SMOLLM2, "--max-model-len", 999999], ["--max-model-len", "8192"]),
+    (["refrain", "serve", SMOLLM2, "--port", 70000], ["--port"]),
+    (["refrain", "serve", SMOLLM2, "--max-num-seqs", "many"], ["--max-num-seqs"]),
+    (["refrain", "serve", SMOLLM2, "--cudagraph-mode", "SOME"], ["SOME", "FULL_AND_PIECEWISE"]),
+    (["refrain", "serve", SMOLLM2, "--compilation-config", "{\"cudagraph_mod\": 1}"], ["cudagraph_mod"]),
+    (["refrain", "serve", SMOLLM2, "--cudagraph-capture-sizes", "0,4"], ["cudagraph_capture_sizes"]),
+    (["refrain", "serve", SMOLLM2, "--attention-backend", "none"], ["attention"]),
+    (["refrain", "dance"], ["dance"]),
+    (["coordinator", "--model", SMOLLM2, "--listen", "carrier://pigeon"], ["carrier://pigeon"]),
+    (["worker", "--rank", 0], ["--model"]),
+    (["worker", "--model", SMOLLM2, "--rank", 2, "--tensor-parallel-size", 2, "--coordinator", "ipc:///tmp/x"], ["rank"]),
+])
+def test_bad_options_exit_64_and_name_the_culprit(argv, words):
+    done = run(*argv)
+    assert done.returncode == 64, (done.returncode, done.stderr)
+    for word in words:
+        assert word in done.stderr, done.stderr
+
+
+def test_port_in_use_exits_64_and_names_it():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = run("refrain", "serve", SMOLLM2, "--port", port, *SMALL)
+    assert done.returncode == 64 and str(port) in done.stderr and "in use" in done.stderr
+
+
+@pytest.mark.parametrize("breakage, words", [
+    (lambda m: (m / "model.safetensors").unlink(), ["safetensors"]),
+    (lambda m: (m / "model.safetensors").write_bytes((m / "model.safetensors").read_bytes()[:5000]), ["model.safetensors"]),
+    (lambda m: (m / "config.json").write_text("{"), ["config.json"]),
+    (lambda m: (m / "tokenizer.json").write_text("{}"), ["tokenizer.json"]),
+])
+def test_broken_model_files_exit_64_and_name_the_file(copy_model, breakage, words):
+    model = copy_model(TINY / "qwen3")
+    breakage(model)
+    done = run("refrain", "serve", model, "--port", 0)
+    assert done.returncode == 64, (done.returncode, done.stderr)
+    for word in words:
+        assert word in done.stderr, done.stderr
+
+
+def test_second_worker_of_a_rank_is_refused(tmp_path):
+    address = f"ipc://{tmp_path}/run/engine"
+    coordinator = start_by_hand("coordinator", "--model", TINY / "qwen3", "--listen", address, "--port", 0,
+                                log=tmp_path / "coordinator.log")
+    first = start_by_hand("worker", "--model", TINY / "qwen3", "--rank", 0, "--tensor-parallel-size", 1,
+                          "--coordinator", address, log=tmp_path / "first.log")
+    try:
+        wait_for(lambda: "ready" in (tmp_path / "coordinator.log").read_text(), 30, "ready")
+        second = run("worker", "--model", TINY / "qwen3", "--rank", 0, "--tensor-parallel-size", 1, "--coordinator",
+                     address)
+        assert second.returncode == 64 and "rank 0" in second.stderr, second.stderr
+        other_model = run("worker", "--model", TINY / "qwen2", "--rank", 0, "--tensor-parallel-size", 1,
+                          "--coordinator", address)
+        assert other_model.returncode == 64 and "model" in other_model.stderr, other_model.stderr
+        assert first.poll() is None
+    finally:
+        coordinator.send_signal(signal.SIGTERM)
+        assert coordinator.wait(timeout=20) == 0
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(timeout=20) == 0
+
+
+def test_api_key_is_needed_but_for_probes(start_server):
+    server = start_server("--api-key", "secret-1,secret-2", model=TINY / "qwen3", tp=1)
+    assert server.get("/live")[0] == 200 and server.get("/ready")[0] == 200 and server.get("/health")[0] == 200
+    for path in ("/v1/models", "/metrics", "/cudagraphs", "/version"):
+        status, text = server.get(path)
+        assert status == 401 and json.loads(text)["error"]["type"] == "authentication_error"
+        assert server.get(path, {"Authorization": "Bearer secret"})[0] == 401
+        assert server.get(path, {"Authorization": "Bearer secret-2"})[0] == 200
+    assert "secret" not in server.log.read_text()
+
+
+def test_requests_over_the_limits_are_refused_before_they_are_read(start_server):
+    server = start_server(model=TINY / "qwen3", tp=1)
+
+    def raw(data):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as sock:
+            sock.sendall(data)
+            return sock.recv(65536).decode()
+    assert " 413 " in raw(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 999999999\r\n\r\n").split("\r\n")[0]
+    assert " 431 " in raw(b"GET /live HTTP/1.1\r\nHost: x\r\n" + b"A: " + b"b" * 40000 + b"\r\n\r\n").split("\r\n")[0]
+    assert " 431 " in raw(b"GET /live HTTP/1.1\r\nHost: x\r\n" + b"".join(b"h%d: x\r\n" % i for i in range(120)) + b"\r\n").split("\r\n")[0]
+    assert " 400 " in raw(b"\x00\x01\x02 nonsense\r\n\r\n").split("\r\n")[0]
+    assert server.get("/live")[0] == 200
+
+
+def test_concurrent_clients_survive_another_ones_nonsense(start_server):
+    server = start_server(*SMALL)
+    texts, failures = [], []
+
+    def ask():
+        try:
+            answer = server.client().completions.create(model=SMOLLM2.name, prompt="The capital of France is",
+                                                        temperature=0, max_tokens=40)
+            texts.append(answer.choices[0].text)
+        except openai.APIError as error:
+            failures.append(error)
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(20):
+        assert server.post("/v1/completions", b"{broken")[0] == 400
+    for thread in threads:
+        thread.join()
+    assert not failures and len(texts) == 4 and len(set(texts)) == 1

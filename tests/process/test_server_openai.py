@@ -1,0 +1,219 @@
+"""The official OpenAI client against a real server with two workers."""
+import concurrent.futures
+import json
+
+import openai
+import pytest
+from conftest import Server
+
+PROMPT = "The capital of France is"
+GREEDY = {"temperature": 0, "max_tokens": 24}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    server = Server(tmp_path_factory.mktemp("openai") / "serve.log", "--max-num-seqs", 64, "--max-model-len", 1024,
+                    "--served-model-name", "smol").start()
+    yield server
+    assert server.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    return server.client()
+
+
+def test_models_are_listed(client):
+    models = client.models.list().data
+    assert [m.id for m in models] == ["smol"] and models[0].object == "model"
+
+
+def test_completion_has_text_usage_and_reason(client):
+    answer = client.completions.create(model="smol", prompt=PROMPT, **GREEDY)
+    assert answer.choices[0].text.startswith(" Paris.")
+    assert answer.choices[0].finish_reason == "length"
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens) == (5, 24, 29)
+    assert answer.object == "text_completion" and answer.id.startswith("cmpl-")
+
+
+def test_chat_answers_and_stops_at_the_end_token(client):
+    answer = client.chat.completions.create(
+        model="smol", messages=[{"role": "user", "content": "What is gravity? Answer in one sentence."}],
+        temperature=0, max_tokens=64)
+    message = answer.choices[0].message
+    assert message.role == "assistant" and message.content.startswith("Gravity is a fundamental concept in physics")
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage.prompt_tokens == 39
+
+
+def test_streams_add_up_to_the_whole_answer(client):
+    whole = client.completions.create(model="smol", prompt=PROMPT, **GREEDY).choices[0].text
+    chunks = list(client.completions.create(model="smol", prompt=PROMPT, stream=True,
+                                            stream_options={"include_usage": True}, **GREEDY))
+    assert "".join(c.choices[0].text for c in chunks if c.choices) == whole
+    assert chunks[-1].usage.completion_tokens == 24 and not chunks[-1].choices
+    assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == "length"
+    assert len(chunks) > 5
+
+
+def test_chat_stream_begins_with_the_role(client):
+    messages = [{"role": "user", "content": "Say hello."}]
+    whole = client.chat.completions.create(model="smol", messages=messages, **GREEDY).choices[0].message.content
+    chunks = list(client.chat.completions.create(model="smol", messages=messages, stream=True, **GREEDY))
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert "".join(c.choices[0].delta.content or "" for c in chunks) == whole
+
+
+def test_stop_string_ends_the_answer_before_itself(client):
+    whole = client.completions.create(model="smol", prompt=PROMPT, **GREEDY).choices[0].text
+    answer = client.completions.create(model="smol", prompt=PROMPT, stop=["answer"], **GREEDY)
+    assert answer.choices[0].text == whole[:whole.index("answer")]
+    assert answer.choices[0].finish_reason == "stop"
+    streamed = "".join(c.choices[0].text for c in client.completions.create(
+        model="smol", prompt=PROMPT, stop=["answer"], stream=True, **GREEDY))
+    assert streamed == answer.choices[0].text
+
+
+def test_n_choices_differ_by_seed_and_repeat_by_seed(client):
+    def ask():
+        answer = client.completions.create(model="smol", prompt="Once upon a time", n=4, seed=7, temperature=1.0,
+                                           max_tokens=12)
+        assert [c.index for c in answer.choices] == [0, 1, 2, 3]
+        return [c.text for c in answer.choices]
+    first = ask()
+    assert len(set(first)) > 1
+    assert ask() == first
+
+
+def test_completion_logprobs(client):
+    answer = client.completions.create(model="smol", prompt=PROMPT, logprobs=5, temperature=0, max_tokens=3)
+    logprobs = answer.choices[0].logprobs
+    assert logprobs.tokens[0] == " Paris" and len(logprobs.token_logprobs) == 3
+    assert abs(logprobs.token_logprobs[0] - -0.2606) < 0.15
+    assert len(logprobs.top_logprobs[0]) == 5
+    assert max(logprobs.top_logprobs[0].values()) == pytest.approx(logprobs.token_logprobs[0])
+    assert "".join(logprobs.tokens) == answer.choices[0].text
+
+
+def test_chat_logprobs(client):
+    answer = client.chat.completions.create(model="smol", messages=[{"role": "user", "content": "Hi"}], logprobs=True,
+                                            top_logprobs=3, temperature=0, max_tokens=4)
+    content = answer.choices[0].logprobs.content
+    assert len(content) == 4
+    for token in content:
+        assert bytes(token.bytes).decode(errors="replace") == token.token
+        assert len(token.top_logprobs) == 3
+        assert token.top_logprobs[0].logprob == pytest.approx(token.logprob)
+
+
+def test_logit_bias_forces_and_forbids(client):
+    forced = client.completions.create(model="smol", prompt=PROMPT, logit_bias={"7042": 100}, temperature=0,
+                                       max_tokens=3)
+    assert forced.choices[0].text == " Paris Paris Paris"
+    forbidden = client.completions.create(model="smol", prompt=PROMPT, logit_bias={"7042": -100}, temperature=0,
+                                          max_tokens=1)
+    assert forbidden.choices[0].text != " Paris"
+
+
+def test_several_prompts_and_token_prompts(client):
+    answer = client.completions.create(model="smol", prompt=[PROMPT, "1 2 3 4 5 6 7"], temperature=0, max_tokens=4)
+    assert [c.index for c in answer.choices] == [0, 1]
+    ids = client.completions.create(model="smol", prompt=[504, 3575, 282, 4649, 314], temperature=0, max_tokens=4)
+    assert ids.choices[0].text == answer.choices[0].text
+
+
+def test_echo_gives_the_prompt_back(client):
+    answer = client.completions.create(model="smol", prompt=PROMPT, echo=True, temperature=0, max_tokens=1)
+    assert answer.choices[0].text == PROMPT + " Paris"
+
+
+def test_tokenize_and_detokenize(server):
+    status, text = server.post("/tokenize", {"model": "smol", "prompt": PROMPT})
+    answer = json.loads(text)
+    assert status == 200 and answer["tokens"] == [504, 3575, 282, 4649, 314] and answer["count"] == 5
+    status, text = server.post("/detokenize", {"model": "smol", "tokens": answer["tokens"]})
+    assert status == 200 and json.loads(text) == {"prompt": PROMPT}
+
+
+@pytest.mark.parametrize("field, value", [
+    ("temperature", -1), ("temperature", "hot"), ("temperature", 1e308), ("top_p", 0), ("top_p", 1.5), ("n", 0),
+    ("n", 17), ("n", 2**31), ("max_tokens", 0), ("max_tokens", -1), ("max_tokens", 2**63), ("max_tokens", 1.5),
+    ("logprobs", 21), ("stop", 5), ("stop", [""]), ("logit_bias", {"x": 1}), ("logit_bias", {"1": 101}),
+    ("logit_bias", {"99999999": 1}), ("presence_penalty", 3), ("frequency_penalty", -3), ("seed", "a"),
+    ("stream", "yes"), ("min_p", 2), ("top_k", -2), ("best_of", 3), ("suffix", "x"), ("prompt", 5),
+    ("prompt", []), ("prompt", ""), ("prompt", [1 << 30]), ("response_format", {"type": "json_object"}),
+])
+def test_numbers_out_of_range_are_400_and_name_the_field(server, field, value):
+    status, text = server.post("/v1/completions", {"model": "smol", "prompt": PROMPT, "max_tokens": 2, field: value})
+    error = json.loads(text)["error"]
+    assert status == 400, text
+    assert field in (error["param"] or "") + error["message"]
+    assert error["type"] == "invalid_request_error"
+
+
+def test_errors_reach_the_client_as_its_own_types(client):
+    with pytest.raises(openai.NotFoundError, match="does not exist"):
+        client.completions.create(model="other", prompt="x")
+    with pytest.raises(openai.BadRequestError, match="max_model_len|max-model-len|longer|1024"):
+        client.completions.create(model="smol", prompt="word " * 3000)
+    with pytest.raises(openai.BadRequestError, match="messages"):
+        client.chat.completions.create(model="smol", messages=[])
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"{\"prompt\": \"a\", }", b"[" * 100, b"\xff\xfe", b"null"])
+def test_malformed_json_is_400(server, body):
+    status, text = server.post("/v1/completions", body)
+    assert status == 400 and json.loads(text)["error"]["message"]
+
+
+def test_wrong_routes_and_methods(server):
+    assert server.get("/nowhere")[0] == 404
+    assert server.get("/v1/completions")[0] == 405
+    assert server.post("/metrics", {})[0] == 405
+    for status, text in (server.get("/nowhere"), server.get("/v1/completions")):
+        assert json.loads(text)["error"]["code"] == status
+
+
+def test_health_metrics_and_graphs(server, client):
+    client.completions.create(model="smol", prompt=PROMPT, **GREEDY)
+    assert server.get("/live")[0] == 200 and server.get("/ready")[0] == 200 and server.get("/health")[0] == 200
+    metrics = server.get("/metrics")[1]
+    assert "refrain:generation_tokens_total" in metrics and "refrain:cudagraph_dispatch_total" in metrics
+    graphs = json.loads(server.get("/cudagraphs")[1])
+    counts = [row["count"] for row in graphs["dispatch"]]
+    assert counts == sorted(counts, reverse=True) and counts[0] > 0
+    assert any(row["mode"] == "FULL" for row in graphs["dispatch"])
+    assert len(graphs["ranks"]) == 2 and graphs["ranks"][0]["manifest"]
+    digests = [[entry["digest"] for entry in rank["manifest"]] for rank in graphs["ranks"]]
+    assert digests[0] == digests[1]
+    page = server.get("/cudagraphs", {"Accept": "text/html"})[1]
+    assert page.startswith("<!doctype html>") and "Graphs that ran" in page
+
+
+def test_64_streams_of_mixed_lengths_equal_their_solo_runs(client):
+    words = "one two three four five six seven eight nine ten".split()
+
+    def ask(i):
+        prompt = "Count: " + " ".join(words[(i + j) % 10] for j in range(1 + i % 40))
+        stream = client.completions.create(model="smol", prompt=prompt, stream=True, temperature=0.7 * (i % 2), seed=i,
+                                           max_tokens=4 + i % 29)
+        return "".join(chunk.choices[0].text for chunk in stream)
+    with concurrent.futures.ThreadPoolExecutor(64) as pool:
+        crowd = list(pool.map(ask, range(64)))
+    assert all(crowd)
+    for i in range(0, 64, 3):
+        assert ask(i) == crowd[i], i
+
+
+def test_a_client_that_leaves_frees_its_request(server, client):
+    stream = client.completions.create(model="smol", prompt=PROMPT, stream=True, temperature=0, max_tokens=900,
+                                       extra_body={"ignore_eos": True})
+    next(iter(stream))
+    stream.close()
+
+    def idle():
+        metrics = server.get("/metrics")[1]
+        running = [line for line in metrics.splitlines() if line.startswith("refrain:num_requests_running{")]
+        return float(running[0].split()[-1]) == 0
+    from conftest import wait_for
+    wait_for(idle, 5, "the cancelled request is gone")
