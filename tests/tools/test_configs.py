@@ -1,6 +1,9 @@
 """The files of configs/ follow their schemas, and the schemas refuse what is wrong."""
 import copy
 import json
+import os
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -57,3 +60,11 @@ def test_model_schema_refuses(change):
     content = copy.deepcopy(load(MODEL_FILES[0]))
     assert validator("model.schema.json").is_valid(content)
     assert not validator("model.schema.json").is_valid({**content, **change})
+
+
+def test_engine_schema_names_every_option_of_serve():
+    program = Path(os.environ.get("REFRAIN_BUILD_DIR", ROOT / "build")) / "bin/refrain"
+    assert program.exists(), "tools/test builds it before it runs this"
+    text = subprocess.run([program, "serve", "--help"], capture_output=True, text=True, check=True).stdout
+    options = set(re.findall(r"^ +(?:-\w, ?)?--([a-z][a-z0-9-]*)", text, re.M)) - {"help", "version", "config"}
+    assert options == set(load(CONFIGS / "engine.schema.json")["properties"]) - {"$schema"}
