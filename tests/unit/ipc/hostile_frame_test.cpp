@@ -1,8 +1,8 @@
 // Frames cut, flipped, and forged with a valid checksum.
 #include <gtest/gtest.h>
-#include <sys/resource.h>
+#include <time.h>
 
-#include <chrono>
+#include <algorithm>
 #include <cstring>
 #include <set>
 
@@ -134,6 +134,13 @@ TEST(HostileFrame, ArraysThatDoNotFitTogetherAreRejected) {
   EXPECT_NE(error_of(frame_of(result)).find("number of top_tokens"), std::string::npos);
 }
 
+// Processor time of this thread: what the decoding costs, whatever else the machine does.
+double thread_ms() {
+  timespec now{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) * 1e-6;
+}
+
 // Every four bytes of every type's payload are replaced by 2^k-1 and 2^k: wherever a count lies, it
 // is hit. None may cost memory or time; those that land in plain numbers may be accepted.
 TEST(HostileFrame, LengthFieldsCostNeitherMemoryNorTime_R6) {
@@ -150,31 +157,19 @@ TEST(HostileFrame, LengthFieldsCostNeitherMemoryNorTime_R6) {
           put(hostile, at, static_cast<uint32_t>(value));
           hostile = forged(std::move(hostile));
           const AllocationCount allocations;
-          const auto start = std::chrono::steady_clock::now();
+          const double start = thread_ms();
           const bool accepted = decode_frame(hostile).has_value();
-          const std::chrono::duration<double, std::milli> took =
-              std::chrono::steady_clock::now() - start;
+          const double took = thread_ms() - start;
           rejected += !accepted;
           worst_bytes = std::max(worst_bytes, allocations.bytes());
-          worst_ms = std::max(worst_ms, took.count());
+          worst_ms = std::max(worst_ms, took);
         }
   }
   EXPECT_GT(rejected, 1000u);
   EXPECT_LT(worst_bytes, size_t{1} << 20);
+  EXPECT_LT(worst_ms, 1.0);
   RecordProperty("worst_bytes", static_cast<int>(worst_bytes));
   RecordProperty("worst_us", static_cast<int>(worst_ms * 1000));
-  // The scheduler may take the processor away once: time the worst kind again, best of several.
-  auto hostile = frame_of(decode_step(1));
-  put(hostile, kHeaderBytes + 11, uint32_t{0xffffffff});  // row_slot's count
-  hostile = forged(std::move(hostile));
-  double best_ms = 1e9;
-  for (int i = 0; i < 20; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    EXPECT_FALSE(decode_frame(hostile));
-    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
-    best_ms = std::min(best_ms, took.count());
-  }
-  EXPECT_LT(best_ms, 1.0);
 }
 
 size_t accepted_after_flips(size_t frames, uint64_t seed) {
