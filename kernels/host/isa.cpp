@@ -5,14 +5,30 @@
 
 namespace refrain::kernels {
 
-HostIsa best_host_isa() {
+bool has_host_isa(HostIsa isa) {
   const bool avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
   const bool avx512 =
       avx2 && __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
       __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512dq") != 0;
-  if (avx512 && __builtin_cpu_supports("avx512bf16") != 0) return HostIsa::kAvx512Bf16;
-  if (avx512) return HostIsa::kAvx512;
-  return avx2 ? HostIsa::kAvx2 : HostIsa::kScalar;
+  switch (isa) {
+    case HostIsa::kScalar:
+      return true;
+    case HostIsa::kAvx2:
+      return avx2;
+    case HostIsa::kAvx512:
+      return avx512;
+    case HostIsa::kAvx512Bf16:
+      return avx512 && __builtin_cpu_supports("avx512bf16") != 0;
+  }
+  return false;
+}
+
+HostIsa best_host_isa() {
+  if (has_host_isa(HostIsa::kAvx512Bf16) && __builtin_cpu_is("intel") == 0) {
+    return HostIsa::kAvx512Bf16;
+  }
+  if (has_host_isa(HostIsa::kAvx512)) return HostIsa::kAvx512;
+  return has_host_isa(HostIsa::kAvx2) ? HostIsa::kAvx2 : HostIsa::kScalar;
 }
 
 std::optional<HostIsa> parse_host_isa(std::string_view name) {
@@ -38,7 +54,7 @@ const char* to_string(HostIsa isa) {
 }
 
 const KernelTable& host_kernel_table(HostIsa isa) {
-  REFRAIN_CHECK(isa <= best_host_isa(), "this processor has no {}; its best is {}", to_string(isa),
+  REFRAIN_CHECK(has_host_isa(isa), "this processor has no {}; its best is {}", to_string(isa),
                 to_string(best_host_isa()));
   static const KernelTable scalar = scalar_table();
   static const KernelTable avx2 = avx2_table();

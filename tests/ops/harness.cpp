@@ -70,7 +70,7 @@ std::vector<HarnessChoice> all_harnesses() {
   std::vector<HarnessChoice> choices;
   for (const HostIsa isa :
        {HostIsa::kScalar, HostIsa::kAvx2, HostIsa::kAvx512, HostIsa::kAvx512Bf16}) {
-    if (isa > best_host_isa()) continue;
+    if (!has_host_isa(isa)) continue;
     choices.push_back(
         {std::string("host_") + to_string(isa), [isa] { return make_host_harness(isa, 3); }});
   }

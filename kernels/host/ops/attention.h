@@ -69,68 +69,104 @@ KeyRange visible_keys(const AttentionArgs& args, int64_t position, int64_t chunk
           static_cast<int>(std::clamp<int64_t>(position + 1 - chunk, 0, kChunk))};
 }
 
-// Keys transposed and values widened for the chunk's keys in `range`; lanes of other keys hold 0.
+// Columns [first, dim) of sixteen rows, fewer than sixteen columns: padded with 0, then transposed.
+template <class S, class T>
+void transpose_tail(const T* const (&rows)[16], int64_t first, int64_t dim, float* out) {
+  T padded[16][16] = {};
+  const T* from[16];
+  for (int i = 0; i < 16; ++i) {
+    std::copy(rows[i] + first, rows[i] + dim, padded[i]);
+    from[i] = padded[i];
+  }
+  S::transpose(from, 0, out);
+}
+
+// Asks for the keys and values of up to sixteen positions from `first` on, in address order.
+template <class S, class T>
+void prefetch_group(const AttentionArgs& args, const AttentionTile& tile, int64_t first,
+                    int64_t end) {
+  const int64_t bytes = args.head_dim * static_cast<int64_t>(sizeof(T));
+  for (int64_t value = 0; value < 2; ++value) {
+    for (int64_t position = first; position < std::min(first + 16, end); ++position) {
+      const int64_t row =
+          ((tile.blocks[position / args.block_size] * 2 + value) * args.kv_heads + tile.kv_head) *
+              args.block_size +
+          position % args.block_size;
+      const char* at = static_cast<const char*>(args.cache) + row * bytes;
+      for (int64_t b = 0; b < bytes; b += 64) _mm_prefetch(at + b, _MM_HINT_T0);
+    }
+  }
+}
+
+// Keys transposed and values widened for the chunk's keys in `range`; lanes of other keys repeat a
+// key of the range, and are never looked at. Asks for the next chunk (of positions up to `last`).
 template <class S, class T>
 void load_chunk(const AttentionArgs& args, const AttentionTile& tile, int64_t chunk, KeyRange range,
-                const AttentionScratch& s) {
-  const int64_t dim = args.head_dim;
+                int64_t last, const AttentionScratch& s) {
+  const int64_t dim = args.head_dim, whole = dim / 16 * 16;
   const int64_t head_size = args.block_size * dim;
-  alignas(64) T none[16] = {};
   for (int group = range.begin / 16; group * 16 < range.end; ++group) {
+    prefetch_group<S, T>(args, tile, chunk + kChunk + group * 16, last + 1);
     const T* rows[16];
     for (int i = 0; i < 16; ++i) {
-      const int key = group * 16 + i;
-      rows[i] = nullptr;
-      if (key < range.begin || key >= range.end) continue;
+      const int key = std::clamp(group * 16 + i, range.begin, range.end - 1);
       const int64_t position = chunk + key;
       const int64_t block = tile.blocks[position / args.block_size];
       rows[i] = static_cast<const T*>(args.cache) +
                 (block * 2 * args.kv_heads + tile.kv_head) * head_size +
                 position % args.block_size * dim;
-      const T* value = rows[i] + args.kv_heads * head_size;
-      for (int64_t d = 0; d < dim; d += 16) {
-        const auto v =
-            dim - d >= 16 ? S::load(value + d) : S::load_n(value + d, static_cast<int>(dim - d));
-        S::store(s.values + key * s.dim + d, v);
-      }
     }
-    for (int64_t d = 0; d < dim; d += 16) {
-      T tail[16][16] = {};
-      const T* from[16];
-      for (int i = 0; i < 16; ++i) {
-        from[i] = none;
-        if (rows[i] == nullptr) continue;
-        from[i] = rows[i] + d;
-        if (dim - d >= 16) continue;
-        std::memcpy(tail[i], rows[i] + d, static_cast<size_t>(dim - d) * sizeof(T));
-        from[i] = tail[i];
+    for (int64_t d = 0; d < whole; d += 16) {
+      S::transpose(rows, d, s.keys + (group * s.dim + d) * 16);
+    }
+    if (whole < dim) {
+      transpose_tail<S, T>(rows, whole, dim, s.keys + (group * s.dim + whole) * 16);
+    }
+    for (int i = 0; i < 16; ++i) {
+      const T* value = rows[i] + args.kv_heads * head_size;
+      float* to = s.values + (group * 16 + i) * s.dim;
+      for (int64_t d = 0; d < whole; d += 16) S::store(to + d, S::load(value + d));
+      if (whole < dim) {
+        S::store(to + whole, S::load_n(value + whole, static_cast<int>(dim - whole)));
       }
-      S::transpose(from, 0, s.keys + (group * s.dim + d) * 16);
     }
   }
 }
 
-// scores[query … query + kQueries)[64] = q · k of the groups [first, last) of sixteen keys.
-template <class S, int kQueries>
-void score_queries(const AttentionScratch& s, int query, int first, int last) {
-  for (; first < last; ++first) {
-    typename S::Reg acc[kQueries];
+// scores[query … query + kQueries) of the kGroups × 16 keys from group `first` on.
+template <class S, int kQueries, int kGroups>
+void score_groups(const AttentionScratch& s, int query, int first) {
+  typename S::Reg acc[kQueries][kGroups];
 #pragma GCC unroll 8
-    for (auto& a : acc) a = S::zero();
-    const float* keys = s.keys + first * s.dim * 16;
-    const float* q = s.q + query * s.dim;
-    for (int64_t d = 0; d < s.dim; ++d) {
-      const auto k = S::load(keys + d * 16);
+  for (int i = 0; i < kQueries; ++i) {
+#pragma GCC unroll 8
+    for (int g = 0; g < kGroups; ++g) acc[i][g] = S::zero();
+  }
+  const float* keys = s.keys + first * s.dim * 16;
+  const float* q = s.q + query * s.dim;
+  for (int64_t d = 0; d < s.dim; ++d) {
+#pragma GCC unroll 8
+    for (int g = 0; g < kGroups; ++g) {
+      const auto k = S::load(keys + (g * s.dim + d) * 16);
 #pragma GCC unroll 8
       for (int i = 0; i < kQueries; ++i) {
-        acc[i] = S::fma(S::broadcast(q[i * s.dim + d]), k, acc[i]);
+        acc[i][g] = S::fma(S::broadcast(q[i * s.dim + d]), k, acc[i][g]);
       }
     }
+  }
 #pragma GCC unroll 8
-    for (int i = 0; i < kQueries; ++i) {
-      S::store(s.scores + (query + i) * kChunk + first * 16, acc[i]);
+  for (int i = 0; i < kQueries; ++i) {
+#pragma GCC unroll 8
+    for (int g = 0; g < kGroups; ++g) {
+      S::store(s.scores + (query + i) * kChunk + (first + g) * 16, acc[i][g]);
     }
   }
+}
+
+template <class S, int kQueries>
+void score_queries(const AttentionScratch& s, int query, int first, int last) {
+  for (; first + 4 <= last; first += 4) score_groups<S, kQueries, 4>(s, query, first);
+  for (; first < last; ++first) score_groups<S, kQueries, 1>(s, query, first);
 }
 
 // One softmax step of a query: scores become probabilities, its sums are rescaled.
@@ -257,11 +293,13 @@ void attend_tile(const AttentionArgs& args, const AttentionTile& tile, const Att
   for (int64_t chunk = seen / kChunk * kChunk; chunk <= last; chunk += kChunk) {
     const KeyRange range{static_cast<int>(std::max<int64_t>(0, seen - chunk)),
                          static_cast<int>(std::min<int64_t>(kChunk, last + 1 - chunk))};
-    load_chunk<S, T>(args, tile, chunk, range, s);
+    load_chunk<S, T>(args, tile, chunk, range, last, s);
     int q = 0;
     for (; q + 4 <= tile.queries(); q += 4) attend_queries<S, 4>(args, tile, chunk, q, s);
-    for (; q + 2 <= tile.queries(); q += 2) attend_queries<S, 2>(args, tile, chunk, q, s);
-    if (q < tile.queries()) attend_queries<S, 1>(args, tile, chunk, q, s);
+    const int rest = tile.queries() - q;
+    if (rest == 3) attend_queries<S, 3>(args, tile, chunk, q, s);
+    if (rest == 2) attend_queries<S, 2>(args, tile, chunk, q, s);
+    if (rest == 1) attend_queries<S, 1>(args, tile, chunk, q, s);
   }
   for (int q = 0; q < tile.queries(); ++q) {
     const int64_t col = (head + q % tile.heads) * args.head_dim;

@@ -67,12 +67,15 @@ struct Simd {
   template <class T>
   static void transpose(const T* const* rows, int64_t offset, float* out) {
     __m512 a[16], b[16];
+#pragma GCC unroll 8
     for (int i = 0; i < 16; i += 2) {
       const __m512 even = load(rows[i] + offset), odd = load(rows[i + 1] + offset);
       a[i] = _mm512_unpacklo_ps(even, odd);
       a[i + 1] = _mm512_unpackhi_ps(even, odd);
     }
+#pragma GCC unroll 4
     for (int i = 0; i < 16; i += 4) {
+#pragma GCC unroll 2
       for (int j = 0; j < 2; ++j) {
         const __m512d x = _mm512_castps_pd(a[i + j]), y = _mm512_castps_pd(a[i + 2 + j]);
         b[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(x, y));
@@ -80,6 +83,7 @@ struct Simd {
       }
     }
     // b[4g + c] holds, in group q, column 4q + c of rows 4g … 4g+3.
+#pragma GCC unroll 4
     for (int c = 0; c < 4; ++c) {
       const __m512 lo02 = _mm512_shuffle_f32x4(b[c], b[4 + c], 0x88);
       const __m512 lo13 = _mm512_shuffle_f32x4(b[c], b[4 + c], 0xdd);

@@ -53,7 +53,7 @@ std::optional<Options> parse(int argc, char** argv) {
     const std::string value = argv[++i];
     const auto isa = parse_host_isa(value);
     const auto dtype = parse_dtype(value);
-    if (name == "--isa" && isa && *isa <= best_host_isa()) {
+    if (name == "--isa" && isa && has_host_isa(*isa)) {
       options.isa = *isa;
     } else if (name == "--activations" && dtype) {
       options.activations = *dtype;

@@ -93,13 +93,12 @@ Limits measure_limits(BenchTeam& team) {
   const ReadArgs args{memory.as<std::byte>(), static_cast<int64_t>(memory.bytes()), sink.data()};
   const Timing read = measure(team, 9, [&] { launch<&read_all>(team.stream(), args, "read"); });
   limits.read_gb_s = static_cast<double>(args.bytes) / read.least * 1e-9;
-  const HostIsa best = best_host_isa();
-  if (best >= HostIsa::kAvx512) {
+  if (has_host_isa(HostIsa::kAvx512)) {
     limits.fma_gflop_s = spin_rate<&fma_512>(team, 32);
-  } else if (best >= HostIsa::kAvx2) {
+  } else if (has_host_isa(HostIsa::kAvx2)) {
     limits.fma_gflop_s = spin_rate<&fma_256>(team, 16);
   }
-  if (best >= HostIsa::kAvx512Bf16) limits.dot_gflop_s = spin_rate<&dot_512>(team, 64);
+  if (has_host_isa(HostIsa::kAvx512Bf16)) limits.dot_gflop_s = spin_rate<&dot_512>(team, 64);
   return limits;
 }
 
