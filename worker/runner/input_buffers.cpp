@@ -138,7 +138,7 @@ void InputBuffers::copy_outputs(Stream& stream, int flight, int32_t reqs, bool w
 }
 
 namespace {
-constexpr size_t kFillBytes = size_t{1} << 20;
+constexpr size_t kFillBytes = size_t{64} << 10;
 }  // namespace
 
 Filler::Filler(Device& device, uint8_t byte) : source_(device.allocate_pinned(kFillBytes)) {

@@ -19,7 +19,9 @@ struct SessionOptions {
   int rank = 0;
   std::string token = "graph-test";
   int threads = 1;
+  std::string isa = std::getenv("REFRAIN_HOST_ISA") ? std::getenv("REFRAIN_HOST_ISA") : "";
   size_t memory_limit = 0;
+  size_t limit_of_rank_1 = 0;
   bool poison_padding = false;
   int64_t num_blocks = 64;
 
@@ -46,7 +48,9 @@ struct Row {
 class Session {
  public:
   Session(const std::filesystem::path& model, const SessionOptions& options) : options_(options) {
-    auto device = worker::create_host_device({options.threads, "", options.memory_limit, false});
+    const size_t limit = options.rank == 1 && options.limit_of_rank_1 != 0 ? options.limit_of_rank_1
+                                                                           : options.memory_limit;
+    auto device = worker::create_host_device({options.threads, options.isa, limit, false});
     if (!device) throw FatalError(device.error().message);
     device_ = std::move(*device);
     auto config = load_model_config(model);

@@ -1,0 +1,359 @@
+// CG-18 … CG-26, CG-29, CG-31: what start-up captures, shows, keeps and refuses.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/graph/runner/session.h"
+#include "tests/graph/tiny_model.h"
+#include "worker/graph/attention_backend.h"
+
+namespace refrain::tests {
+namespace {
+
+using ipc::RuntimeMode;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr int kLayers = 2;
+
+const TinyModel& model() {
+  static const TinyModel tiny;
+  return tiny;
+}
+
+SessionOptions with_mode(const std::string& mode) {
+  SessionOptions options;
+  options.config.cudagraph_mode = mode;
+  return options;
+}
+
+std::unique_ptr<Session> started(const SessionOptions& options) {
+  auto session = std::make_unique<Session>(model().directory(), options);
+  session->start();
+  return session;
+}
+
+std::vector<std::string> keys_of(const ipc::Ready& ready) {
+  std::vector<std::string> keys;
+  for (const ipc::ManifestEntry& e : ready.manifest) {
+    keys.push_back(
+        fmt::format("{} {}/{}{}", e.mode, e.num_tokens, e.num_reqs, e.uniform ? " uniform" : ""));
+  }
+  return keys;
+}
+
+TEST(Capture, CG21PiecewiseFirstThenFullEachFromLargeToSmall) {
+  EXPECT_THAT(keys_of(started(with_mode("FULL_AND_PIECEWISE"))->ready),
+              ElementsAre("PIECEWISE 16/6", "PIECEWISE 8/6", "PIECEWISE 6/6", "PIECEWISE 4/4",
+                          "PIECEWISE 2/2", "PIECEWISE 1/1", "FULL 6/6 uniform", "FULL 4/4 uniform",
+                          "FULL 2/2 uniform", "FULL 1/1 uniform"));
+}
+
+TEST(Capture, CG18PiecewiseKeyHasOneGraphMoreThanLayers) {
+  const auto session = started(with_mode("PIECEWISE"));
+  for (const ipc::ManifestEntry& entry : session->ready.manifest) {
+    EXPECT_EQ(entry.pieces, 2 * kLayers + 1);  // g e g e g
+  }
+  const auto keys = static_cast<int64_t>(session->ready.manifest.size());
+  EXPECT_EQ(session->counters().num_graphs_captured, keys * (kLayers + 1));
+  EXPECT_EQ(session->counters().num_pieces, keys * (2 * kLayers + 1));
+}
+
+// CG-20: a FULL capture records the inner ops once, in one graph, and captures nothing inside.
+TEST(Capture, CG20FullCaptureRecordsEveryOpOnce) {
+  const auto session = started(with_mode("FULL"));
+  const auto ops = static_cast<int32_t>(session->runner().hosted().program.ops.size());
+  for (const ipc::ManifestEntry& entry : session->ready.manifest) {
+    EXPECT_EQ(entry.pieces, 1);
+    EXPECT_GE(entry.nodes, ops);
+  }
+  EXPECT_EQ(session->counters().num_graphs_captured,
+            static_cast<int64_t>(session->ready.manifest.size()));
+  // The pieces between the splitting ops and those together have the nodes of the whole.
+  const auto piecewise = started(with_mode("PIECEWISE"));
+  EXPECT_EQ(piecewise->ready.manifest[0].nodes + kLayers, session->ready.manifest[0].nodes);
+}
+
+TEST(Capture, CG20StepRunsItsOwnModesPiecesOnly) {
+  const auto session = started(with_mode("FULL_AND_PIECEWISE"));
+  const auto replays = session->counters().num_replays;
+  const auto eager = session->counters().num_eager_runs;
+  session->run({{0, prompt(5, 0), 0}});  // PIECEWISE 6: g e g e g
+  EXPECT_EQ(session->counters().num_replays, replays + kLayers + 1);
+  EXPECT_EQ(session->counters().num_eager_runs, eager + kLayers);
+  session->run({{0, {kTokenOnDevice}, 5}});  // FULL 1: g
+  EXPECT_EQ(session->counters().num_replays, replays + kLayers + 2);
+  EXPECT_EQ(session->counters().num_eager_runs, eager + kLayers);
+}
+
+TEST(Capture, CG19EmptySplittingOpsMeanNoPiecewise) {
+  SessionOptions options = with_mode("FULL_AND_PIECEWISE");
+  options.config.has_splitting_ops = true;
+  const auto session = started(options);
+  EXPECT_EQ(session->ready.cudagraph_mode, "FULL_DECODE_ONLY");
+  EXPECT_THAT(session->ready.warnings, Contains(HasSubstr("no splitting op")));
+}
+
+TEST(Capture, CG19UnknownSplittingOpIsAnErrorThatListsTheOps) {
+  SessionOptions options = with_mode("PIECEWISE");
+  options.config.has_splitting_ops = true;
+  options.config.splitting_ops = {"atention"};
+  try {
+    Session session(model().directory(), options);
+    FAIL() << "accepted";
+  } catch (const FatalError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("atention"), HasSubstr("rope_kv_write")));
+  }
+}
+
+TEST(Capture, CG22ManifestAndProgressShowEveryKey) {
+  const auto session = started(with_mode("FULL_AND_PIECEWISE"));
+  std::vector<ipc::Progress> captures;
+  for (const ipc::Progress& p : session->progress) {
+    if (p.phase == ipc::StartPhase::kCapture) captures.push_back(p);
+  }
+  ASSERT_THAT(captures, SizeIs(session->ready.manifest.size()));
+  for (size_t i = 0; i < captures.size(); ++i) {
+    EXPECT_EQ(captures[i].done, static_cast<int64_t>(i) + 1);
+    EXPECT_EQ(captures[i].total, static_cast<int64_t>(captures.size()));
+    const ipc::ManifestEntry& entry = session->ready.manifest[i];
+    EXPECT_THAT(captures[i].detail, HasSubstr(fmt::format("{} {}", entry.mode, entry.num_tokens)));
+    EXPECT_THAT(captures[i].detail, HasSubstr(fmt::format("{} bytes", entry.bytes)));
+    EXPECT_GT(entry.nodes, 0);
+    EXPECT_GT(entry.bytes, 0);
+    EXPECT_NE(entry.digest, 0u);
+  }
+}
+
+std::vector<uint64_t> digests_of(const ipc::Ready& ready) {
+  std::vector<uint64_t> digests;
+  for (const ipc::ManifestEntry& entry : ready.manifest) digests.push_back(entry.digest);
+  return digests;
+}
+
+TEST(Capture, CG22DigestsAreEqualOnTwoRunsAndDifferWithTheSizes) {
+  const SessionOptions options = with_mode("FULL");
+  SessionOptions other = options;
+  other.config.cudagraph_capture_sizes = {1, 2, 5, 8, 16};
+  const auto first = digests_of(started(options)->ready);
+  EXPECT_EQ(first, digests_of(started(options)->ready));
+  const auto changed = digests_of(started(other)->ready);
+  ASSERT_EQ(first.size(), changed.size());
+  EXPECT_NE(first, changed);
+  EXPECT_EQ(first.front(), changed.front());  // the key both have
+}
+
+TEST(Capture, CG23UncapturedKeyRaises) {
+  worker::ExecutableTable<worker::BatchDescriptor> table;
+  table.resize(RuntimeMode::kFull, 2);
+  EXPECT_THROW(table.at(RuntimeMode::kFull, 1), FatalError);
+  EXPECT_THROW(table.at(RuntimeMode::kFull, 2), FatalError);
+  EXPECT_THROW(table.at(RuntimeMode::kPiecewise, 0), FatalError);
+}
+
+TEST(Capture, CG23NothingIsCapturedOnTheRequestPath) {
+  const auto session = started(with_mode("FULL_AND_PIECEWISE"));
+  const auto captured = session->counters().num_graphs_captured;
+  for (int tokens = 1; tokens <= 20; ++tokens) session->run({{0, prompt(tokens, tokens), 0}});
+  EXPECT_EQ(session->counters().num_graphs_captured, captured);
+}
+
+TEST(Capture, CG24ArenaIsThatOfTheLargestBatchHoweverManyKeys) {
+  SessionOptions one = with_mode("FULL_AND_PIECEWISE");
+  one.config.cudagraph_capture_sizes = {48};
+  one.config.max_num_seqs = 48;
+  SessionOptions many = one;
+  many.config.cudagraph_capture_sizes = {1, 2, 4, 8, 16, 24, 32, 40, 48};
+  one.num_blocks = many.num_blocks = 400;
+  const auto few_keys = started(one), all_keys = started(many);
+  EXPECT_GT(all_keys->ready.manifest.size(), few_keys->ready.manifest.size());
+  EXPECT_EQ(few_keys->ready.arena_bytes, all_keys->ready.arena_bytes);
+  const auto plan = worker::plan_memory(all_keys->runner().hosted().program, 48, 48);
+  EXPECT_EQ(all_keys->ready.arena_bytes, static_cast<int64_t>(plan.bytes));
+  const auto memory = all_keys->device().memory();
+  EXPECT_EQ(memory.by_tag[static_cast<int>(worker::MemoryTag::kArena)], plan.bytes);
+}
+
+TEST(Capture, CG24MemoryAccountNamesEveryTag) {
+  const auto session = started(with_mode("FULL"));
+  EXPECT_THAT(session->ready.memory_tags, ElementsAre("weights", "arena", "graphs", "collectives",
+                                                      "kv_cache", "inputs", "other"));
+  ASSERT_THAT(session->ready.memory_bytes, SizeIs(7));
+  EXPECT_EQ(session->ready.memory_bytes[2],
+            static_cast<int64_t>(session->runner().pool().graph_bytes()));
+}
+
+// CG-25: a memory limit that ends a few bytes into the captures.
+TEST(Capture, CG25OutOfMemoryDropsWholeKeysAndSaysWhatWasMissing) {
+  const SessionOptions plain = with_mode("FULL_AND_PIECEWISE");
+  size_t used = 0, graphs = 0;
+  {
+    const auto session = started(plain);
+    const auto memory = session->device().memory();
+    for (size_t bytes : memory.by_tag) used += bytes;
+    graphs = memory.by_tag[static_cast<int>(worker::MemoryTag::kGraphs)];
+  }
+  SessionOptions tight = plain;
+  // Room for half of the graphs. The KV budget must not see less memory than it needs.
+  tight.config.num_gpu_blocks_override = tight.num_blocks;
+  tight.memory_limit = used - graphs / 2;
+  std::unique_ptr<Session> session;
+  try {
+    session = started(tight);
+  } catch (const FatalError& error) {
+    FAIL() << error.what();
+  }
+  EXPECT_GT(session->counters().num_captures_dropped, 0);
+  EXPECT_LT(session->ready.manifest.size(), 10u);
+  ASSERT_FALSE(session->ready.manifest.empty());
+  EXPECT_THAT(session->ready.warnings,
+              Contains(AllOf(HasSubstr("out of memory"), HasSubstr("bytes were missing"))));
+  // What is in the table is whole, and what is not falls back to NONE with the same result.
+  const auto reference = started(with_mode("NONE"));
+  for (int tokens = 1; tokens <= 16; ++tokens) {
+    const std::vector<Row> rows = {{0, prompt(tokens, 1), 0}};
+    EXPECT_EQ(session->run(rows).tokens, reference->run(rows).tokens);
+  }
+  for (const ipc::ManifestEntry& entry : session->ready.manifest) {
+    EXPECT_EQ(entry.pieces, entry.mode == "FULL" ? 1 : 2 * kLayers + 1);
+  }
+}
+
+TEST(Capture, CG2EnforceEagerCapturesNothing) {
+  SessionOptions options = with_mode("FULL");
+  options.config.enforce_eager = true;
+  const auto session = started(options);
+  EXPECT_EQ(session->ready.cudagraph_mode, "NONE");
+  EXPECT_THAT(session->ready.manifest, IsEmpty());
+  EXPECT_EQ(session->run({{0, prompt(4, 0), 0}}).mode, RuntimeMode::kNone);
+}
+
+TEST(AttentionBackends, CG3AndCG4BackendsThatSupportLessLowerTheMode) {
+  const std::vector<std::tuple<const char*, const char*, const char*>> cases = {
+      {"host", "FULL", "FULL"},
+      {"host_varlen", "FULL", "FULL_AND_PIECEWISE"},
+      {"host_single_token", "FULL_AND_PIECEWISE", "FULL_AND_PIECEWISE"},
+      {"host_eager", "FULL_AND_PIECEWISE", "PIECEWISE"},
+      {"host_eager", "FULL", "PIECEWISE"},
+  };
+  for (const auto& [backend, configured, in_force] : cases) {
+    SessionOptions options = with_mode(configured);
+    options.config.attention_backend = backend;
+    const auto session = started(options);
+    EXPECT_EQ(session->ready.cudagraph_mode, in_force) << backend << " " << configured;
+    if (std::string(configured) != in_force) {
+      EXPECT_THAT(session->ready.warnings, Contains(HasSubstr(backend)));
+    }
+  }
+}
+
+TEST(AttentionBackends, CG5SpeculativeDecodesNeedUniformBatchSupport) {
+  SessionOptions options = with_mode("FULL_DECODE_ONLY");
+  options.config.num_speculative_tokens = 2;
+  options.config.attention_backend = "host_single_token";
+  EXPECT_EQ(started(options)->ready.cudagraph_mode, "PIECEWISE");
+  options.config.attention_backend = "host_varlen";
+  const auto session = started(options);
+  EXPECT_EQ(session->ready.cudagraph_mode, "FULL_DECODE_ONLY");
+  EXPECT_EQ(session->ready.uniform_query_len, 3);
+  EXPECT_THAT(keys_of(session->ready), Contains("FULL 6/2 uniform"));
+}
+
+TEST(AttentionBackends, UnknownNameListsThoseOfTheDevice) {
+  const auto backend = worker::find_attention_backend("flash", "host (scalar, 1 thread)");
+  ASSERT_FALSE(backend.has_value());
+  EXPECT_EQ(backend.error().field, "attention_backend");
+  EXPECT_THAT(backend.error().message, AllOf(HasSubstr("auto"), HasSubstr("host_varlen")));
+}
+
+TEST(Debug, CG29MovedInputIsNamed) {
+  SessionOptions options = with_mode("FULL");
+  options.config.debug_cudagraph = true;
+  const auto session = started(options);
+  session->run({{0, prompt(4, 0), 0}});  // nothing moved
+  auto& context = session->runner().hosted().context;
+  const auto& program = session->runner().hosted().program;
+  for (size_t i = 0; i < program.values.size(); ++i) {
+    if (program.values[i].name != "kv_cache.1") continue;
+    context.addresses[i] = static_cast<std::byte*>(context.addresses[i]) + 256;
+  }
+  try {
+    session->run({{0, {kTokenOnDevice}, 4}});
+    FAIL() << "the moved cache was not noticed";
+  } catch (const FatalError& error) {
+    EXPECT_THAT(error.what(),
+                AllOf(HasSubstr("rope_kv_write"), HasSubstr("cache"), HasSubstr("kv_cache.1")));
+  }
+}
+
+TEST(Debug, CG29MovedStepBufferIsNamed) {
+  SessionOptions options = with_mode("PIECEWISE");
+  options.config.debug_cudagraph = true;
+  const auto session = started(options);
+  session->runner().hosted().context.buffers.outputs.tokens += 64;
+  try {
+    session->run({{0, prompt(4, 0), 0}});
+    FAIL() << "the moved output was not noticed";
+  } catch (const FatalError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("sample"), HasSubstr("outputs.tokens")));
+  }
+}
+
+TEST(Debug, CG27PoisonIsRealPaddedRowsHoldNaN) {
+  SessionOptions options = with_mode("FULL");
+  options.poison_padding = true;
+  const auto session = started(options);
+  session->run({{0, prompt(3, 0), 0}});  // FULL 4: one row live of four
+  const auto& hosted = session->runner().hosted();
+  const auto& sample = std::get<worker::SampleOp>(hosted.program.ops.back());
+  const auto* logits =
+      static_cast<const float*>(hosted.context.addresses[static_cast<size_t>(sample.logits)]);
+  EXPECT_TRUE(std::isfinite(logits[0]));
+  EXPECT_TRUE(std::isnan(logits[hosted.program.value(sample.logits).cols]));
+}
+
+TEST(Steps, CG31ReplyCarriesTheKey) {
+  const auto session = started(with_mode("FULL_AND_PIECEWISE"));
+  const ipc::StepResult mixed = session->run({{0, prompt(5, 0), 0}, {1, prompt(6, 1), 0}});
+  EXPECT_EQ(mixed.mode, RuntimeMode::kPiecewise);
+  EXPECT_EQ(mixed.key_tokens, 16);
+  EXPECT_EQ(mixed.key_reqs, 2);
+  EXPECT_EQ(mixed.num_tokens, 11);
+  const ipc::StepResult decode = session->run({{0, {kTokenOnDevice}, 5}, {1, {kTokenOnDevice}, 6}});
+  EXPECT_EQ(decode.mode, RuntimeMode::kFull);
+  EXPECT_EQ(decode.key_tokens, 2);
+  EXPECT_TRUE(decode.key_uniform);
+}
+
+TEST(Steps, CG13IdleStepRunsNothing) {
+  const auto session = started(with_mode("FULL"));
+  const auto replays = session->counters().num_replays;
+  const ipc::StepResult idle = session->run({});
+  EXPECT_EQ(idle.mode, RuntimeMode::kNone);
+  EXPECT_EQ(idle.key_tokens, 0);
+  EXPECT_THAT(idle.tokens, IsEmpty());
+  EXPECT_EQ(session->counters().num_replays, replays);
+}
+
+TEST(Steps, CG34SplitPrefillWithoutAGraphRunsPieceByPiece) {
+  const auto session = started(with_mode("PIECEWISE"));
+  const auto reference = started(with_mode("NONE"));
+  const std::vector<Row> rows = {{0, prompt(30, 0), 0}};  // above every key
+  ipc::Step step = session->make_step(rows);
+  step.mode = ipc::ForwardMode::kSplitPrefill;
+  const auto eager = session->counters().num_eager_runs;
+  session->runner().submit(step);
+  const ipc::StepResult result = session->runner().wait();
+  EXPECT_EQ(result.mode, RuntimeMode::kNone);
+  EXPECT_EQ(session->counters().num_eager_runs, eager + 2 * kLayers + 1);
+  EXPECT_EQ(result.tokens, reference->run(rows).tokens);
+}
+
+}  // namespace
+}  // namespace refrain::tests
