@@ -87,8 +87,8 @@ Result<std::unique_ptr<Device>> create_host_device(const HostDeviceOptions& opti
                         "host-isa \"{}\" is not one of scalar, avx2, avx512, avx512_bf16",
                         options.isa);
     }
-    if (*wanted > best) {
-      return fail_field("host-isa", "this processor has no {}; its best is {}",
+    if (!kernels::has_host_isa(*wanted)) {
+      return fail_field("host-isa", "this processor has no {}; its fastest is {}",
                         kernels::to_string(*wanted), kernels::to_string(best));
     }
     isa = *wanted;
