@@ -245,14 +245,18 @@ void EngineCore::request_gone(RequestId id) {
   const size_t erased = alive_.erase(id);
   REFRAIN_CHECK(erased == 1, "request {} ended twice", id);
   --unfinished_;
-  if (alive_.empty() && drained_) std::exchange(drained_, nullptr)();
+  tell_if_drained();
 }
 
 void EngineCore::drain(std::function<void()> drained) {
   refuse_from_now_on({ErrorCode::kUnavailable, "the server is shutting down", {}});
   drained_ = std::move(drained);
-  // Requests accepted before are still on their way here when unfinished_ counts them.
-  if (alive_.empty() && unfinished_ == 0 && drained_) std::exchange(drained_, nullptr)();
+  tell_if_drained();
+}
+
+// unfinished_ counts those accepted and still on their way here, too.
+void EngineCore::tell_if_drained() {
+  if (unfinished_ == 0 && drained_) std::exchange(drained_, nullptr)();
 }
 
 void EngineCore::stop() {

@@ -78,6 +78,7 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   void fail_all(const Error& error);
   void ended_by_stop_string(RequestId id);
   void request_gone(RequestId id);
+  void tell_if_drained();
   void publish_counts();
   void publish_group();
 

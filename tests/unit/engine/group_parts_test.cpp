@@ -1,0 +1,152 @@
+// The pure parts of the worker group: handshake, comparison of ranks, deadlines, progress.
+#include <gtest/gtest.h>
+
+#include "runtime/engine/handshake.h"
+#include "runtime/engine/start_progress.h"
+#include "runtime/engine/step_gather.h"
+
+namespace refrain {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+ipc::Hello good_hello() {
+  ipc::Hello hello;
+  hello.build_id = "b1";
+  hello.model_digest = "m1";
+  hello.rank = 1;
+  hello.tensor_parallel_size = 2;
+  return hello;
+}
+
+TEST(Handshake, RefusesWhatDiffersAndSaysWhat) {
+  const GroupIdentity identity{2, "b1", "m1"};
+  EXPECT_FALSE(refusal(good_hello(), identity).has_value());
+  const auto reason = [&](auto change) {
+    ipc::Hello hello = good_hello();
+    change(hello);
+    return refusal(hello, identity).value_or("accepted");
+  };
+  EXPECT_NE(reason([](auto& h) { h.build_id = "b2"; }).find("build b2"), std::string::npos);
+  EXPECT_NE(reason([](auto& h) { h.model_digest = "m2"; }).find("m2"), std::string::npos);
+  EXPECT_NE(reason([](auto& h) { h.tensor_parallel_size = 3; }).find("--tensor-parallel-size 3"),
+            std::string::npos);
+  EXPECT_NE(reason([](auto& h) { h.rank = 2; }).find("ranks are 0 to 1"), std::string::npos);
+  EXPECT_NE(reason([](auto& h) { h.rank = -1; }).find("rank -1"), std::string::npos);
+  EXPECT_NE(reason([](auto& h) { h.protocol_version = 9; }).find("protocol 9"), std::string::npos);
+}
+
+ipc::Ready ready_with(std::vector<int32_t> sizes) {
+  ipc::Ready ready;
+  ready.cudagraph_mode = "FULL";
+  for (const int32_t size : sizes) {
+    ipc::ManifestEntry entry;
+    entry.mode = "FULL";
+    entry.num_tokens = size;
+    entry.digest = static_cast<uint64_t>(size);
+    ready.manifest.push_back(entry);
+  }
+  return ready;
+}
+
+TEST(Handshake, NamesBothRanksAndTheFirstKeyThatDiffers) {  // CG-22
+  EXPECT_FALSE(ready_mismatch({ready_with({8, 4}), ready_with({8, 4})}).has_value());
+  ipc::Ready other = ready_with({8, 4, 2});
+  other.manifest[1].digest = 77;
+  const std::string text =
+      ready_mismatch({ready_with({8, 4, 2}), ready_with({8, 4, 2}), other}).value_or("none");
+  EXPECT_NE(text.find("rank 0 and rank 2"), std::string::npos) << text;
+  EXPECT_NE(text.find("FULL 4 tokens"), std::string::npos) << text;
+  const std::string fewer = ready_mismatch({ready_with({8, 4}), ready_with({8})}).value_or("none");
+  EXPECT_NE(fewer.find("rank 1 has nothing"), std::string::npos) << fewer;
+  other = ready_with({8, 4});
+  other.cudagraph_mode = "PIECEWISE";
+  EXPECT_TRUE(ready_mismatch({ready_with({8, 4}), other}).has_value());
+}
+
+ipc::StepResult answer(StepId step, int32_t rank, int32_t key = 4) {
+  ipc::StepResult result;
+  result.step = step;
+  result.rank = rank;
+  result.key_tokens = key;
+  return result;
+}
+ipc::Step step_of(StepId id, size_t tokens = 1) {
+  ipc::Step step;
+  step.step = id;
+  step.token_ids.resize(tokens);
+  return step;
+}
+
+TEST(StepGather, AStepIsDoneWhenEveryRankHasAnswered) {
+  StepGather gather(2);
+  gather.sent(step_of(1), TimePoint{});
+  gather.sent(step_of(2), TimePoint{});
+  EXPECT_FALSE(gather.add(1, answer(1, 1), TimePoint{})->has_value());
+  EXPECT_FALSE(gather.add(1, answer(2, 1), TimePoint{})->has_value());
+  EXPECT_EQ(gather.missing(), std::vector<int32_t>{0});
+  const auto done = gather.add(0, answer(1, 0), TimePoint{});
+  ASSERT_TRUE(done && *done);
+  EXPECT_EQ((*done)->rank, 0);
+  EXPECT_EQ(gather.last_done(), 1u);
+  EXPECT_EQ(gather.oldest(), 2u);
+}
+
+TEST(StepGather, RanksThatRanDifferentKeysAreNamed) {  // CG-31
+  StepGather gather(3);
+  gather.sent(step_of(1), TimePoint{});
+  ASSERT_TRUE(gather.add(0, answer(1, 0, 4), TimePoint{}));
+  ASSERT_TRUE(gather.add(1, answer(1, 1, 4), TimePoint{}));
+  const auto done = gather.add(2, answer(1, 2, 8), TimePoint{});
+  ASSERT_FALSE(done);
+  EXPECT_NE(done.error().message.find("rank 2"), std::string::npos) << done.error().message;
+  EXPECT_NE(done.error().message.find("8 tokens"), std::string::npos) << done.error().message;
+}
+
+TEST(StepGather, AnAnswerOutOfTurnIsAnError) {
+  StepGather gather(2);
+  EXPECT_FALSE(gather.add(0, answer(1, 0), TimePoint{}));
+  gather.sent(step_of(1), TimePoint{});
+  EXPECT_FALSE(gather.add(0, answer(2, 0), TimePoint{}));
+  EXPECT_FALSE(gather.add(0, answer(1, 1), TimePoint{}));
+}
+
+TEST(StepDeadline, FollowsTheStepsOfItsSizeAndHasAFloor) {
+  StepDeadline deadline;
+  EXPECT_EQ(deadline.of(1), Duration(StepDeadline::kUnknown));
+  for (size_t i = 0; i < StepDeadline::kEnough; ++i) deadline.observe(1, milliseconds(5));
+  EXPECT_EQ(deadline.of(1), Duration(StepDeadline::kLeast));
+  for (size_t i = 0; i < StepDeadline::kEnough; ++i) deadline.observe(512, seconds(1));
+  EXPECT_EQ(deadline.of(600), Duration(seconds(20)));
+  EXPECT_EQ(deadline.of(1), Duration(StepDeadline::kLeast));
+}
+
+TEST(StepDeadline, ASlowStepRunsItsClockFromTheEndOfTheOneBefore) {
+  StepGather gather(1);
+  gather.sent(step_of(1), TimePoint{});
+  gather.sent(step_of(2), TimePoint{});
+  const TimePoint later = TimePoint{} + seconds(100);
+  ASSERT_TRUE(gather.add(0, answer(1, 0), later));
+  EXPECT_EQ(gather.deadline(), later + Duration(StepDeadline::kUnknown));
+}
+
+ipc::Progress progress(ipc::StartPhase phase, int64_t done, int64_t total) {
+  return {phase, done, total, ""};
+}
+
+TEST(StartBoard, ShowsTheRankFurthestBehindAndOnlyChanges) {
+  StartBoard board(2);
+  EXPECT_TRUE(board.report(0, progress(ipc::StartPhase::kCapture, 1, 10)).has_value());
+  const auto shown = board.report(1, progress(ipc::StartPhase::kLoadWeights, 10, 1000));
+  ASSERT_TRUE(shown.has_value());
+  EXPECT_EQ(progress_line(*shown), "rank 1: loading weights 10/1000");
+  EXPECT_FALSE(board.report(1, progress(ipc::StartPhase::kLoadWeights, 11, 1000)).has_value());
+  EXPECT_FALSE(board.report(0, progress(ipc::StartPhase::kCapture, 2, 10)).has_value());
+  const auto next = board.report(1, progress(ipc::StartPhase::kCapture, 5, 10));
+  ASSERT_TRUE(next.has_value());
+  EXPECT_EQ(progress_bar(*next, 10), "[##--------] rank 0: capturing graphs 2/10");
+}
+
+}  // namespace
+}  // namespace refrain

@@ -1,0 +1,242 @@
+// Requests through the whole engine: tokens, text, ends, queueing, draining.
+#include <gtest/gtest.h>
+
+#include "tests/unit/engine_actor/engine_world.h"
+#include "tests/unit/sched/harness.h"
+
+namespace refrain {
+namespace {
+
+using testing::Answer;
+using testing::EngineWorld;
+using testing::MockRankOptions;
+using testing::prompt_of;
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(Engine, AnswersARequestWithTokensTextAndOneFinish) {
+  EngineWorld world(2);
+  world.start_ready();
+  const RequestId id = world.submit(prompt_of(6), 5);
+  world.scheduler.run_until_idle();
+  const Answer& answer = world.answers[id];
+  EXPECT_EQ(answer.tokens, world.expected(prompt_of(6), 5));
+  EXPECT_EQ(answer.text, world.tokenizer->decode(answer.tokens, true));
+  EXPECT_EQ(answer.finish, FinishReason::kLength);
+  EXPECT_EQ(answer.finishes, 1);
+  EXPECT_EQ(answer.prompt_tokens, 6);
+  EXPECT_EQ(answer.output_tokens, 5);
+  EXPECT_TRUE(world.all_blocks_free());
+  const EngineStats stats = world.engine->stats();
+  EXPECT_EQ(stats.requests_total, 1u);
+  EXPECT_EQ(stats.requests_finished, 1u);
+  EXPECT_EQ(stats.generated_tokens, 5u);
+  EXPECT_EQ(stats.prompt_tokens, 6u);
+  EXPECT_EQ(stats.steps, 5u);
+}
+
+TEST(Engine, KeepsTwoStepsInFlightAndOneWithoutAsyncScheduling) {
+  for (const bool async : {true, false}) {
+    EngineWorld world(1);
+    world.config.async_scheduling = async;
+    world.start_ready();
+    world.ranks[0]->hold_answers = true;
+    world.submit(prompt_of(6), 5);
+    world.scheduler.run_until_idle();
+    EXPECT_EQ(world.ranks[0]->held.size(), async ? 2u : 1u);
+    world.ranks[0]->answer();
+    world.scheduler.run_until_idle();
+    EXPECT_EQ(world.ranks[0]->held.size(), async ? 2u : 1u);
+  }
+}
+
+TEST(Engine, AnIdleEngineSendsOnlyHeartbeats) {
+  EngineWorld world(1);
+  world.start_ready();
+  const size_t before = world.scheduler.log().size();
+  world.scheduler.advance(std::chrono::seconds(10));
+  EXPECT_TRUE(world.ranks[0]->steps.empty());
+  EXPECT_LT(world.scheduler.log().size() - before, 200u) << "20 heartbeats, a few turns each";
+  EXPECT_EQ(world.engine->stats().state, GroupState::kReady);
+}
+
+TEST(Engine, EosEndsWithStopAndItsTextIsNotShown) {
+  EngineWorld world(1);
+  MockRankOptions options;
+  options.eos_every = 4;
+  world.start_ready(options);
+  const std::vector<TokenId> prompt = prompt_of(5);
+  const std::vector<TokenId> expected = world.expected(prompt, 50, 4);
+  ASSERT_EQ(expected.back(), 0) << "this prompt must reach its eos";
+  SamplingParams sampling;
+  sampling.max_tokens = 50;
+  sampling.skip_special_tokens = false;
+  const RequestId id = world.submit(prompt, sampling);
+  world.scheduler.run_until_idle();
+  const Answer& answer = world.answers[id];
+  EXPECT_EQ(answer.tokens, expected);
+  EXPECT_EQ(answer.finish, FinishReason::kStop);
+  EXPECT_EQ(answer.stop_reason, "");
+  EXPECT_EQ(answer.text,
+            world.tokenizer->decode(std::span(expected).first(expected.size() - 1), false));
+  EXPECT_TRUE(world.all_blocks_free());
+}
+
+TEST(Engine, AStopStringEndsTheRequestAndNoPartOfItIsShown) {
+  EngineWorld world(1);
+  world.start_ready();
+  const std::vector<TokenId> tokens = world.expected(prompt_of(5), 30);
+  const std::string text = world.tokenizer->decode(tokens, true);
+  ASSERT_GT(text.size(), 12u);
+  size_t from = 6;  // at a character's beginning, so that the stop is valid text
+  while ((static_cast<unsigned char>(text[from]) & 0xC0) == 0x80) ++from;
+  const std::string stop = text.substr(from, 4);
+  SamplingParams sampling;
+  sampling.max_tokens = 30;
+  sampling.stop = {stop};
+  const RequestId cut = world.submit(prompt_of(5), sampling);
+  sampling.include_stop_str_in_output = true;
+  const RequestId included = world.submit(prompt_of(5), sampling);
+  world.scheduler.run_until_idle();
+  EXPECT_EQ(world.answers[cut].text, text.substr(0, text.find(stop)));
+  EXPECT_EQ(world.answers[cut].finish, FinishReason::kStop);
+  EXPECT_EQ(world.answers[cut].stop_reason, stop);
+  EXPECT_LT(world.answers[cut].tokens.size(), 30u);
+  EXPECT_EQ(world.answers[included].text, text.substr(0, text.find(stop) + stop.size()));
+  EXPECT_TRUE(world.all_blocks_free());
+  EXPECT_EQ(world.engine->stats().requests_finished, 2u);
+}
+
+TEST(Engine, LogprobsAreDeliveredToThoseWhoAsked) {
+  EngineWorld world(1);
+  MockRankOptions options;
+  options.logprobs = true;
+  world.start_ready(options);
+  SamplingParams sampling;
+  sampling.max_tokens = 2;
+  const RequestId without = world.submit(prompt_of(5), sampling);
+  sampling.logprobs = 2;
+  const RequestId with = world.submit(prompt_of(5), sampling);
+  world.scheduler.run_until_idle();
+  EXPECT_TRUE(world.answers[without].outputs.at(0).top.empty());
+  const TokenOutput& token = world.answers[with].outputs.at(1);
+  EXPECT_EQ(token.logprob, -0.5f);
+  ASSERT_EQ(token.top.size(), 2u);
+  EXPECT_EQ(token.top[0].token, token.token);
+}
+
+TEST(Engine, ACancelledRequestFreesItsBlocksAndEndsWithAbort) {
+  EngineWorld world(1);
+  world.start_ready();
+  world.ranks[0]->hold_answers = true;
+  const RequestId running = world.submit(prompt_of(6), 30);
+  world.scheduler.run_until_idle();
+  world.engine->cancel(running);
+  world.engine->cancel(running);
+  world.engine->cancel(12345);
+  world.scheduler.run_until_idle();
+  EXPECT_EQ(world.answers[running].finish, FinishReason::kAbort);
+  EXPECT_FALSE(world.all_blocks_free()) << "two steps in flight use them";
+  world.ranks[0]->answer();
+  world.ranks[0]->answer();
+  world.scheduler.run_until_idle();
+  EXPECT_TRUE(world.all_blocks_free());
+  EXPECT_EQ(world.answers[running].finishes, 1);
+  EXPECT_EQ(world.answers[running].tokens.size(), 0u);
+}
+
+TEST(Engine, RequestsThatComeWhileTheWorkersStartWaitForThem) {
+  EngineWorld world(1);
+  world.start();
+  const RequestId first = world.submit(prompt_of(6), 3);
+  const RequestId second = world.submit(prompt_of(7), 3);
+  world.scheduler.run_until_idle();
+  EXPECT_EQ(world.engine->stats().requests_waiting, 2u);
+  world.engine->cancel(second);
+  world.add_ranks();
+  world.scheduler.run_until_idle();
+  EXPECT_EQ(world.answers[first].tokens, world.expected(prompt_of(6), 3));
+  EXPECT_EQ(world.answers[second].finish, FinishReason::kAbort);
+}
+
+TEST(Engine, RefusesAtTheDoorWhatCannotRun) {
+  EngineWorld world(1);
+  world.config.max_queue = 1;
+  world.start_ready();
+  const auto submit = [&](std::vector<TokenId> prompt, SamplingParams sampling = {}) {
+    GenerateRequest request;
+    request.prompt = std::move(prompt);
+    request.sampling = sampling;
+    return world.engine->submit(std::move(request), [](RequestOutput) {});
+  };
+  EXPECT_EQ(submit({}).error().field, "prompt");
+  EXPECT_EQ(submit(prompt_of(64)).error().field, "prompt");
+  EXPECT_EQ(submit({512}).error().field, "prompt");
+  SamplingParams bad;
+  bad.top_p = 0;
+  EXPECT_EQ(submit({1}, bad).error().field, "top_p");
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(submit({1}).has_value());
+  EXPECT_EQ(submit({1}).error().code, ErrorCode::kOverloaded);
+  world.scheduler.run_until_idle();
+  EXPECT_TRUE(submit({1}).has_value());
+}
+
+TEST(Engine, DrainFinishesWhatRunsAndAdmitsNoMore) {
+  EngineWorld world(1);
+  world.start_ready();
+  const RequestId id = world.submit(prompt_of(6), 5);
+  int drained = 0;
+  world.engine->drain([&] { ++drained; });
+  world.scheduler.run_until_idle();
+  EXPECT_EQ(world.answers[id].tokens.size(), 5u);
+  EXPECT_EQ(drained, 1);
+  GenerateRequest late;
+  late.prompt = {1};
+  EXPECT_EQ(world.engine->submit(late, [](RequestOutput) {}).error().code, ErrorCode::kUnavailable);
+}
+
+TEST(Engine, DrainOfAnIdleEngineIsDoneAtOnce) {
+  EngineWorld world(1);
+  world.start_ready();
+  int drained = 0;
+  world.engine->drain([&] { ++drained; });
+  world.scheduler.run_until_idle();
+  EXPECT_EQ(drained, 1);
+}
+
+TEST(Engine, StopEndsOutstandingRequestsWithAnErrorAndDismissesTheWorkers) {
+  EngineWorld world(2);
+  world.start_ready();
+  world.ranks[0]->hold_answers = true;
+  const RequestId id = world.submit(prompt_of(6), 5);
+  world.scheduler.run_until_idle();
+  world.engine->stop();
+  world.engine->stop();
+  world.scheduler.run_until_idle();
+  EXPECT_EQ(world.answers[id].finish, FinishReason::kError);
+  EXPECT_EQ(world.answers[id].error->code, ErrorCode::kUnavailable);
+  for (const auto& rank : world.ranks) EXPECT_NE(rank->shut_down, "");
+  EXPECT_EQ(world.states.back(), GroupState::kStopped);
+}
+
+TEST(Engine, CountsGraphUseAndListsKeysNeverReplayed) {  // CG-32
+  EngineWorld world(1);
+  world.start_ready();
+  world.submit(prompt_of(6), 4);
+  world.scheduler.run_until_idle();
+  const EngineStats stats = world.engine->stats();
+  ASSERT_GE(stats.graph_uses.size(), 3u);
+  EXPECT_EQ(stats.graph_uses[0].mode, "FULL");
+  EXPECT_EQ(stats.graph_uses[0].num_tokens, 1);
+  EXPECT_EQ(stats.graph_uses[0].count, 3u);
+  bool unused = false;
+  for (const GraphUse& use : stats.graph_uses) unused |= use.padded_tokens == 8 && use.count == 0;
+  EXPECT_TRUE(unused);
+  ASSERT_EQ(stats.ready.size(), 1u);
+  EXPECT_TRUE(contains(stats.state_detail, "ready"));
+}
+
+}  // namespace
+}  // namespace refrain

@@ -1,0 +1,172 @@
+#pragma once
+// An engine with mock ranks under one ManualScheduler: deterministic by its seed.
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "ipc/transport/inproc_endpoint.h"
+#include "runtime/actor/manual_executor.h"
+#include "runtime/engine/engine_core.h"
+#include "runtime/text/tokenizer.h"
+#include "tests/unit/engine_actor/mock_rank.h"
+
+namespace refrain::testing {
+
+struct Answer {
+  std::vector<TokenId> tokens;
+  std::vector<TokenOutput> outputs;
+  std::string text;
+  FinishReason finish = FinishReason::kNone;
+  int finishes = 0;
+  std::string stop_reason;
+  std::optional<Error> error;
+  int64_t prompt_tokens = 0, cached_tokens = 0, output_tokens = 0;
+};
+
+inline std::shared_ptr<const text::Tokenizer> fixture_tokenizer() {
+  auto tokenizer = text::Tokenizer::load("tests/fixtures/models/qwen2");
+  EXPECT_TRUE(tokenizer.has_value()) << (tokenizer ? "" : tokenizer.error().message);
+  return std::make_shared<const text::Tokenizer>(std::move(*tokenizer));
+}
+
+class EngineWorld {
+ public:
+  explicit EngineWorld(int32_t ranks = 1, uint64_t seed = 0) : scheduler(seed) {
+    config.worker.tensor_parallel_size = ranks;
+    config.worker.max_num_seqs = 4;
+    config.worker.max_num_batched_tokens = 16;
+    config.worker.max_model_len = 64;
+    config.worker.block_size = 4;
+    model.vocab_size = 512;
+    model.eos_token_ids = {0};
+  }
+  ~EngineWorld() {
+    engine.reset();
+    scheduler.run_until_idle();
+  }
+
+  // Makes the engine from `config`; the workers come when add_ranks() is called.
+  void start() {
+    hub = ipc::InprocHub::create();
+    EngineParts parts;
+    parts.config = config;
+    parts.model = model;
+    parts.tokenizer = tokenizer;
+    parts.engine_executor = scheduler.make_executor("engine");
+    parts.output_executor = scheduler.make_executor("output");
+    parts.endpoint = *hub->make_server(parts.engine_executor);
+    parts.watch = [this, executor = parts.engine_executor](int64_t pid,
+                                                           std::function<void()> gone) {
+      if (gone_pids.contains(pid)) {
+        executor->post(std::move(gone));
+      } else {
+        watched[pid] = std::move(gone);
+      }
+      return true;
+    };
+    parts.build_id = "build";
+    parts.model_digest = "digest";
+    parts.host = "here";
+    parts.token_prefix = "group";
+    engine = make_engine(std::move(parts));
+    engine->on_state([this](GroupState state, const std::string& detail) {
+      states.push_back(state);
+      details.push_back(detail);
+    });
+    engine->on_progress([this](const StartProgress& progress) {
+      progress_lines.push_back(progress_line(progress));
+    });
+    engine->start();
+  }
+  MockRank& add_rank(MockRankOptions options) {
+    options.tensor_parallel_size = options.tensor_parallel_size == 1
+                                       ? config.worker.tensor_parallel_size
+                                       : options.tensor_parallel_size;
+    const std::string name =
+        "rank-" + std::to_string(options.rank) + "-" + std::to_string(++num_peers_);
+    auto endpoint = hub->make_client(scheduler.make_executor(name), name);
+    ranks.push_back(std::make_unique<MockRank>(std::move(*endpoint), std::move(options)));
+    ranks.back()->hello();
+    return *ranks.back();
+  }
+  void add_ranks(MockRankOptions options = {}) {
+    for (int32_t rank = 0; rank < config.worker.tensor_parallel_size; ++rank) {
+      options.rank = rank;
+      options.pid = next_pid_++;
+      add_rank(options);
+    }
+  }
+  void start_ready(MockRankOptions options = {}) {
+    start();
+    add_ranks(std::move(options));
+    scheduler.run_until_idle();
+    ASSERT_EQ(engine->stats().state, GroupState::kReady) << engine->stats().state_detail;
+  }
+
+  // The rank's process dies, and whoever watches it hears of that.
+  void kill(MockRank& rank) {
+    rank.dead = true;
+    gone_pids.insert(rank.options.pid);
+    if (const auto found = watched.find(rank.options.pid); found != watched.end())
+      std::exchange(found->second, [] {})();
+  }
+
+  RequestId submit(std::vector<TokenId> prompt, SamplingParams sampling) {
+    GenerateRequest request;
+    request.prompt = std::move(prompt);
+    request.sampling = std::move(sampling);
+    auto id = engine->submit(std::move(request), [this](RequestOutput output) {
+      Answer& answer = answers[output.id];
+      EXPECT_EQ(answer.finishes, 0) << "an output after the end of request " << output.id;
+      for (const TokenOutput& token : output.tokens) answer.tokens.push_back(token.token);
+      answer.outputs.insert(answer.outputs.end(), output.tokens.begin(), output.tokens.end());
+      answer.text += output.text;
+      answer.finish = output.finish;
+      answer.finishes += output.finish != FinishReason::kNone;
+      answer.stop_reason = output.stop_reason;
+      answer.error = output.error;
+      answer.prompt_tokens = output.prompt_tokens;
+      answer.cached_tokens = output.cached_tokens;
+      answer.output_tokens = output.output_tokens;
+    });
+    EXPECT_TRUE(id.has_value()) << (id ? "" : id.error().message);
+    return id.value_or(0);
+  }
+  RequestId submit(std::vector<TokenId> prompt, int64_t max_tokens) {
+    SamplingParams sampling;
+    sampling.max_tokens = max_tokens;
+    return submit(std::move(prompt), sampling);
+  }
+  std::vector<TokenId> expected(const std::vector<TokenId>& prompt, size_t max_tokens,
+                                uint64_t eos_every = 0) const {
+    return solo_run(prompt, max_tokens, 64, 500, eos_every);
+  }
+  bool all_blocks_free() const {
+    const EngineStats stats = engine->stats();
+    return stats.blocks_free == stats.blocks_total;
+  }
+
+  ManualScheduler scheduler;
+  EngineConfig config;
+  ModelConfig model;
+  std::shared_ptr<const text::Tokenizer> tokenizer = fixture_tokenizer();
+  std::shared_ptr<ipc::InprocHub> hub;
+  std::unique_ptr<Engine> engine;
+  std::vector<std::unique_ptr<MockRank>> ranks;
+  std::map<int64_t, std::function<void()>> watched;
+  std::set<int64_t> gone_pids;
+  std::map<RequestId, Answer> answers;
+  std::vector<GroupState> states;
+  std::vector<std::string> details, progress_lines;
+
+ private:
+  int64_t next_pid_ = 100;
+  int num_peers_ = 0;
+};
+
+}  // namespace refrain::testing

@@ -1,0 +1,268 @@
+// The life of the worker group: who may join, what ends it, and that the engine serves again.
+#include <gtest/gtest.h>
+
+#include "tests/unit/engine_actor/engine_world.h"
+#include "tests/unit/sched/harness.h"
+
+namespace refrain {
+namespace {
+
+using testing::EngineWorld;
+using testing::MockRank;
+using testing::MockRankOptions;
+using testing::prompt_of;
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+MockRankOptions rank_options(int32_t rank, int64_t pid) {
+  MockRankOptions options;
+  options.rank = rank;
+  options.pid = pid;
+  return options;
+}
+
+TEST(WorkerGroup, StartsWhenAllRanksAreThereWithTheSmallestCache) {
+  EngineWorld world(2);
+  world.start();
+  MockRankOptions options = rank_options(0, 100);
+  options.num_kv_blocks = 50;
+  MockRank& first = world.add_rank(options);
+  world.scheduler.run_until_idle();
+  EXPECT_EQ(world.engine->stats().state, GroupState::kStarting);
+  EXPECT_EQ(first.num_blocks, 0);
+  options = rank_options(1, 101);
+  options.num_kv_blocks = 40;
+  MockRank& second = world.add_rank(options);
+  world.scheduler.run_until_idle();
+  EXPECT_EQ(first.num_blocks, 40);
+  EXPECT_EQ(second.num_blocks, 40);
+  EXPECT_EQ(first.group_token, second.group_token);
+  EXPECT_EQ(world.states, (std::vector<GroupState>{GroupState::kStarting, GroupState::kReady}));
+  EXPECT_EQ(world.engine->stats().blocks_total, 39u);
+  EXPECT_EQ(world.progress_lines.back(), "rank 0: loading weights 1/1");
+}
+
+TEST(WorkerGroup, RefusesAWorkerThatDoesNotFit) {
+  EngineWorld world(2);
+  world.start();
+  MockRankOptions options = rank_options(0, 100);
+  options.model_digest = "another";
+  MockRank& other_model = world.add_rank(options);
+  world.scheduler.run_until_idle();
+  EXPECT_TRUE(contains(other_model.refused, "another")) << other_model.refused;
+  MockRank& fitting = world.add_rank(rank_options(0, 101));
+  MockRank& second_claimant = world.add_rank(rank_options(0, 102));
+  world.scheduler.run_until_idle();
+  // Which of the two comes first is the seed's choice; exactly one is refused.
+  MockRank& refused = fitting.refused.empty() ? second_claimant : fitting;
+  MockRank& welcomed = fitting.refused.empty() ? fitting : second_claimant;
+  EXPECT_TRUE(contains(refused.refused, "rank 0 (pid " + std::to_string(welcomed.options.pid)))
+      << refused.refused;
+  EXPECT_EQ(welcomed.welcomes, 1);
+  world.add_rank(rank_options(1, 103));
+  world.scheduler.run_until_idle();
+  EXPECT_EQ(world.engine->stats().state, GroupState::kReady);
+}
+
+TEST(WorkerGroup, RanksThatCapturedDifferentGraphsDoNotServe) {  // CG-22
+  EngineWorld world(2);
+  world.start();
+  const RequestId waiting = world.submit(prompt_of(4), 2);
+  world.add_ranks();
+  world.ranks[1]->ready.manifest[1].digest = 99;
+  world.scheduler.run_until_idle();
+  const EngineStats stats = world.engine->stats();
+  EXPECT_EQ(stats.state, GroupState::kFailed);
+  EXPECT_TRUE(contains(stats.state_detail, "rank 0 and rank 1")) << stats.state_detail;
+  EXPECT_TRUE(contains(stats.state_detail, "FULL 4 tokens")) << stats.state_detail;
+  EXPECT_EQ(world.answers[waiting].finish, FinishReason::kError);
+  EXPECT_FALSE(world.ranks[0]->shut_down.empty());
+  GenerateRequest late;
+  late.prompt = {1};
+  EXPECT_FALSE(world.engine->submit(late, [](RequestOutput) {}).has_value());
+}
+
+TEST(WorkerGroup, ACacheTooSmallForOneRequestIsAConfigurationError) {
+  EngineWorld world(1);
+  world.start();
+  MockRankOptions options = rank_options(0, 100);
+  options.num_kv_blocks = 16;  // 60 tokens, a request may have 64
+  world.add_rank(options);
+  world.scheduler.run_until_idle();
+  EXPECT_EQ(world.states.back(), GroupState::kFailed);
+  EXPECT_TRUE(contains(world.details.back(), "--max-model-len 64")) << world.details.back();
+}
+
+TEST(WorkerGroup, ADeadRankFencesTheGroupAndTheNextOneServes) {
+  EngineWorld world(2);
+  world.start_ready();
+  world.ranks[0]->hold_answers = true;
+  const RequestId lost = world.submit(prompt_of(6), 5);
+  world.scheduler.run_until_idle();
+  const Epoch before = world.engine->stats().epoch;
+  world.kill(*world.ranks[1]);
+  world.scheduler.run_until_idle();
+  EXPECT_EQ(world.answers[lost].finish, FinishReason::kError);
+  EXPECT_EQ(world.answers[lost].error->code, ErrorCode::kUnavailable);
+  EXPECT_TRUE(contains(world.answers[lost].error->message, "rank 1 (pid 101"))
+      << world.answers[lost].error->message;
+  EXPECT_TRUE(contains(world.ranks[0]->shut_down, "rank 1"));
+  EngineStats stats = world.engine->stats();
+  EXPECT_EQ(stats.state, GroupState::kWaiting);
+  EXPECT_EQ(stats.group_restarts, 1u);
+  EXPECT_GT(stats.epoch, before);
+
+  const RequestId waiting = world.submit(prompt_of(6), 5);
+  world.kill(*world.ranks[0]);  // the fenced one ends as well: nothing of the new epoch
+  world.add_ranks();
+  world.scheduler.run_until_idle();
+  EXPECT_EQ(world.answers[waiting].tokens, world.expected(prompt_of(6), 5));
+  EXPECT_EQ(world.engine->stats().group_restarts, 1u);
+  EXPECT_TRUE(world.all_blocks_free());
+  EXPECT_EQ(world.states.back(), GroupState::kReady);
+}
+
+TEST(WorkerGroup, RanksThatRunDifferentKeysAreNamedAndFenced) {  // CG-31
+  EngineWorld world(2);
+  world.start_ready();
+  world.ranks[1]->key_skew = 3;
+  const RequestId id = world.submit(prompt_of(6), 5);
+  world.scheduler.run_until_idle();
+  EXPECT_EQ(world.answers[id].finish, FinishReason::kError);
+  EXPECT_TRUE(contains(world.answers[id].error->message, "rank 0 ran step 1"))
+      << world.answers[id].error->message;
+  EXPECT_EQ(world.engine->stats().state, GroupState::kWaiting);
+}
+
+TEST(WorkerGroup, ASilentRankIsFoundByItsHeartbeat) {
+  EngineWorld world(2);
+  world.start_ready();
+  world.scheduler.advance(std::chrono::seconds(5));
+  ASSERT_EQ(world.engine->stats().state, GroupState::kReady);
+  world.ranks[1]->dead = true;
+  world.scheduler.advance(std::chrono::milliseconds(1500));
+  EXPECT_EQ(world.engine->stats().state, GroupState::kReady);
+  world.scheduler.advance(std::chrono::milliseconds(1500));
+  EXPECT_EQ(world.engine->stats().state, GroupState::kWaiting);
+  EXPECT_TRUE(contains(world.details.back(), "rank 1")) << world.details.back();
+}
+
+TEST(WorkerGroup, AStepThatIsNotAnsweredNamesTheRanksThatOweIt) {
+  EngineWorld world(2);
+  world.start_ready();
+  for (int i = 0; i < 3; ++i) {  // teaches the deadline of steps of one token
+    world.submit(prompt_of(6), 8);
+    world.scheduler.run_until_idle();
+  }
+  world.ranks[1]->hold_answers = true;
+  const RequestId id = world.submit({7}, 8);
+  world.scheduler.run_until_idle();
+  world.scheduler.advance(std::chrono::seconds(1));
+  EXPECT_EQ(world.engine->stats().state, GroupState::kReady);
+  world.scheduler.advance(std::chrono::seconds(2));
+  EXPECT_EQ(world.answers[id].finish, FinishReason::kError);
+  EXPECT_TRUE(contains(world.answers[id].error->message, "rank 1 (pid 101")) << "named";
+  EXPECT_FALSE(contains(world.answers[id].error->message, "rank 0 (")) << "not at fault";
+}
+
+TEST(WorkerGroup, AnIdleRankInALongStepIsNotKilled) {
+  EngineWorld world(1);
+  world.start_ready();
+  world.ranks[0]->hold_answers = true;
+  const RequestId id = world.submit(prompt_of(6), 1);
+  world.scheduler.run_until_idle();
+  world.scheduler.advance(std::chrono::seconds(60));
+  EXPECT_EQ(world.engine->stats().state, GroupState::kReady);
+  world.ranks[0]->answer();
+  world.scheduler.run_until_idle();
+  EXPECT_EQ(world.answers[id].tokens.size(), 1u);
+}
+
+TEST(WorkerGroup, LastWordsAreShownAndAConfigurationErrorIsForGood) {
+  EngineWorld world(1);
+  world.start_ready();
+  world.ranks[0]->say(ipc::Failed{7, "out of device memory in op 12", false});
+  world.scheduler.run_until_idle();
+  EXPECT_TRUE(contains(world.details.back(), "failed at step 7: out of device memory"));
+  EXPECT_EQ(world.states.back(), GroupState::kWaiting);
+  world.add_ranks();
+  world.scheduler.run_until_idle();
+  world.ranks[1]->say(ipc::Failed{0, "model.safetensors is cut short", true});
+  world.scheduler.run_until_idle();
+  EXPECT_EQ(world.states.back(), GroupState::kFailed);
+}
+
+TEST(WorkerGroup, ThreeBadFramesInTenSecondsFence) {
+  EngineWorld world(1);
+  world.start_ready();
+  const auto send_bad = [&] {
+    world.ranks[0]->corrupt_next = true;
+    world.ranks[0]->say(ipc::Heartbeat{});
+    world.scheduler.run_until_idle();
+  };
+  send_bad();
+  EXPECT_EQ(world.engine->stats().state, GroupState::kReady);
+  send_bad();
+  EXPECT_EQ(world.engine->stats().state, GroupState::kReady);
+  send_bad();
+  EXPECT_EQ(world.engine->stats().state, GroupState::kWaiting);
+  EXPECT_TRUE(contains(world.details.back(), "3 bad frames")) << world.details.back();
+}
+
+TEST(WorkerGroup, AnswersOfADeadEpochAreDropped) {
+  EngineWorld world(1);
+  world.start_ready();
+  MockRank& old = *world.ranks[0];
+  old.hold_answers = true;
+  world.submit(prompt_of(6), 5);
+  world.scheduler.run_until_idle();
+  world.watched.at(100)();
+  world.scheduler.run_until_idle();
+  world.add_ranks();
+  world.scheduler.run_until_idle();
+  old.answer();  // the dead speak
+  old.answer();
+  const RequestId id = world.submit(prompt_of(6), 5);
+  world.scheduler.run_until_idle();
+  EXPECT_EQ(world.engine->stats().state, GroupState::kReady);
+  EXPECT_EQ(world.answers[id].tokens, world.expected(prompt_of(6), 5));
+}
+
+TEST(WorkerGroup, WorkersThatNeverComeFailTheWaitingRequests) {
+  EngineWorld world(2);
+  world.config.start_timeout = 30;
+  world.start();
+  const RequestId id = world.submit(prompt_of(6), 5);
+  world.add_rank(rank_options(0, 100));
+  world.scheduler.run_until_idle();
+  world.scheduler.advance(std::chrono::seconds(29));
+  EXPECT_EQ(world.answers[id].finishes, 0);
+  world.scheduler.advance(std::chrono::seconds(2));
+  EXPECT_EQ(world.answers[id].finish, FinishReason::kError);
+  EXPECT_TRUE(contains(world.answers[id].error->message, "rank 1 came within 30 s"))
+      << world.answers[id].error->message;
+  EXPECT_EQ(world.states.back(), GroupState::kFailed);
+}
+
+TEST(WorkerGroup, ARepeatedHelloBeforeTheAnswerChangesNothing) {
+  EngineWorld world(1);
+  world.start();
+  MockRank& rank = world.add_rank(rank_options(0, 100));
+  rank.hello();
+  world.scheduler.run_until_idle();
+  EXPECT_EQ(rank.welcomes, 1);
+  EXPECT_EQ(world.engine->stats().state, GroupState::kReady);
+}
+
+TEST(WorkerGroup, AHelloOfAWorkerThatServedBeginsANewEpoch) {
+  EngineWorld world(1);
+  world.start_ready();
+  world.ranks[0]->hello();
+  world.scheduler.run_until_idle();
+  EXPECT_EQ(world.engine->stats().group_restarts, 1u);
+}
+
+}  // namespace
+}  // namespace refrain

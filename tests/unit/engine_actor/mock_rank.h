@@ -1,0 +1,160 @@
+#pragma once
+// A worker process without a model: speaks the protocol in real frames over an endpoint, runs steps
+// on a MockDevice. Faults are staged through its public fields. Lives on one executor.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ipc/protocol/codec.h"
+#include "ipc/transport/endpoint.h"
+#include "tests/unit/sched/mock_device.h"
+
+namespace refrain::testing {
+
+struct MockRankOptions {
+  int32_t rank = 0;
+  int32_t tensor_parallel_size = 1;
+  int64_t pid = 100;
+  std::string build_id = "build";
+  std::string model_digest = "digest";
+  std::string host = "here";
+  int64_t num_kv_blocks = 64;
+  uint64_t vocab = 500;
+  uint64_t eos_every = 0;
+  bool logprobs = false;
+};
+
+class MockRank {
+ public:
+  MockRank(std::unique_ptr<ipc::Endpoint> endpoint, MockRankOptions rank_options)
+      : options(std::move(rank_options)), endpoint_(std::move(endpoint)), gate_(0) {
+    ready.cudagraph_mode = "FULL";
+    for (const int32_t size : {8, 4, 1}) {
+      ipc::ManifestEntry entry;
+      entry.mode = "FULL";
+      entry.num_tokens = entry.num_reqs = size;
+      ready.manifest.push_back(entry);
+    }
+    endpoint_->start([this](const ipc::PeerId&, std::span<const std::byte> frame) {
+      if (!dead) on_frame(frame);
+    });
+  }
+
+  void hello() {
+    ipc::Hello hello;
+    hello.build_id = options.build_id;
+    hello.model_digest = options.model_digest;
+    hello.rank = options.rank;
+    hello.tensor_parallel_size = options.tensor_parallel_size;
+    hello.pid = options.pid;
+    hello.host = options.host;
+    std::vector<std::byte> frame;
+    ipc::encode_frame(hello, {0, 1}, frame);
+    EXPECT_TRUE(endpoint_->send("", frame).has_value());
+  }
+  void say(const ipc::Message& message) {
+    std::vector<std::byte> frame;
+    ipc::encode_frame(message, {epoch, ++sent_}, frame);
+    if (corrupt_next) frame.back() ^= std::byte{1};
+    corrupt_next = false;
+    EXPECT_TRUE(endpoint_->send("", frame).has_value());
+  }
+  // Answers the oldest step that was held back.
+  void answer() {
+    ASSERT_FALSE(held.empty());
+    const ipc::StepResult result = std::move(held.front());
+    held.erase(held.begin());
+    say(result);
+  }
+
+  MockRankOptions options;
+  ipc::Ready ready;
+  bool dead = false;          // hears and says nothing any more
+  bool hold_answers = false;  // steps run, their answers stay in `held`
+  bool hold_ready = false;
+  bool corrupt_next = false;
+  int32_t key_skew = 0;  // added to the key of its answers
+  Epoch epoch = 0;
+  std::vector<ipc::StepResult> held;
+  std::vector<ipc::Step> steps;
+  std::string refused, shut_down, group_token;
+  int64_t num_blocks = 0;
+  int welcomes = 0;
+
+ private:
+  void on_frame(std::span<const std::byte> bytes) {
+    auto frame = ipc::decode_frame(bytes);
+    ASSERT_TRUE(frame.has_value());
+    if (auto* refuse = std::get_if<ipc::Refuse>(&frame->message)) {
+      EXPECT_EQ(frame->info.epoch, 0u);
+      refused = refuse->reason;
+      return;
+    }
+    if (auto* welcome = std::get_if<ipc::Welcome>(&frame->message)) {
+      if (frame->info.epoch != epoch) {
+        epoch = frame->info.epoch;
+        gate_ = ipc::FrameGate(epoch);
+        sent_ = 0;
+        ++welcomes;
+        group_token = welcome->group_token;
+        config_ = welcome->config;
+      }
+      if (!gate_.accept(frame->info)) return;
+      say(ipc::Progress{ipc::StartPhase::kLoadWeights, 1, 1, ""});
+      ipc::Loaded loaded;
+      loaded.num_kv_blocks = options.num_kv_blocks;
+      say(loaded);
+      return;
+    }
+    ASSERT_TRUE(gate_.accept(frame->info)) << "a frame out of order";
+    std::visit([this](auto& message) { on(message); }, frame->message);
+  }
+
+  template <class T>
+  void on(T&) {
+    ADD_FAILURE() << "a worker does not expect this message";
+  }
+  void on(ipc::InitCache& init) {
+    num_blocks = init.num_kv_blocks;
+    device_ = std::make_unique<MockDevice>(config_.block_size, num_blocks, options.vocab,
+                                           options.eos_every);
+    if (!hold_ready) say(ready);
+  }
+  void on(ipc::Step& step) {
+    steps.push_back(step);
+    ipc::StepResult result = device_->run(step);
+    result.rank = options.rank;
+    result.mode = ipc::RuntimeMode::kFull;
+    result.key_tokens = result.num_tokens + key_skew;
+    if (options.rank > 0) {
+      result.tokens.clear();
+    } else if (options.logprobs) {
+      result.top_offsets.push_back(0);
+      for (const TokenId token : result.tokens) {
+        result.logprobs.push_back(-0.5f);
+        result.top_tokens.insert(result.top_tokens.end(), {token, 1});
+        result.top_logprobs.insert(result.top_logprobs.end(), {-0.5f, -2.0f});
+        result.top_offsets.push_back(static_cast<int32_t>(result.top_tokens.size()));
+      }
+    }
+    if (hold_answers) {
+      held.push_back(std::move(result));
+    } else {
+      say(result);
+    }
+  }
+  void on(ipc::Heartbeat& heartbeat) { say(heartbeat); }
+  void on(ipc::Shutdown& shutdown) {
+    shut_down = shutdown.reason;
+    dead = true;
+  }
+
+  std::unique_ptr<ipc::Endpoint> endpoint_;
+  ipc::FrameGate gate_;
+  uint64_t sent_ = 0;
+  ipc::WorkerConfig config_;
+  std::unique_ptr<MockDevice> device_;
+};
+
+}  // namespace refrain::testing
