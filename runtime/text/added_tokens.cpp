@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "runtime/text/unicode.h"
-#include "runtime/text/utf8.h"
+#include "runtime/text/unicode/unicode.h"
+#include "runtime/text/unicode/utf8.h"
 
 namespace refrain::text {
 namespace {
@@ -105,16 +105,12 @@ Status AddedTokens::add(AddedToken token) {
 Status AddedTokens::build(const Normalizer* normalizer) {
   RegexScratch scratch;
   for (size_t i = 0; i < tokens_.size(); ++i) {
-    const AddedToken& token = tokens_[i];
-    if (!token.normalized) {
-      raw_.add(token.content, static_cast<uint32_t>(i));
-    } else if (normalizer == nullptr) {
-      normalized_.add(token.content, static_cast<uint32_t>(i));
-    } else {
-      REFRAIN_ASSIGN_OR_RETURN(const std::string content,
-                               normalizer->apply(token.content, scratch));
-      normalized_.add(content, static_cast<uint32_t>(i));
+    AddedToken& token = tokens_[i];
+    token.written = token.content;
+    if (token.normalized && normalizer != nullptr) {
+      REFRAIN_ASSIGN_OR_RETURN(token.written, normalizer->apply(token.content, scratch));
     }
+    (token.normalized ? normalized_ : raw_).add(token.written, static_cast<uint32_t>(i));
   }
   return {};
 }

@@ -25,6 +25,7 @@ struct AddedToken {
   bool rstrip = false;       // and behind it
   bool normalized = false;   // is looked for in the normalised text
   bool special = false;
+  std::string written;  // what decoding writes: content, normalised if it is matched normalised
 };
 
 // Finds the leftmost, then longest, of a set of strings.

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "runtime/text/byte_alphabet.h"
-#include "runtime/text/utf8.h"
+#include "runtime/text/unicode/utf8.h"
 
 namespace refrain::text {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "runtime/text/byte_alphabet.h"
 #include "runtime/text/json_reader.h"
-#include "runtime/text/utf8.h"
+#include "runtime/text/unicode/utf8.h"
 
 namespace refrain::text {
 namespace {

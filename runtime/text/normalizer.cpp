@@ -1,7 +1,7 @@
 #include "runtime/text/normalizer.h"
 
 #include "runtime/text/json_reader.h"
-#include "runtime/text/utf8.h"
+#include "runtime/text/unicode/utf8.h"
 
 namespace refrain::text {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "runtime/base/result.h"
 #include "runtime/text/regex.h"
-#include "runtime/text/unicode.h"
+#include "runtime/text/unicode/unicode.h"
 
 namespace refrain::text {
 

@@ -1,8 +1,8 @@
 #include "runtime/text/pre_tokenizer.h"
 
 #include "runtime/text/byte_alphabet.h"
-#include "runtime/text/unicode.h"
-#include "runtime/text/utf8.h"
+#include "runtime/text/unicode/unicode.h"
+#include "runtime/text/unicode/utf8.h"
 
 namespace refrain::text {
 namespace {

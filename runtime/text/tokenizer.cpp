@@ -1,7 +1,7 @@
 #include "runtime/text/tokenizer.h"
 
 #include "runtime/text/tokenizer_parts.h"
-#include "runtime/text/utf8.h"
+#include "runtime/text/unicode/utf8.h"
 
 namespace refrain::text {
 
@@ -28,7 +28,7 @@ void ScratchPool::give_back(std::unique_ptr<EncodeScratch> scratch) {
 }
 
 std::optional<std::string_view> Tokenizer::Parts::token(TokenId id) const {
-  if (const AddedToken* found = added.by_id(id)) return found->content;
+  if (const AddedToken* found = added.by_id(id)) return found->written;
   return vocabulary.token(id);
 }
 

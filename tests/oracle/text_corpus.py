@@ -62,10 +62,18 @@ def mixed_text(seed=7):
     return b"".join(parts)
 
 
+def settled(char):
+    """Whether the oracle's (older) Unicode tables agree with Python's about a character: newer ones
+    are no test of the tokenizer."""
+    from tokenizers.normalizers import NFKD, StripAccents
+    category = unicodedata.category(char)
+    return (category not in ("Cn", "Co") and NFKD().normalize_str(char) == unicodedata.normalize("NFKD", char)
+            and (StripAccents().normalize_str(char) == "") == (category[0] == "M"))
+
+
 def random_strings(count=1000, seed=11):
     rng = random.Random(seed)
-    assigned = [c for c in range(0x30000) if not 0xD800 <= c < 0xE000
-                and unicodedata.category(chr(c)) not in ("Cn", "Co")]
+    assigned = [c for c in range(0x30000) if not 0xD800 <= c < 0xE000 and settled(chr(c))]
     spaces = [ord(c) for c in " \t\n\r\u00a0\u3000\u2009'"]
     out = []
     for i in range(count):

@@ -1,4 +1,4 @@
-#include "runtime/text/utf8.h"
+#include "runtime/text/unicode/utf8.h"
 
 namespace refrain::text {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/text/unicode.h"
+#include "runtime/text/unicode/unicode.h"
 
 #include <utf8proc.h>
 
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/base/check.h"
-#include "runtime/text/utf8.h"
+#include "runtime/text/unicode/utf8.h"
 
 namespace refrain::text {
 namespace {

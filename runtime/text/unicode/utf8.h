@@ -37,4 +37,14 @@ void drain_utf8(std::string& bytes, std::string& out);
 // Bytes of the character that ends just before `at` (valid UTF-8; at > 0).
 size_t previous_char_length(std::string_view text, size_t at);
 
+// Calls back with each character of valid UTF-8 and its bytes.
+template <class F>
+void for_each_char(std::string_view text, F&& call) {
+  for (size_t i = 0; i < text.size();) {
+    const Utf8Unit unit = read_utf8(text, i);
+    call(unit.code_point, text.substr(i, unit.length));
+    i += unit.length;
+  }
+}
+
 }  // namespace refrain::text
