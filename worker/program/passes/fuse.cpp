@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <optional>
 
 #include "worker/program/passes/passes.h"
 #include "worker/program/passes/rewrite.h"
@@ -100,49 +101,71 @@ HeadChain match_chain(const Program& program, const Uses& uses, ValueId value) {
   return chain;
 }
 
+// What comes before an attention op, when all of it can become one projection and one op.
+struct AttentionInput {
+  HeadChain q, k;
+  const LinearOp* v = nullptr;
+  const KvWriteOp* write = nullptr;
+};
+
+std::optional<AttentionInput> match_attention_input(const Program& program, const Uses& uses,
+                                                    size_t attention_index) {
+  const auto* attention = std::get_if<AttentionOp>(&program.ops[attention_index]);
+  if (attention == nullptr || attention_index == 0) return std::nullopt;
+  AttentionInput input;
+  input.write = std::get_if<KvWriteOp>(&program.ops[attention_index - 1]);
+  if (input.write == nullptr || input.write->cache != attention->cache) return std::nullopt;
+  input.q = match_chain(program, uses, attention->q);
+  input.k = match_chain(program, uses, input.write->k);
+  input.v = def_as<LinearOp>(program, uses, input.write->v);
+  const auto& [q, k, v, write] = input;
+  if (q.linear == nullptr || k.linear == nullptr || v == nullptr) return std::nullopt;
+  if ((q.norm == nullptr) != (k.norm == nullptr)) return std::nullopt;
+  if (q.norm != nullptr && q.norm->eps != k.norm->eps) return std::nullopt;
+  if (q.rope->table != k.rope->table || q.rope->positions != k.rope->positions) return std::nullopt;
+  if (!can_merge(program, uses, {q.linear, k.linear, v})) return std::nullopt;
+  return input;
+}
+
+// The three ops that take the place of the matched ones and the attention op.
+std::vector<Op> fused_attention(Program& program, const AttentionInput& input,
+                                AttentionOp attention) {
+  const auto& [q, k, v, write] = input;
+  const LinearOp qkv = merge(program, {q.linear, k.linear, v}, "qkv_proj");
+  Value rotated = program.value(qkv.out);
+  rotated.name = sibling(rotated.name, "qkv_rope");
+  RopeKvWriteOp rope{.qkv = qkv.out,
+                     .positions = q.rope->positions,
+                     .kv_slots = write->kv_slots,
+                     .table = q.rope->table,
+                     .cache = write->cache,
+                     .out = add_value(program, std::move(rotated)),
+                     .q_heads = attention.q_heads,
+                     .kv_heads = attention.kv_heads,
+                     .head_dim = attention.head_dim,
+                     .rotary_dim = q.rope->rotary_dim};
+  if (q.norm != nullptr) {
+    rope.q_norm = q.norm->weight;
+    rope.k_norm = k.norm->weight;
+    rope.eps = q.norm->eps;
+  }
+  attention.q = rope.out;
+  return {qkv, rope, attention};
+}
+
 void fuse_attention_input(Program& program) {
   const Uses uses(program);
   const Program before = program;
   Edits edits(program);
   for (size_t i = 0; i < before.ops.size(); ++i) {
-    const auto* attention = std::get_if<AttentionOp>(&before.ops[i]);
-    if (attention == nullptr || i == 0) continue;
-    const auto* write = std::get_if<KvWriteOp>(&before.ops[i - 1]);
-    if (write == nullptr || write->cache != attention->cache) continue;
-    const HeadChain q = match_chain(before, uses, attention->q);
-    const HeadChain k = match_chain(before, uses, write->k);
-    const auto* v = def_as<LinearOp>(before, uses, write->v);
-    if (q.linear == nullptr || k.linear == nullptr || v == nullptr) continue;
-    if ((q.norm == nullptr) != (k.norm == nullptr)) continue;
-    if (q.norm != nullptr && q.norm->eps != k.norm->eps) continue;
-    if (q.rope->table != k.rope->table || q.rope->positions != k.rope->positions) continue;
-    if (!can_merge(before, uses, {q.linear, k.linear, v})) continue;
-
-    const LinearOp qkv = merge(program, {q.linear, k.linear, v}, "qkv_proj");
-    Value rotated = program.value(qkv.out);
-    rotated.name = sibling(rotated.name, "qkv_rope");
-    RopeKvWriteOp rope{.qkv = qkv.out,
-                       .positions = q.rope->positions,
-                       .kv_slots = write->kv_slots,
-                       .table = q.rope->table,
-                       .cache = write->cache,
-                       .out = add_value(program, std::move(rotated)),
-                       .q_heads = attention->q_heads,
-                       .kv_heads = attention->kv_heads,
-                       .head_dim = attention->head_dim,
-                       .rotary_dim = q.rope->rotary_dim};
-    if (q.norm != nullptr) {
-      rope.q_norm = q.norm->weight;
-      rope.k_norm = k.norm->weight;
-      rope.eps = q.norm->eps;
-    }
-    AttentionOp attend = *attention;
-    attend.q = rope.out;
+    const auto input = match_attention_input(before, uses, i);
+    if (!input) continue;
+    const auto& [q, k, v, write] = *input;
+    edits.replace[i] = fused_attention(program, *input, std::get<AttentionOp>(before.ops[i]));
+    edits.remove[i - 1] = true;
     std::vector<ValueId> gone = {q.rope->out, k.rope->out, q.linear->out, k.linear->out, v->out};
     if (q.norm != nullptr) gone.insert(gone.end(), {q.norm->out, k.norm->out});
     for (const ValueId id : gone) edits.remove[static_cast<size_t>(uses.def(id))] = true;
-    edits.remove[i - 1] = true;
-    edits.replace[i] = {qkv, rope, attend};
   }
   edits.apply(program);
 }
