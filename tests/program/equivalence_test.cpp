@@ -5,6 +5,7 @@
 
 #include "tests/program/interpreter.h"
 #include "tests/program/tiny_models.h"
+#include "worker/program/builder.h"
 
 namespace refrain::worker::test {
 namespace {
@@ -52,6 +53,42 @@ TEST(Fuse, LeavesOnlyOpsThatHaveKernels) {
       EXPECT_FALSE(std::holds_alternative<RopeOp>(op) || std::holds_alternative<KvWriteOp>(op) ||
                    std::holds_alternative<SiluGateOp>(op) || std::holds_alternative<AddOp>(op))
           << op_name(op);
+}
+
+// A residual that is read once more after the addition: it must not be overwritten.
+Program program_with_late_reader(const ModelConfig& config) {
+  ProgramBuilder builder("late_reader", DType::kFloat32, DType::kFloat32);
+  const ValueId ids = builder.input("token_ids", DType::kInt32, Dim::tokens());
+  const ValueId index = builder.input("logit_index", DType::kInt32, Dim::requests());
+  const int64_t hidden = config.hidden_size;
+  const ValueId table = builder.matrix("table", config.vocab_size, hidden, SplitUnit::kVocab);
+  builder.prepare_inputs();
+  const ValueId residual = builder.embed("embedding", ids, table);
+  const ValueId delta = builder.rms_norm("delta", residual, builder.vector("a", hidden), 1e-5);
+  const ValueId sum = builder.add("sum", residual, delta);
+  const ValueId normed = builder.rms_norm("normed", sum, builder.vector("b", hidden), 1e-5);
+  const ValueId late = builder.add("late", normed, residual);
+  builder.sample(builder.lm_head(builder.select_rows("rows", late, index), table));
+  return builder.finish(config.vocab_size, config.max_position_embeddings);
+}
+
+TEST(Fuse, KeepsAResidualThatIsReadLater) {
+  const ModelConfig config = tiny_llama();
+  const Program plain = program_with_late_reader(config);
+  EXPECT_LT(distance(logits({plain}, config, Storage::kSeparate),
+                     logits({fuse(plain)}, config, Storage::kPlanned)),
+            kTolerance);
+}
+
+TEST(Fuse, SelectsNoRowsOfAHiddenStateThatTheProgramNames) {
+  Program plain = build(tiny_llama());
+  for (Value& value : plain.values)
+    if (value.name == "model.norm") value.kind = ValueKind::kOutput;
+  const Program fused = fuse(plain);
+  bool found = false;
+  for (const Value& value : fused.values)
+    if (value.name == "model.norm") found = value.rows == Dim::tokens();
+  EXPECT_TRUE(found);
 }
 
 TEST(Fuse, TheLastLayerWorksOnOneRowARequest) {
