@@ -53,7 +53,8 @@ struct EngineStats {
 
 class Engine {
  public:
-  // `endpoint` is the bound server endpoint the workers connect to.
+  // `endpoint` is the bound server endpoint the workers connect to. One thread runs `io`, and it
+  // has returned when the engine is destroyed.
   static Result<std::unique_ptr<Engine>> create(EngineConfig config, ModelConfig model,
                                                 std::shared_ptr<const text::Tokenizer> tokenizer,
                                                 IoContext& io,

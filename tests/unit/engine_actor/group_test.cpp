@@ -246,6 +246,33 @@ TEST(WorkerGroup, WorkersThatNeverComeFailTheWaitingRequests) {
   EXPECT_EQ(world.states.back(), GroupState::kFailed);
 }
 
+TEST(WorkerGroup, AWorkerWhosePredecessorIsGoneTakesItsRank) {
+  EngineWorld world(2);
+  world.start();
+  MockRankOptions remote = rank_options(0, 100);
+  remote.host = "elsewhere";  // no process to watch
+  world.add_rank(remote);
+  world.scheduler.run_until_idle();
+  world.ranks.clear();  // its connection ends while it loads
+  world.add_rank(remote);
+  world.add_rank(rank_options(1, 101));
+  world.scheduler.run_until_idle();
+  EXPECT_EQ(world.engine->stats().state, GroupState::kReady) << world.details.back();
+  EXPECT_EQ(world.ranks[0]->refused, "");
+}
+
+TEST(WorkerGroup, ARankThatStartsAndLosesItsConnectionEndsTheStart) {
+  EngineWorld world(2);
+  world.start();
+  MockRankOptions remote = rank_options(0, 100);
+  remote.host = "elsewhere";
+  world.add_rank(remote);
+  world.scheduler.run_until_idle();
+  world.ranks.clear();
+  world.scheduler.advance(std::chrono::seconds(1));
+  EXPECT_EQ(world.states.back(), GroupState::kWaiting);
+}
+
 TEST(WorkerGroup, ARepeatedHelloBeforeTheAnswerChangesNothing) {
   EngineWorld world(1);
   world.start();
