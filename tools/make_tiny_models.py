@@ -125,7 +125,8 @@ def make(name, folder):
     # Stored weights are the ones that are computed with: round first, then go back to float32.
     model = model.to(getattr(torch, dtype))
     model.save_pretrained(folder, **({"max_shard_size": shard_size} if shard_size else {}))
-    model = model.to(torch.float32)
+    # Loaded anew, as a server would: converting the model back would keep rope frequencies rounded to bfloat16.
+    model = type(model).from_pretrained(folder, dtype=torch.float32).eval()
     entries = []
     for number, prompt_ids in enumerate(prompts(config.vocab_size, seed)):
         entries.append({"name": f"{name}-{number}", "kind": "ids", **greedy(model, prompt_ids)})
