@@ -165,7 +165,8 @@ Result<ipc::Ready> ProgramRunner::capture() {
 ipc::Ready ProgramRunner::make_ready(CaptureResult captured) const {
   const CudagraphConfig& config = hosted_->dispatcher->config();
   ipc::Ready ready;
-  ready.cudagraph_mode = to_string(hosted_->dispatcher->mode_in_force());
+  const bool dropped = pool_->counters().num_captures_dropped > 0;
+  ready.cudagraph_mode = to_string(dropped ? hosted_->dispatcher->mode_in_force() : config.mode);
   ready.uniform_query_len = config.uniform_query_len;
   ready.capture_sizes = config.capture_sizes;
   ready.manifest = std::move(captured.manifest);
