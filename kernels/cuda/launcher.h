@@ -1,0 +1,36 @@
+#pragma once
+// What StreamRef.native points to on CUDA: the stream and what library kernels need on it. Made by
+// worker/device/cuda, one per stream, at a fixed address for the life of the device. Kernels never
+// allocate and never synchronise; every launch may be captured.
+
+#include <cublasLt.h>
+#include <cuda_runtime.h>
+
+#include <cstddef>
+
+#include "kernels/core/kernel_table.h"
+
+namespace refrain::kernels {
+
+class GemmPlans;  // algorithms picked at load and kept (gemm_cublaslt.h)
+
+struct CudaLauncher {
+  cudaStream_t stream = nullptr;
+  cublasLtHandle_t cublas_lt = nullptr;
+  void* workspace = nullptr;  // for cuBLASLt, of this stream alone
+  size_t workspace_bytes = 0;
+  GemmPlans* gemm_plans = nullptr;
+  int sm_count = 0;
+};
+
+inline CudaLauncher& launcher(StreamRef stream) {
+  return *static_cast<CudaLauncher*>(stream.native);
+}
+
+// Throws FatalError naming the call when the status is not success.
+void check_cuda(cudaError_t status, const char* call);
+
+// The kernels of this device.
+const KernelTable& cuda_kernel_table();
+
+}  // namespace refrain::kernels
