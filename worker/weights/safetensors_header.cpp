@@ -186,6 +186,7 @@ Status check_places(const std::vector<TensorInfo>& tensors, uint64_t data_bytes,
 
 Status check_names(const std::vector<TensorInfo>& tensors, const std::string& file) {
   std::vector<const TensorInfo*> by_name;
+  by_name.reserve(tensors.size());
   for (const TensorInfo& tensor : tensors) by_name.push_back(&tensor);
   std::sort(by_name.begin(), by_name.end(),
             [](const TensorInfo* a, const TensorInfo* b) { return a->name < b->name; });

@@ -101,6 +101,7 @@ int64_t best_offset(const Block& block, const std::vector<const Block*>& placed)
 MemoryPlan plan_memory(const Program& program, int64_t max_tokens, int64_t max_requests) {
   std::vector<Block> blocks = find_blocks(program, max_tokens, max_requests);
   std::vector<Block*> order;
+  order.reserve(blocks.size());
   for (Block& block : blocks) order.push_back(&block);
   std::stable_sort(order.begin(), order.end(),
                    [](const Block* a, const Block* b) { return a->bytes > b->bytes; });
