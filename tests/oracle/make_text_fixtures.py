@@ -21,7 +21,7 @@ import template_cases
 import text_corpus
 import text_vocabularies as vocabularies
 
-VERSION = 5  # of what this script writes; raise it when the output changes
+VERSION = 6  # of what this script writes; raise it when the output changes
 PACKAGES = {
     "llama_cpp_python-0.3.36.tar.gz": (["--no-binary", "llama-cpp-python", "llama-cpp-python==0.3.36"],
                                        "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"),
@@ -89,6 +89,11 @@ def make_vocabulary(name, source, out, common):
     folder = out / "tokenizers" / name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tokenizer.json").write_text(text, encoding="utf-8")
+    config = {role + "_token": vocabulary["tokens"][vocabulary[role]] for role in ("bos", "eos")
+              if vocabulary[role] is not None}
+    if vocabulary["template"]:
+        config["chat_template"] = vocabulary["template"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, ensure_ascii=False), encoding="utf-8")
     oracle = Tokenizer.from_str(text)
     specials = [t["content"] for t in json.loads(text)["added_tokens"]][:40]
     fixtures = llama_cpp_cases(source, gguf)

@@ -108,9 +108,15 @@ def environment():
     def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
         return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
+    def namespace(*args, **kwargs):
+        if any(str(name).startswith("_") for name in dict(*args, **kwargs)):
+            raise jinja2.exceptions.SecurityError("a namespace takes no name that begins with '_'")
+        return jinja2.utils.Namespace(*args, **kwargs)
+
     env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
     env.filters["tojson"] = tojson
     env.globals["raise_exception"] = raise_exception
+    env.globals["namespace"] = namespace
     env.globals["strftime_now"] = lambda format: NOW.strftime(format)
     return env
 

@@ -48,6 +48,8 @@ std::optional<Value> loop_attribute(const Value& object, const std::string& name
 
 Value Interpreter::get_attribute(const Value& object, const std::string& name) {
   if (object.is_undefined()) throw TemplateError(object.why_undefined());
+  if (object.as_function() != nullptr)
+    throw TemplateError("the attributes of a function are not supported ('" + name + "')");
   if (object.as_loop() != nullptr) {
     if (auto value = loop_attribute(object, name)) return *value;
   }
@@ -88,7 +90,10 @@ std::vector<Value> Interpreter::iterate(const Value& value) {
   if (value.is_undefined()) return items;
   if (List* list = value.as_list()) {
     charge(list->items.size() / 16);
-    if (list->kind == ListKind::kGenerator) return std::exchange(list->items, {});
+    if (list->kind == ListKind::kGenerator) {
+      if (!list->error_behind.empty()) throw TemplateError(list->error_behind);
+      return std::exchange(list->items, {});
+    }
     return list->items;
   }
   if (const Dict* dict = value.as_dict()) {

@@ -1,23 +1,12 @@
 #include <algorithm>
-#include <charconv>
 
 #include "runtime/text/jinja/token_stream.h"
 
 namespace refrain::jinja {
 namespace {
 
-constexpr int kMaxDepth = 100;   // of nested parentheses, lists, conditions
-constexpr int kMaxNodes = 2000;  // of one expression: its tree may be a chain
-
-struct Nesting {
-  Nesting(int& depth, const TokenStream& tokens) : depth(depth) {
-    if (++depth > kMaxDepth) tokens.fail("an expression is nested too deeply");
-  }
-  ~Nesting() { --depth; }
-  Nesting(const Nesting&) = delete;
-  Nesting& operator=(const Nesting&) = delete;
-  int& depth;
-};
+constexpr int ParseNesting::kMax = 100;  // of nested parentheses, lists, conditions
+constexpr int kMaxNodes = 2000;          // of one expression: its tree may be a chain
 
 }  // namespace
 
@@ -31,7 +20,7 @@ ExprPtr ExpressionParser::make(ExprKind kind) {
 }
 
 ExprPtr ExpressionParser::expression(bool with_condition) {
-  const Nesting nesting(depth_, tokens_);
+  const ParseNesting nesting(depth_, tokens_);
   return with_condition ? condition() : logical_or();
 }
 
@@ -82,7 +71,7 @@ ExprPtr ExpressionParser::condition() {
     auto expr = make(ExprKind::kCondition);
     expr->args.push_back(logical_or());
     expr->args.push_back(std::move(value));
-    const Nesting nesting(depth_, tokens_);
+    const ParseNesting nesting(depth_, tokens_);
     expr->args.push_back(tokens_.skip_name("else") ? condition() : nullptr);
     value = std::move(expr);
   }
@@ -115,7 +104,7 @@ ExprPtr ExpressionParser::logical_and() {
 
 ExprPtr ExpressionParser::logical_not() {
   if (!tokens_.is_name("not")) return compare();
-  const Nesting nesting(depth_, tokens_);
+  const ParseNesting nesting(depth_, tokens_);
   auto expr = make(ExprKind::kNot);
   tokens_.take();
   expr->target = logical_not();
@@ -209,7 +198,7 @@ ExprPtr ExpressionParser::power() {
 ExprPtr ExpressionParser::unary(bool with_filter) {
   ExprPtr expr;
   if (tokens_.is_operator("-") || tokens_.is_operator("+")) {
-    const Nesting nesting(depth_, tokens_);
+    const ParseNesting nesting(depth_, tokens_);
     expr = make(tokens_.is_operator("-") ? ExprKind::kNegative : ExprKind::kPositive);
     tokens_.take();
     expr->target = unary(false);
@@ -220,147 +209,9 @@ ExprPtr ExpressionParser::unary(bool with_filter) {
   return with_filter ? filters_and_tests(std::move(expr)) : std::move(expr);
 }
 
-ExprPtr ExpressionParser::number() {
-  auto expr = make(ExprKind::kConst);
-  const bool is_float = tokens_.is(TokenKind::kFloat);
-  const std::string text = tokens_.take().text;
-  const bool hex = text.starts_with("0x");
-  const char* begin = text.data() + (hex ? 2 : 0);
-  const char* end = text.data() + text.size();
-  std::from_chars_result result{};
-  if (is_float) {
-    double value = 0;
-    result = std::from_chars(begin, end, value);
-    expr->value = value;
-  } else {
-    int64_t value = 0;
-    result = std::from_chars(begin, end, value, hex ? 16 : 10);
-    expr->value = value;
-  }
-  if (result.ec != std::errc() || result.ptr != end)
-    tokens_.fail("the number " + text + " is out of range");
-  return expr;
-}
-
-ExprPtr ExpressionParser::primary() {
-  if (tokens_.is(TokenKind::kInteger) || tokens_.is(TokenKind::kFloat)) return number();
-  if (tokens_.is_operator("(")) return parenthesized();
-  if (tokens_.is_operator("[")) return list_literal();
-  if (tokens_.is_operator("{")) return dict_literal();
-  auto expr = make(ExprKind::kConst);
-  if (tokens_.is(TokenKind::kString)) {
-    std::string text;
-    while (tokens_.is(TokenKind::kString)) text += tokens_.take().text;  // "a" "b" is "ab"
-    expr->value = std::move(text);
-    return expr;
-  }
-  if (!tokens_.is(TokenKind::kName))
-    tokens_.fail("expected an expression, found " + tokens_.describe());
-  const std::string name = tokens_.current().text;
-  tokens_.take();
-  if (name == "true" || name == "True") {
-    expr->value = true;
-  } else if (name == "false" || name == "False") {
-    expr->value = false;
-  } else if (name != "none" && name != "None") {
-    expr->kind = ExprKind::kName;
-    expr->name = name;
-  }
-  return expr;
-}
-
-ExprPtr ExpressionParser::parenthesized() {
-  tokens_.expect_operator("(");
-  if (tokens_.is_operator(")")) {
-    auto empty = make(ExprKind::kTuple);
-    tokens_.take();
-    return empty;
-  }
-  const Nesting nesting(depth_, tokens_);
-  auto inner = tuple();
-  tokens_.expect_operator(")");
-  return inner;
-}
-
-ExprPtr ExpressionParser::list_literal() {
-  auto list = make(ExprKind::kList);
-  tokens_.expect_operator("[");
-  while (!tokens_.is_operator("]")) {
-    list->args.push_back(expression());
-    if (!tokens_.skip_operator(",")) break;
-  }
-  tokens_.expect_operator("]");
-  return list;
-}
-
-ExprPtr ExpressionParser::dict_literal() {
-  auto dict = make(ExprKind::kDict);
-  tokens_.expect_operator("{");
-  while (!tokens_.is_operator("}")) {
-    dict->args.push_back(expression());
-    tokens_.expect_operator(":");
-    dict->args.push_back(expression());
-    if (!tokens_.skip_operator(",")) break;
-  }
-  tokens_.expect_operator("}");
-  return dict;
-}
-
-ExprPtr ExpressionParser::postfix(ExprPtr expr) {
-  for (int count = 0;; ++count) {
-    if (count > kMaxDepth) tokens_.fail("a chain of '.', '[' and '(' is too long");
-    if (tokens_.is_operator(".") || tokens_.is_operator("[")) {
-      expr = subscript(std::move(expr));
-    } else if (tokens_.is_operator("(")) {
-      auto call = make(ExprKind::kCall);
-      call->target = std::move(expr);
-      call_arguments(*call);
-      expr = std::move(call);
-    } else {
-      return expr;
-    }
-  }
-}
-
-ExprPtr ExpressionParser::subscript(ExprPtr target) {
-  if (tokens_.skip_operator(".")) {
-    auto expr = make(ExprKind::kGetAttr);
-    if (tokens_.is(TokenKind::kInteger)) {
-      expr->kind = ExprKind::kGetItem;
-      expr->args.push_back(number());
-    } else {
-      expr->name = tokens_.expect_name();
-    }
-    expr->target = std::move(target);
-    return expr;
-  }
-  tokens_.expect_operator("[");
-  auto expr = subscript_item(std::move(target));
-  tokens_.expect_operator("]");
-  return expr;
-}
-
-ExprPtr ExpressionParser::subscript_item(ExprPtr target) {
-  auto expr = make(ExprKind::kSlice);
-  expr->target = std::move(target);
-  const auto part = [&]() -> ExprPtr {
-    return tokens_.is_operator(":") || tokens_.is_operator("]") ? nullptr : expression();
-  };
-  expr->args.push_back(part());
-  if (!tokens_.is_operator(":")) {
-    if (expr->args.front() == nullptr) tokens_.fail("an empty subscript");
-    if (tokens_.is_operator(",")) tokens_.fail("a subscript of several values is not supported");
-    expr->kind = ExprKind::kGetItem;
-    return expr;
-  }
-  while (expr->args.size() < 3 && tokens_.skip_operator(":")) expr->args.push_back(part());
-  expr->args.resize(3);
-  return expr;
-}
-
 ExprPtr ExpressionParser::filters_and_tests(ExprPtr expr) {
   for (int count = 0;; ++count) {
-    if (count > kMaxDepth) tokens_.fail("a chain of filters is too long");
+    if (count > ParseNesting::kMax) tokens_.fail("a chain of filters is too long");
     if (tokens_.is_operator("|")) {
       expr = filter_chain(std::move(expr), false);
     } else if (tokens_.is_name("is")) {
@@ -379,7 +230,7 @@ ExprPtr ExpressionParser::filters_and_tests(ExprPtr expr) {
 ExprPtr ExpressionParser::filter_chain(ExprPtr input, bool inline_start) {
   int count = 0;
   while (inline_start || tokens_.is_operator("|")) {
-    if (++count > kMaxDepth) tokens_.fail("a chain of filters is too long");
+    if (++count > ParseNesting::kMax) tokens_.fail("a chain of filters is too long");
     if (!inline_start) tokens_.take();
     inline_start = false;
     auto filter = make(ExprKind::kFilter);
@@ -418,7 +269,7 @@ ExprPtr ExpressionParser::test(ExprPtr target) {
 
 void ExpressionParser::call_arguments(Expr& call) {
   tokens_.expect_operator("(");
-  const Nesting nesting(depth_, tokens_);
+  const ParseNesting nesting(depth_, tokens_);
   while (!tokens_.is_operator(")")) {
     if (tokens_.skip_operator("*")) {
       if (call.star) tokens_.fail("more than one '*' argument");

@@ -143,27 +143,49 @@ Value join(FilterCall& call) {
   return out;
 }
 
+// Applies `each` to the items one by one, as a generator would: what goes wrong at an item shows
+// only when that item is asked for.
+template <class Each>
+Value lazily(FilterCall& call, Each each) {
+  auto out = std::make_shared<List>();
+  out->kind = ListKind::kGenerator;
+  // What is false is not looked into: none is as good as an empty list.
+  List* input = call.input.as_list();
+  std::string error_behind;
+  if (input != nullptr && input->kind == ListKind::kGenerator)
+    error_behind = std::exchange(input->error_behind, {});
+  const auto items =
+      call.input.truthy() ? call.interpreter.iterate(call.input) : std::vector<Value>();
+  try {
+    for (const Value& item : items) {
+      call.interpreter.charge(1);
+      each(item, out->items);
+    }
+  } catch (const TemplateError& error) {
+    error_behind = error.what();
+  }
+  for (const Value& item : out->items) out->depth = std::max(out->depth, item.depth() + 1);
+  out->error_behind = std::move(error_behind);
+  return out;
+}
+
 // map(attribute=…, default=…) or map("filter", arguments…).
 Value map(FilterCall& call) {
-  std::vector<Value> out;
   auto& arguments = call.arguments;
-  const auto items = call.interpreter.iterate(call.input);
   if (arguments.positional.empty()) {
     const Value path = path_argument(call, 9);
     const Value* fallback = call.reader.find(9, "default");
     if (path.is_none()) throw TemplateError("map needs a filter or 'attribute'");
-    for (const Value& item : items) {
+    return lazily(call, [&](const Value& item, std::vector<Value>& out) {
       Value value = attribute_of(call.interpreter, item, path);
       out.push_back(value.is_undefined() && fallback != nullptr ? *fallback : value);
-    }
-    return Value::generator(std::move(out));
+    });
   }
+  const std::string filter = to_text(arguments.positional[0]);
   Arguments rest{{arguments.positional.begin() + 1, arguments.positional.end()}, arguments.named};
-  for (const Value& item : items) {
-    call.interpreter.charge(1);
-    out.push_back(call.interpreter.apply_filter(to_text(arguments.positional[0]), item, rest));
-  }
-  return Value::generator(std::move(out));
+  return lazily(call, [&](const Value& item, std::vector<Value>& out) {
+    out.push_back(call.interpreter.apply_filter(filter, item, rest));
+  });
 }
 
 // select, reject, selectattr, rejectattr: items whose value (or attribute) passes a test.
@@ -178,16 +200,13 @@ Value filter_items(FilterCall& call, bool by_attribute, bool keep) {
     rest.positional.assign(positional.begin() + static_cast<ptrdiff_t>(first) + 1,
                            positional.end());
   rest.named = call.arguments.named;
-  std::vector<Value> out;
-  for (const Value& item : call.interpreter.iterate(call.input)) {
-    call.interpreter.charge(1);
+  return lazily(call, [&](const Value& item, std::vector<Value>& out) {
     const Value value = by_attribute ? attribute_of(call.interpreter, item, positional[0]) : item;
     const bool passes = positional.size() > first
                             ? call.interpreter.apply_test(to_text(positional[first]), value, rest)
                             : value.truthy();
     if (passes == keep) out.push_back(item);
-  }
-  return Value::generator(std::move(out));
+  });
 }
 
 int64_t length(const Value& value) {
@@ -213,6 +232,7 @@ Value reversed(FilterCall& call) {
 
 Value first_of(FilterCall& call) {
   if (List* list = call.input.as_list(); list != nullptr && list->kind == ListKind::kGenerator) {
+    if (list->items.empty() && !list->error_behind.empty()) throw TemplateError(list->error_behind);
     if (list->items.empty()) return Value::undefined("No first item, sequence was empty.");
     Value first = list->items.front();
     list->items.erase(list->items.begin());

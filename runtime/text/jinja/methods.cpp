@@ -35,6 +35,7 @@ Value dict_view(const Dict& dict, const std::string& name) {
   auto view = std::make_shared<List>();
   view->kind = ListKind::kView;
   view->depth = dict.depth + 1;
+  if (name != "items") view->view_name = name == "keys" ? "dict_keys" : "dict_values";
   for (const auto& [key, value] : dict.entries) {
     if (name == "items") {
       view->items.push_back(Value::tuple({key, value}));

@@ -51,7 +51,7 @@ void repr_list(const List& list, std::string& out) {
   const bool tuple = list.kind == ListKind::kTuple;
   if (list.kind == ListKind::kGenerator)
     throw TemplateError("a generator cannot be written as text; use | list");
-  if (list.kind == ListKind::kView) out += "dict_items(";
+  if (list.kind == ListKind::kView) out += fmt::format("{}(", list.view_name);
   out += tuple ? "(" : "[";
   repr_items(list.items, out);
   if (tuple && list.items.size() == 1) out.push_back(',');

@@ -82,6 +82,28 @@ Value to_float(FilterCall& call) {
   return error == std::errc() && stop == text.data() + text.size() ? Value(number) : fallback;
 }
 
+// Each word begins with an upper-case letter; words begin behind white space, '-', '(', '{', '[',
+// '<'.
+std::string title_words(const std::string& text) {
+  std::string out, word;
+  const auto end_word = [&] {
+    out += capitalize(word);
+    word.clear();
+  };
+  for (const std::string& c : characters(text)) {
+    const bool separates = std::string_view("-({[<").find(c) != std::string_view::npos ||
+                           strip(c, nullptr, true, true).empty();
+    if (separates) {
+      end_word();
+      out += c;
+    } else {
+      word += c;
+    }
+  }
+  end_word();
+  return out;
+}
+
 Value tojson(FilterCall& call) {
   JsonOptions options;
   options.ensure_ascii = call.reader.get(0, "ensure_ascii", false).truthy();
@@ -150,13 +172,16 @@ Value round_number(FilterCall& call) {
   const Value method = call.reader.get(1, "method", "common");
   if (!call.input.is_number()) throw TemplateError("round needs a number");
   if (std::abs(precision) > 15) throw TemplateError("round: 'precision' must be within 15");
+  if (call.input.is_integer() && to_text(method) == "common") {
+    if (precision < 0) throw TemplateError("round: a negative 'precision' needs a float");
+    return call.input;
+  }
   const double scale = std::pow(10.0, static_cast<double>(precision));
   const double scaled = call.input.number() * scale;
   const std::string how = to_text(method);
   if (how == "ceil") return std::ceil(scaled) / scale;
   if (how == "floor") return std::floor(scaled) / scale;
   if (how != "common") throw TemplateError("round: 'method' must be common, ceil or floor");
-  if (call.input.is_integer()) return static_cast<double>(call.input.integer());
   return std::nearbyint(scaled) / scale;
 }
 
@@ -179,7 +204,7 @@ bool text_filter(FilterCall& call, Value& result) {
   } else if (name == "upper") {
     result = Value(text::to_upper(text()), markup);
   } else if (name == "title") {
-    result = Value(title(text()), markup);
+    result = Value(title_words(text()), markup);
   } else if (name == "capitalize") {
     result = Value(capitalize(text()), markup);
   } else if (name == "replace") {

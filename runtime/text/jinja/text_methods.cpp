@@ -32,7 +32,7 @@ std::vector<std::string> split_spaces(std::string_view text, int64_t most) {
   std::string_view left = rest;
   while (!left.empty()) {
     if (most >= 0 && static_cast<int64_t>(parts.size()) == most) {
-      parts.push_back(strip(left, nullptr, false, true));
+      parts.emplace_back(left);
       break;
     }
     size_t end = 0;

@@ -69,6 +69,21 @@ class TokenStream {
   size_t at_ = 0;
 };
 
+// Counts how deep the parser is inside itself.
+class ParseNesting {
+ public:
+  static constexpr int kMax = 100;  // of parentheses, lists, conditions
+  ParseNesting(int& depth, const TokenStream& tokens) : depth_(depth) {
+    if (++depth_ > kMax) tokens.fail("an expression is nested too deeply");
+  }
+  ~ParseNesting() { --depth_; }
+  ParseNesting(const ParseNesting&) = delete;
+  ParseNesting& operator=(const ParseNesting&) = delete;
+
+ private:
+  int& depth_;
+};
+
 // Expressions, from loosest to tightest binding. One object for one parse.
 class ExpressionParser {
  public:

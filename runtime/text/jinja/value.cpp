@@ -73,7 +73,7 @@ const char* Value::type_name() const {
       case ListKind::kGenerator:
         return "generator";
       case ListKind::kView:
-        return "dict_items";
+        return list->view_name;
     }
   }
   if (as_dict() != nullptr) return "dict";

@@ -112,6 +112,9 @@ struct List {
   ListKind kind = ListKind::kList;
   std::vector<Value> items;
   uint32_t depth = 1;
+  const char* view_name = "dict_items";  // of a kView, as Python prints it
+  // Of a kGenerator: what goes wrong when it is asked for more than `items`.
+  std::string error_behind;
 };
 
 // Insertion-ordered. Keys: text, numbers, booleans, none, tuples of them.
