@@ -66,6 +66,7 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
  private:
   static constexpr size_t kBadFrames = 3;  // of one peer within kBadFrameWindow fence its group
   static constexpr Duration kBadFrameWindow = std::chrono::seconds(10);
+  static constexpr Duration kLastWords = std::chrono::milliseconds(20);  // after a process's end
 
   struct Rank {
     explicit Rank(Epoch epoch) : gate(epoch) {}
@@ -74,6 +75,7 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
     ipc::FrameGate gate;
     uint64_t sent = 0;   // frames, in this epoch
     bool spoke = false;  // since it was welcomed
+    bool gone = false;   // its process has ended; its last words may still be on their way
     std::optional<ipc::Loaded> loaded;
     std::optional<ipc::Ready> ready;
     TimePoint last_heard;
@@ -86,12 +88,14 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
   void on_hello(const ipc::PeerId& from, const ipc::Hello& hello);
   void welcome(const ipc::PeerId& from, const ipc::Hello& hello);
   void send_welcome(Rank& rank);
+  bool reachable(Rank& rank);  // a heartbeat can be sent to it
   void refuse(const ipc::PeerId& peer, std::string reason);
   void on_message(int32_t rank, ipc::Message message);
   void on_loaded(int32_t rank, const ipc::Loaded& loaded);
   void on_ready(int32_t rank, ipc::Ready ready);
   void on_step_result(int32_t rank, ipc::StepResult result);
   void on_failed(int32_t rank, const ipc::Failed& failed);
+  void on_process_end(int32_t rank);
 
   // worker_group.cpp: life
   bool active() const;                             // waiting, starting or ready

@@ -51,13 +51,18 @@ void WorkerGroup::on_hello(const ipc::PeerId& from, const ipc::Hello& hello) {
   }
   if (auto reason = refusal(hello, options_.identity)) return refuse(from, std::move(*reason));
   if (auto& holder = ranks_[static_cast<size_t>(hello.rank)]) {
-    ipc::encode_frame(ipc::Heartbeat{}, {epoch_, ++holder->sent}, frame_);
-    if (endpoint_->send(holder->peer, frame_))
+    if (!holder->gone && reachable(*holder))
       return refuse(from, fmt::format("{} is already there; start this worker with another --rank",
                                       name_of(hello.rank)));
     lose(fmt::format("{} is gone", name_of(hello.rank)));
   }
   welcome(from, hello);
+}
+
+bool WorkerGroup::reachable(Rank& rank) {
+  ipc::encode_frame(ipc::Heartbeat{gather_.last_done(), ++heartbeats_}, {epoch_, ++rank.sent},
+                    frame_);
+  return endpoint_->send(rank.peer, frame_).has_value();
 }
 
 void WorkerGroup::refuse(const ipc::PeerId& peer, std::string reason) {
@@ -74,9 +79,9 @@ void WorkerGroup::welcome(const ipc::PeerId& from, const ipc::Hello& hello) {
   rank.last_heard = executor_->clock().now();
   if (hello.host == options_.host) {
     const bool watched =
-        watch_(hello.pid, [weak = weak_from_this(), epoch = epoch_, name = name_of(hello.rank)] {
+        watch_(hello.pid, [weak = weak_from_this(), epoch = epoch_, rank = hello.rank] {
           if (const auto self = weak.lock(); self && self->epoch_ == epoch)
-            self->lose(fmt::format("the process of {} ended", name));
+            self->on_process_end(rank);
         });
     if (!watched)
       log::warn("the process of {} cannot be watched; its connection and heartbeats are",
@@ -167,6 +172,15 @@ void WorkerGroup::on_step_result(int32_t rank, ipc::StepResult result) {
   auto done = gather_.add(rank, std::move(result), executor_->clock().now());
   if (!done) return lose(done.error().message);
   if (*done) handlers_.on_step(std::move(**done));
+}
+
+// A process that failed says why in its last frame, which may come after the news of its end.
+void WorkerGroup::on_process_end(int32_t rank) {
+  ranks_[static_cast<size_t>(rank)]->gone = true;
+  executor_->post_after(kLastWords, [weak = weak_from_this(), epoch = epoch_, rank] {
+    if (const auto self = weak.lock(); self && self->epoch_ == epoch)
+      self->lose(fmt::format("the process of {} ended", self->name_of(rank)));
+  });
 }
 
 void WorkerGroup::on_failed(int32_t rank, const ipc::Failed& failed) {

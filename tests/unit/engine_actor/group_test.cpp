@@ -103,7 +103,7 @@ TEST(WorkerGroup, ADeadRankFencesTheGroupAndTheNextOneServes) {  // R-7, R-8
   world.scheduler.run_until_idle();
   const Epoch before = world.engine->stats().epoch;
   world.kill(*world.ranks[1]);
-  world.scheduler.run_until_idle();
+  world.scheduler.advance(std::chrono::milliseconds(50));
   EXPECT_EQ(world.answers[lost].finish, FinishReason::kError);
   EXPECT_EQ(world.answers[lost].error->code, ErrorCode::kUnavailable);
   EXPECT_TRUE(contains(world.answers[lost].error->message, "rank 1 (pid 101"))
@@ -219,7 +219,7 @@ TEST(WorkerGroup, AnswersOfADeadEpochAreDropped) {  // R-3
   world.submit(prompt_of(6), 5);
   world.scheduler.run_until_idle();
   world.watched.at(100)();
-  world.scheduler.run_until_idle();
+  world.scheduler.advance(std::chrono::milliseconds(50));
   world.add_ranks();
   world.scheduler.run_until_idle();
   old.answer();  // the dead speak
@@ -244,6 +244,30 @@ TEST(WorkerGroup, WorkersThatNeverComeFailTheWaitingRequests) {
   EXPECT_TRUE(contains(world.answers[id].error->message, "rank 1 came within 30 s"))
       << world.answers[id].error->message;
   EXPECT_EQ(world.states.back(), GroupState::kFailed);
+}
+
+TEST(WorkerGroup, LastWordsThatComeAfterTheNewsOfTheEndAreHeard) {
+  EngineWorld world(1);
+  world.start_ready();
+  world.watched.at(100)();
+  world.scheduler.run_until_idle();
+  world.ranks[0]->say(ipc::Failed{0, "config.json: no such field", true});
+  world.scheduler.run_until_idle();
+  EXPECT_EQ(world.states.back(), GroupState::kFailed);
+  EXPECT_TRUE(contains(world.details.back(), "no such field"));
+}
+
+TEST(WorkerGroup, ANewWorkerForARankWhoseProcessHasEndedIsNotRefused) {
+  EngineWorld world(1);
+  world.start_ready();
+  world.watched.at(100)();
+  world.scheduler.run_until_idle();
+  MockRank& next = world.add_rank(rank_options(0, 200));
+  world.scheduler.run_until_idle();
+  EXPECT_EQ(next.refused, "");
+  EXPECT_EQ(world.engine->stats().state, GroupState::kReady);
+  world.scheduler.advance(std::chrono::seconds(1));
+  EXPECT_EQ(world.engine->stats().group_restarts, 1u);
 }
 
 TEST(WorkerGroup, AWorkerWhosePredecessorIsGoneTakesItsRank) {
