@@ -23,7 +23,10 @@ Result<TextSide> load_text(const EngineConfig& config) {
   REFRAIN_ASSIGN_OR_RETURN(auto tokenizer, text::Tokenizer::load(config.tokenizer));
   text.tokenizer = std::make_shared<const text::Tokenizer>(std::move(tokenizer));
   if (config.chat_template.empty()) {
-    REFRAIN_ASSIGN_OR_RETURN(text.chat_template, text::load_chat_template(config.tokenizer));
+    auto own = text::ChatTemplate::load(config.tokenizer);
+    if (!own && own.error().code == ErrorCode::kNotFound) return text;  // a model without chat
+    if (!own) return forward_error(own.error());
+    text.chat_template = std::make_shared<const text::ChatTemplate>(std::move(*own));
     return text;
   }
   std::ifstream file(config.chat_template);
@@ -32,7 +35,7 @@ Result<TextSide> load_text(const EngineConfig& config) {
   }
   std::stringstream source;
   source << file.rdbuf();
-  REFRAIN_ASSIGN_OR_RETURN(auto parsed, text::ChatTemplate::parse(source.str()));
+  REFRAIN_ASSIGN_OR_RETURN(auto parsed, text::ChatTemplate::from_source(source.str()));
   text.chat_template = std::make_shared<const text::ChatTemplate>(std::move(parsed));
   return text;
 }

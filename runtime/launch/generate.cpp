@@ -27,7 +27,8 @@ tl::unexpected<Error> at_line(const std::string& file, size_t number, Error erro
   return forward_error(std::move(error));
 }
 
-Result<std::vector<TokenId>> prompt_of(const Json& json, const TextSide& text) {
+Result<std::vector<TokenId>> prompt_of(const Json& json, const OrderedJson& ordered,
+                                       const TextSide& text) {
   const JsonFields fields(json);
   const int given = fields.has("prompt") + fields.has("messages") + fields.has("prompt_ids");
   if (given != 1) {
@@ -35,7 +36,7 @@ Result<std::vector<TokenId>> prompt_of(const Json& json, const TextSide& text) {
   }
   if (const Json* ids = fields.get("prompt_ids")) return read_token_ids(*ids, "prompt_ids");
   if (fields.has("messages")) {
-    REFRAIN_ASSIGN_OR_RETURN(const Json input, read_template_input(json));
+    REFRAIN_ASSIGN_OR_RETURN(const OrderedJson input, read_template_input(ordered));
     return tokenize_chat(text, input);
   }
   const Json* prompt = fields.get("prompt");
@@ -58,11 +59,12 @@ Status read_logprobs(const Json& json, SamplingParams& params) {
 }
 
 Result<Line> parse_line(const std::string& text, const TextSide& side, const EngineConfig& config) {
-  REFRAIN_ASSIGN_OR_RETURN(const Json json, parse_json(text));
+  REFRAIN_ASSIGN_OR_RETURN(const OrderedJson ordered, parse_ordered_json(text));
+  const Json json(ordered);
   if (!json.is_object()) return fail(ErrorCode::kInvalidArgument, "a line must be a JSON object");
   Line line;
   SamplingParams& params = line.request.sampling;
-  REFRAIN_ASSIGN_OR_RETURN(line.request.prompt, prompt_of(json, side));
+  REFRAIN_ASSIGN_OR_RETURN(line.request.prompt, prompt_of(json, ordered, side));
   REFRAIN_RETURN_IF_ERROR(read_sampling_params(json, params));
   REFRAIN_RETURN_IF_ERROR(read_logprobs(json, params));
   JsonFields fields(json);

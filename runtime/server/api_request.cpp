@@ -198,63 +198,93 @@ Result<ApiRequest> parse_completion_request(const Json& body) {
   return request;
 }
 
-Result<Json> read_template_input(const Json& body) {
+namespace {
+
+// Parts of type text become one string, which is what templates of text models read.
+Result<std::string> joined_text(const OrderedJson& parts, size_t message) {
+  std::string text;
+  for (const OrderedJson& part : parts) {
+    if (!part.is_object() || part.value("type", OrderedJson()) != "text" ||
+        !part.value("text", OrderedJson()).is_string()) {
+      return fail_field("messages", "messages[{}].content holds a part that is not of type text",
+                        message);
+    }
+    text += part["text"].get<std::string>();
+  }
+  return text;
+}
+
+Result<OrderedJson> read_message(const OrderedJson& message, size_t i) {
+  if (!message.is_object() || !message.contains("role") || !message["role"].is_string()) {
+    return fail_field("messages", "messages[{}] must be an object with a role", i);
+  }
+  OrderedJson copy = message;
+  if (!copy.contains("content")) {
+    if (copy.contains("tool_calls")) return copy;
+    return fail_field("messages", "messages[{}] has no content", i);
+  }
+  OrderedJson& content = copy["content"];
+  if (content.is_array()) {
+    REFRAIN_ASSIGN_OR_RETURN(content, joined_text(OrderedJson(content), i));
+  } else if (!content.is_string() && !content.is_null()) {
+    return fail_field("messages", "messages[{}].content must be a string or a list of parts", i);
+  }
+  return copy;
+}
+
+}  // namespace
+
+Result<OrderedJson> read_template_input(const OrderedJson& body) {
   const auto at = body.find("messages");
   if (at == body.end() || !at->is_array() || at->empty()) {
     return fail_field("messages", "messages must be a list of at least one message");
   }
-  Json input = {{"messages", Json::array()}};
+  OrderedJson input = {{"messages", OrderedJson::array()}};
   for (size_t i = 0; i < at->size(); ++i) {
-    const Json& message = (*at)[i];
-    if (!message.is_object() || !message.contains("role") || !message["role"].is_string()) {
-      return fail_field("messages", "messages[{}] must be an object with a role", i);
-    }
-    Json copy = message;
-    if (copy.contains("content") && copy["content"].is_array()) {
-      std::string text;  // parts of type text; templates of text models read one string
-      for (const Json& part : copy["content"]) {
-        if (!part.is_object() || text_of(part, "type") != "text" || !part.contains("text") ||
-            !part["text"].is_string()) {
-          return fail_field("messages",
-                            "messages[{}].content holds a part that is not of type text", i);
-        }
-        text += part["text"].get<std::string>();
-      }
-      copy["content"] = text;
-    } else if (copy.contains("content") && !copy["content"].is_string() &&
-               !copy["content"].is_null()) {
-      return fail_field("messages", "messages[{}].content must be a string or a list of parts", i);
-    } else if (!copy.contains("content") && !copy.contains("tool_calls")) {
-      return fail_field("messages", "messages[{}] has no content", i);
-    }
-    input["messages"].push_back(std::move(copy));
+    REFRAIN_ASSIGN_OR_RETURN(OrderedJson message, read_message((*at)[i], i));
+    input["messages"].push_back(std::move(message));
   }
-  JsonFields fields(body);
-  input["add_generation_prompt"] = fields.boolean("add_generation_prompt").value_or(true);
-  if (const Json* tools = fields.get("tools"); tools != nullptr) {
-    if (!tools->is_array()) fields.fail_on("tools", "must be a list");
-    if (text_of(body, "tool_choice") != "none") input["tools"] = *tools;
+  // Absent and null mean "not given".
+  auto given = [&body](const char* name) -> const OrderedJson* {
+    const auto field = body.find(name);
+    return field == body.end() || field->is_null() ? nullptr : &*field;
+  };
+  input["add_generation_prompt"] = true;
+  if (const OrderedJson* add = given("add_generation_prompt"); add != nullptr) {
+    if (!add->is_boolean()) {
+      return fail_field("add_generation_prompt", "add_generation_prompt must be true or false");
+    }
+    input["add_generation_prompt"] = *add;
   }
-  if (const Json* documents = fields.get("documents"); documents != nullptr) {
+  const OrderedJson* choice = given("tool_choice");
+  if (const OrderedJson* tools = given("tools"); tools != nullptr) {
+    if (!tools->is_array()) return fail_field("tools", "tools must be a list");
+    if (choice == nullptr || *choice != "none") input["tools"] = *tools;
+  }
+  if (const OrderedJson* documents = given("documents"); documents != nullptr) {
     input["documents"] = *documents;
   }
-  if (const Json* extra = fields.get("chat_template_kwargs"); extra != nullptr) {
+  if (const OrderedJson* extra = given("chat_template_kwargs"); extra != nullptr) {
     if (!extra->is_object()) {
-      fields.fail_on("chat_template_kwargs", "must be an object");
-    } else {
-      for (const auto& [key, value] : extra->items()) input[key] = value;
+      return fail_field("chat_template_kwargs", "chat_template_kwargs must be an object");
+    }
+    for (const auto& [key, value] : extra->items()) {
+      if (key == "messages") {
+        return fail_field("chat_template_kwargs", "chat_template_kwargs cannot set messages");
+      }
+      input[key] = value;
     }
   }
-  REFRAIN_RETURN_IF_ERROR(fields.status());
   return input;
 }
 
-Result<ApiRequest> parse_chat_request(const Json& body) {
+Result<ApiRequest> parse_chat_request(const OrderedJson& ordered) {
+  const Json body(ordered);
   if (!body.is_object()) return fail(ErrorCode::kInvalidArgument, "the body must be a JSON object");
   ApiRequest request;
   request.chat = true;
   REFRAIN_RETURN_IF_ERROR(read_common(body, request));
-  REFRAIN_ASSIGN_OR_RETURN(request.template_input, read_template_input(body));
+  REFRAIN_ASSIGN_OR_RETURN(request.template_input, read_template_input(ordered));
   JsonFields fields(body);
   request.logprobs = fields.boolean("logprobs").value_or(false);
   const auto top = fields.integer("top_logprobs", 0, 20);

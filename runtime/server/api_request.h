@@ -21,7 +21,7 @@ struct ApiRequest {
   bool chat = false;
   std::string model;
   std::vector<Prompt> prompts;  // completions
-  Json template_input;          // chat: messages, tools, add_generation_prompt, kwargs
+  OrderedJson template_input;   // chat: messages, tools, add_generation_prompt, kwargs
   SamplingParams sampling;
   std::optional<int64_t>
       max_tokens;  // not given: 16 (completions) or what the model has left (chat)
@@ -34,13 +34,13 @@ struct ApiRequest {
 };
 
 Result<ApiRequest> parse_completion_request(const Json& body);
-Result<ApiRequest> parse_chat_request(const Json& body);
+Result<ApiRequest> parse_chat_request(const OrderedJson& body);
 
 // temperature, top_p, … into `params`; used for every kind of request.
 Status read_sampling_params(const Json& body, SamplingParams& params);
 // A list of token ids; the error names `field`.
 Result<std::vector<TokenId>> read_token_ids(const Json& value, const std::string& field);
 // Checks `messages` and builds what a chat template reads.
-Result<Json> read_template_input(const Json& body);
+Result<OrderedJson> read_template_input(const OrderedJson& body);
 
 }  // namespace refrain

@@ -36,6 +36,15 @@ bool equal_secret(const std::string& a, const std::string& b) {
   return difference == 0;
 }
 
+Result<ApiRequest> parse_request(const std::string& text, bool chat) {
+  if (!chat) {
+    REFRAIN_ASSIGN_OR_RETURN(const Json body, parse_json(text));
+    return parse_completion_request(body);
+  }
+  REFRAIN_ASSIGN_OR_RETURN(const OrderedJson body, parse_ordered_json(text));
+  return parse_chat_request(body);
+}
+
 std::string header_of(const HttpRequest& request, const char* name) {
   const auto at = request.headers.find(name);
   return at == request.headers.end() ? std::string() : at->second;
@@ -43,15 +52,16 @@ std::string header_of(const HttpRequest& request, const char* name) {
 
 }  // namespace
 
-Result<std::vector<TokenId>> tokenize_chat(const TextSide& text, const Json& template_input) {
+Result<std::vector<TokenId>> tokenize_chat(const TextSide& text,
+                                           const OrderedJson& template_input) {
   if (!text.chat_template) {
     return fail_field("messages",
                       "the model has no chat template; use /v1/completions or --chat-template");
   }
-  Json input = template_input;
+  OrderedJson input = template_input;
   const text::SpecialTokens& special = text.tokenizer->special_tokens();
-  input["bos_token"] = special.bos.value_or("");
-  input["eos_token"] = special.eos.value_or("");
+  if (special.bos) input["bos_token"] = *special.bos;
+  if (special.eos) input["eos_token"] = *special.eos;
   REFRAIN_ASSIGN_OR_RETURN(const std::string rendered, text.chat_template->render(input));
   return text.tokenizer->encode(rendered, /*add_special_tokens=*/false);
 }
@@ -172,9 +182,7 @@ void ApiServer::complete(const HttpRequest& request, Exchange exchange, bool cha
   std::string salt;
   authorised(request, salt);
   pool_->post([this, body_text = request.body, exchange = std::move(exchange), chat, salt] {
-    auto body = parse_json(body_text);
-    if (!body) return reply_error(exchange, body.error());
-    auto parsed = chat ? parse_chat_request(*body) : parse_completion_request(*body);
+    auto parsed = parse_request(body_text, chat);
     if (!parsed) return reply_error(exchange, parsed.error());
     if (auto known = check_model(parsed->model); !known)
       return reply_error(exchange, known.error());
@@ -202,9 +210,9 @@ void ApiServer::post_chat(const HttpRequest& request, Exchange exchange) {
 }
 
 void ApiServer::on_pool(const HttpRequest& request, Exchange exchange,
-                        Result<Json> (ApiServer::*work)(const Json&) const) {
+                        Result<Json> (ApiServer::*work)(const OrderedJson&) const) {
   pool_->post([this, body_text = request.body, exchange = std::move(exchange), work] {
-    auto body = parse_json(body_text);
+    auto body = parse_ordered_json(body_text);
     if (!body) return reply_error(exchange, body.error());
     if (!body->is_object()) {
       return reply_error(exchange,
@@ -224,11 +232,12 @@ void ApiServer::post_detokenize(const HttpRequest& request, Exchange exchange) {
   on_pool(request, std::move(exchange), &ApiServer::detokenize_body);
 }
 
-Result<Json> ApiServer::tokenize_body(const Json& body) const {
+Result<Json> ApiServer::tokenize_body(const OrderedJson& ordered) const {
+  const Json body(ordered);
   JsonFields fields(body);
   std::vector<TokenId> ids;
   if (fields.has("messages")) {
-    REFRAIN_ASSIGN_OR_RETURN(const Json input, read_template_input(body));
+    REFRAIN_ASSIGN_OR_RETURN(const OrderedJson input, read_template_input(ordered));
     REFRAIN_ASSIGN_OR_RETURN(ids, tokenize_chat(text_, input));
   } else {
     const auto prompt = fields.string("prompt");
@@ -242,7 +251,8 @@ Result<Json> ApiServer::tokenize_body(const Json& body) const {
               {"tokens", ids}};
 }
 
-Result<Json> ApiServer::detokenize_body(const Json& body) const {
+Result<Json> ApiServer::detokenize_body(const OrderedJson& ordered) const {
+  const Json body(ordered);
   const Json* tokens = JsonFields(body).get("tokens");
   if (tokens == nullptr) return fail_field("tokens", "tokens is missing");
   REFRAIN_ASSIGN_OR_RETURN(const auto ids, read_token_ids(*tokens, "tokens"));

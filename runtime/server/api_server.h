@@ -26,7 +26,7 @@ struct TextSide {
 };
 
 // Token ids of one chat (template, then tokenizer); shared with `refrain generate`.
-Result<std::vector<TokenId>> tokenize_chat(const TextSide& text, const Json& template_input);
+Result<std::vector<TokenId>> tokenize_chat(const TextSide& text, const OrderedJson& template_input);
 
 class ApiServer {
  public:
@@ -48,13 +48,13 @@ class ApiServer {
   void complete(const HttpRequest& request, Exchange exchange, bool chat);
   Result<std::vector<std::vector<TokenId>>> tokenize(const ApiRequest& request) const;
   Status check_model(const std::string& name) const;
-  Result<Json> tokenize_body(const Json& body) const;
-  Result<Json> detokenize_body(const Json& body) const;
+  Result<Json> tokenize_body(const OrderedJson& body) const;
+  Result<Json> detokenize_body(const OrderedJson& body) const;
   void reply_json(const Exchange& exchange, const Json& json, int status = 200) const;
   void reply_error(const Exchange& exchange, const Error& error) const;
   // Parses the body on this strand, runs `work` on the pool and answers with its result.
   void on_pool(const HttpRequest& request, Exchange exchange,
-               Result<Json> (ApiServer::*work)(const Json&) const);
+               Result<Json> (ApiServer::*work)(const OrderedJson&) const);
 
   void get_models(const HttpRequest&, Exchange);
   void get_live(const HttpRequest&, Exchange);

@@ -1,12 +1,22 @@
 #include "runtime/server/json_fields.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
+#include <vector>
 
 namespace refrain {
 namespace {
 
-bool deeper_than(const std::string& text, int limit) {
+// What a text would cost to parse, before it is parsed: nesting and members of one object.
+struct JsonShape {
   int depth = 0;
+  int members = 0;
+};
+
+JsonShape measure(const std::string& text, int max_depth) {
+  JsonShape shape;
+  std::vector<int> open;  // commas so far of each open bracket
   bool quoted = false;
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
@@ -19,28 +29,46 @@ bool deeper_than(const std::string& text, int limit) {
     } else if (c == '"') {
       quoted = true;
     } else if (c == '[' || c == '{') {
-      if (++depth > limit) return true;
-    } else if (c == ']' || c == '}') {
-      --depth;
+      open.push_back(c == '{' ? 1 : std::numeric_limits<int>::min());
+      shape.depth = std::max(shape.depth, static_cast<int>(open.size()));
+      if (shape.depth > max_depth) return shape;
+    } else if (c == ',' && !open.empty()) {
+      shape.members = std::max(shape.members, ++open.back());
+    } else if ((c == ']' || c == '}') && !open.empty()) {
+      open.pop_back();
     }
   }
-  return false;
+  return shape;
 }
 
-}  // namespace
-
-Result<Json> parse_json(const std::string& text, int max_depth) {
-  if (deeper_than(text, max_depth)) {
+template <class Tree>
+Result<Tree> parse_tree(const std::string& text, int max_depth, int max_members) {
+  const JsonShape shape = measure(text, max_depth);
+  if (shape.depth > max_depth) {
     return fail(ErrorCode::kInvalidArgument, "the JSON is nested deeper than {} levels", max_depth);
   }
+  if (shape.members > max_members) {
+    return fail(ErrorCode::kInvalidArgument, "an object of the JSON has more than {} members",
+                max_members);
+  }
   try {
-    return Json::parse(text);
+    return Tree::parse(text);
   } catch (const Json::exception& error) {
     std::string what = error.what();  // "[json.exception.parse_error.101] parse error at …"
     const size_t bracket = what.find("] ");
     if (bracket != std::string::npos) what = what.substr(bracket + 2);
     return fail(ErrorCode::kInvalidArgument, "the body is not valid JSON: {}", what);
   }
+}
+
+}  // namespace
+
+Result<Json> parse_json(const std::string& text, int max_depth) {
+  return parse_tree<Json>(text, max_depth, std::numeric_limits<int>::max());
+}
+
+Result<OrderedJson> parse_ordered_json(const std::string& text, int max_depth, int max_members) {
+  return parse_tree<OrderedJson>(text, max_depth, max_members);
 }
 
 std::string text_of(const Json& object, const char* name) {

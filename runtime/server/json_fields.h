@@ -12,9 +12,14 @@
 namespace refrain {
 
 using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;  // for chat templates, which print keys in their order
 
 // Parses text no deeper than `max_depth`; errors say what is wrong and where.
 Result<Json> parse_json(const std::string& text, int max_depth = 64);
+// The same, keys kept in order. Finding a key takes time linear in an object's members, so objects
+// of more than `max_members` are refused.
+Result<OrderedJson> parse_ordered_json(const std::string& text, int max_depth = 64,
+                                       int max_members = 1024);
 
 // The string at `name`, or empty when there is none or it is no string.
 std::string text_of(const Json& object, const char* name);
