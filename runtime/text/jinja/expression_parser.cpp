@@ -5,13 +5,11 @@
 namespace refrain::jinja {
 namespace {
 
-constexpr int ParseNesting::kMax = 100;  // of nested parentheses, lists, conditions
-constexpr int kMaxNodes = 2000;          // of one expression: its tree may be a chain
+constexpr int kMaxNodes = 2000;  // of one expression: its tree may be a chain
 
 }  // namespace
 
 ExprPtr ExpressionParser::make(ExprKind kind) {
-  if (depth_ == 0) nodes_ = 0;
   if (++nodes_ > kMaxNodes) tokens_.fail("an expression is too long");
   auto expr = std::make_unique<Expr>();
   expr->kind = kind;
@@ -20,6 +18,7 @@ ExprPtr ExpressionParser::make(ExprKind kind) {
 }
 
 ExprPtr ExpressionParser::expression(bool with_condition) {
+  if (depth_ == 0) nodes_ = 0;
   const ParseNesting nesting(depth_, tokens_);
   return with_condition ? condition() : logical_or();
 }

@@ -45,8 +45,8 @@ TEST(JinjaCases, RenderAsJinja2OrFailAsItDoes) {
     const auto source = test_case["template"].get<std::string>();
     const auto text = compile_and_render(source, variables);
     if (test_case.contains("refused") || test_case.contains("error")) {
-      EXPECT_FALSE(text) << source << "\n rendered as [" << text.value_or("") << "], expected error "
-                         << test_case.value("error", "(refused here)");
+      EXPECT_FALSE(text) << source << "\n rendered as [" << text.value_or("")
+                         << "], expected error " << test_case.value("error", "(refused here)");
     } else if (!text) {
       ADD_FAILURE() << source << "\n failed: " << text.error().message << ", expected ["
                     << test_case["output"].get<std::string>() << "]";

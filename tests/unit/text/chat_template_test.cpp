@@ -1,0 +1,189 @@
+#include "runtime/text/chat_template.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+namespace refrain::text {
+namespace {
+
+using nlohmann::ordered_json;
+using testing::HasSubstr;
+namespace fs = std::filesystem;
+
+ordered_json conversation() {
+  return {{"messages", {{{"role", "user"}, {"content", "Hi"}}}}, {"add_generation_prompt", true}};
+}
+
+ChatTemplate compile(std::string_view source) {
+  auto compiled = ChatTemplate::from_source(source);
+  if (!compiled) throw std::runtime_error(compiled.error().message);
+  return std::move(*compiled);
+}
+
+std::string error_of(std::string_view source, const ordered_json& request = conversation(),
+                     const ChatTemplateOptions& options = {}) {
+  const auto compiled = ChatTemplate::from_source(source);
+  if (!compiled) return compiled.error().message;
+  const auto text = compiled->render(request, options);
+  return text ? "" : text.error().message;
+}
+
+class ModelDir {
+ public:
+  ModelDir()
+      : path_(fs::temp_directory_path() /
+              fs::path(::testing::UnitTest::GetInstance()->current_test_info()->name())) {
+    fs::create_directories(path_);
+  }
+  ~ModelDir() { fs::remove_all(path_); }
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(path_ / name) << text;
+  }
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+TEST(ChatTemplate, ReadsTemplateAndTokensOfTheModel) {
+  const ModelDir dir;
+  dir.write("tokenizer_config.json",
+            R"({"bos_token": {"content": "<s>"}, "eos_token": "</s>",
+                "chat_template": "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}"})");
+  const auto loaded = ChatTemplate::load(dir.path());
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  EXPECT_EQ(loaded->render(conversation()).value_or("failed"), "<s>Hi</s>");
+  dir.write("chat_template.jinja", "file: {{ messages[0].content }}");
+  EXPECT_EQ(ChatTemplate::load(dir.path())->render(conversation()).value_or("failed"), "file: Hi");
+}
+
+TEST(ChatTemplate, ChoosesAmongNamedTemplates) {
+  const ModelDir dir;
+  dir.write("tokenizer_config.json",
+            R"({"chat_template": [{"name": "default", "template": "plain"},
+                                  {"name": "tool_use", "template": "tools"}]})");
+  const auto loaded = ChatTemplate::load(dir.path());
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  auto request = conversation();
+  EXPECT_EQ(loaded->render(request).value_or("failed"), "plain");
+  request["tools"] = {{{"type", "function"}}};
+  EXPECT_EQ(loaded->render(request).value_or("failed"), "tools");
+}
+
+TEST(ChatTemplate, SaysThatAModelHasNone) {
+  const ModelDir dir;
+  const auto loaded = ChatTemplate::load(dir.path());
+  ASSERT_FALSE(loaded);
+  EXPECT_EQ(loaded.error().code, ErrorCode::kNotFound);
+}
+
+TEST(ChatTemplate, KeepsTheOrderOfKeys) {
+  auto request = conversation();
+  request["tools"] = {{{"z", 1}, {"a", 2}}};
+  EXPECT_EQ(compile("{{ tools | tojson }}").render(request).value_or("failed"),
+            R"([{"z": 1, "a": 2}])");
+}
+
+TEST(ChatTemplate, GivesReasoningUnderItsUsualName) {
+  auto request = conversation();
+  request["messages"][0]["reasoning"] = "hm";
+  EXPECT_EQ(compile("{{ messages[0].reasoning_content }}{{ messages[0].thinking }}")
+                .render(request)
+                .value_or("failed"),
+            "hmhm");
+}
+
+TEST(ChatTemplate, PassesWhatTheTemplateRefuses) {
+  EXPECT_THAT(error_of("\n{{ raise_exception('roles must alternate') }}"),
+              HasSubstr("line 2: roles must alternate"));
+  EXPECT_THAT(error_of("{{ messages }}", {{"messages", 3}}), HasSubstr("'messages'"));
+  EXPECT_THAT(error_of("{{ messages }}", {{"messages", {1}}}), HasSubstr("must be an object"));
+}
+
+TEST(ChatTemplate, NamesWhatItDoesNotSupport) {
+  EXPECT_THAT(error_of("a\n{% include 'x' %}"), HasSubstr("line 2: the tag '{% include %}'"));
+  EXPECT_THAT(error_of("{% for a in b recursive %}{% endfor %}"), HasSubstr("'recursive'"));
+  const auto compiled = compile("{% if no %}{{ 1 | groupby('a') is nosuch }}{% endif %}");
+  EXPECT_THAT(compiled.unsupported(),
+              testing::UnorderedElementsAre("line 1: filter 'groupby'", "line 1: test 'nosuch'"));
+}
+
+TEST(ChatTemplate, EndsWhatRunsTooLong) {
+  const char* forever =
+      "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}";
+  EXPECT_THAT(error_of(forever), HasSubstr("more than 5000000 steps"));
+  EXPECT_THAT(error_of("{% for a in range(9) %}xxxx{% endfor %}", conversation(),
+                       {.max_steps = 1000, .max_output_bytes = 20, .now = {}}),
+              HasSubstr("more than 20 bytes"));
+}
+
+TEST(ChatTemplate, EndsWhatGrowsTooLarge) {
+  EXPECT_THAT(error_of("{{ 'x' * 99999999999 }}"), HasSubstr("bytes of text"));
+  EXPECT_THAT(error_of("{% set ns = namespace(s='x') %}{% for i in range(99) %}"
+                       "{% set ns.s = ns.s + ns.s %}{% endfor %}"),
+              HasSubstr("bytes of text"));
+  EXPECT_THAT(error_of("{% set s = 'x' * 9999999 %}{{ s.replace('x', s) }}"),
+              HasSubstr("too long"));
+  EXPECT_THAT(error_of("{{ '%999999d' % 1 }}"), HasSubstr("too large"));
+  EXPECT_THAT(error_of("{% set ns = namespace(l=[]) %}{% for i in range(999) %}"
+                       "{% set ns.l = [ns.l] %}{% endfor %}"),
+              HasSubstr("nested too deeply"));
+  EXPECT_THAT(error_of("{% set ns = namespace() %}{% for i in range(999) %}"
+                       "{% set ns.me = ns %}{% endfor %}"),
+              HasSubstr("nested too deeply"));
+}
+
+TEST(ChatTemplate, EndsWhatRecursesTooDeeply) {
+  EXPECT_THAT(error_of("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"),
+              HasSubstr("recurses too deeply"));
+  EXPECT_THAT(error_of("{{ " + std::string(5000, '(') + "1" + std::string(5000, ')') + " }}"),
+              HasSubstr("nested too deeply"));
+  std::string sum = "{{ 1";
+  for (int i = 0; i < 100000; ++i) sum += "+1";
+  EXPECT_THAT(error_of(sum + " }}"), HasSubstr("too long"));
+  std::string blocks;
+  for (int i = 0; i < 5000; ++i) blocks += "{% if true %}";
+  EXPECT_THAT(error_of(blocks), HasSubstr("nested too deeply"));
+  EXPECT_THAT(error_of("{{ " + std::string(5000, '-') + "1 }}"), HasSubstr("nested too deeply"));
+  EXPECT_THAT(error_of(std::string((1U << 20) + 1, 'x')), HasSubstr("longer than"));
+}
+
+TEST(ChatTemplate, SurvivesTruncatedTemplates) {
+  const std::string whole =
+      "{%- for m in messages if m.role != 'x' -%}{{ m['content'][1:] | trim ~ \"a\\n\" }}"
+      "{% set a, b = (1, {'k': [2.5, none]}) %}{% macro f(x, y=1) %}{{ x }}{% endmacro %}"
+      "{% call f(1) %}{% endcall %}{# c #}{% raw %}{{{% endraw %}{% endfor %}";
+  EXPECT_EQ(error_of(whole), "");
+  for (size_t size = 0; size < whole.size(); ++size) {
+    const auto compiled = ChatTemplate::from_source(whole.substr(0, size));
+    if (compiled) (void)compiled->render(conversation());
+    const auto changed =
+        ChatTemplate::from_source(whole.substr(0, size) + "}" + whole.substr(size + 1));
+    if (changed) (void)changed->render(conversation());
+  }
+  EXPECT_FALSE(ChatTemplate::from_source("a\xFF"));
+}
+
+TEST(ChatTemplate, RendersTheSameFromManyThreads) {
+  const auto compiled = compile(
+      "{% set ns = namespace(n=0) %}{% for i in range(50) %}{% set ns.n = ns.n + i %}{% endfor %}"
+      "{{ ns.n }}{{ messages | map(attribute='content') | join }}");
+  std::vector<std::thread> threads;
+  std::atomic<int> good = 0;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&] {
+      for (int i = 0; i < 50; ++i)
+        if (compiled.render(conversation()).value_or("") == "1225Hi") ++good;
+    });
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(good, 200);
+}
+
+}  // namespace
+}  // namespace refrain::text
