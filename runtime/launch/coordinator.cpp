@@ -3,6 +3,10 @@
 #include <signal.h>
 #include <sys/prctl.h>
 
+#include <exception>
+#include <functional>
+#include <thread>
+
 #include "runtime/base/log.h"
 #include "runtime/launch/engine_host.h"
 #include "runtime/server/api_response.h"
@@ -10,7 +14,7 @@
 namespace refrain {
 namespace {
 
-constexpr int kIoThreads = 2;
+constexpr int kTextThreads = 2;
 
 // Signals: the first drains, a second one ends at once.
 class Shutdown {
@@ -50,6 +54,36 @@ class Shutdown {
   bool ended_ = false;
 };
 
+// Serves the HTTP server's I/O; an exception there ends the process like one of the engine.
+class HttpThread {
+ public:
+  ~HttpThread() { join(); }
+  IoContext& io() { return io_; }
+  void start(std::function<void()> on_failure) {
+    thread_ = std::thread([this, on_failure = std::move(on_failure)] {
+      try {
+        io_.run();
+      } catch (...) {
+        failure_ = std::current_exception();
+        on_failure();
+      }
+    });
+  }
+  void stop() {
+    join();
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+ private:
+  void join() {
+    io_.stop();
+    if (thread_.joinable()) thread_.join();
+  }
+  IoContext io_;
+  std::thread thread_;
+  std::exception_ptr failure_;
+};
+
 void log_state(GroupState state, const std::string& detail) {
   if (state == GroupState::kReady) return;  // the ready line names the address too
   log::info("workers {}{}{}", to_string(state), detail.empty() ? "" : ": ", detail);
@@ -71,14 +105,15 @@ int run_coordinator(CoordinatorOptions options) {
   EngineHost& engine_host = **host;
   const EngineConfig& config = engine_host.config();
 
-  auto pool = std::make_shared<ThreadPool>(2);
-  ApiServer api(engine_host.engine(), engine_host.text(), pool);
+  // The engine has a thread to itself; HTTP has another, so that no client's work delays a step.
+  HttpThread http_thread;
+  ApiServer api(engine_host.engine(), engine_host.text(), kTextThreads);
   HttpOptions http_options;
   http_options.host = config.host;
   http_options.port = config.port;
   http_options.error_body = error_body;
   auto http =
-      HttpServer::listen(engine_host.io(), http_options,
+      HttpServer::listen(http_thread.io(), http_options,
                          [&api](HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
                            api.handle(std::move(request), std::move(exchange));
                          });
@@ -103,7 +138,9 @@ int run_coordinator(CoordinatorOptions options) {
   log::info("listening on {}; waiting for {} worker{} at {}", url,
             config.worker.tensor_parallel_size, config.worker.tensor_parallel_size == 1 ? "" : "s",
             config.ipc_address);
-  engine_host.run(kIoThreads);
+  http_thread.start([&engine_host] { engine_host.io().stop(); });
+  engine_host.run(1);
+  http_thread.stop();
   return code;
 }
 

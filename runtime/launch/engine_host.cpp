@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <exception>
 #include <fstream>
 #include <random>
 #include <sstream>
@@ -17,6 +16,8 @@
 
 namespace refrain {
 namespace {
+
+constexpr int kLastWordsMs = 200;  // a refusal or Shutdown sent just before the end still goes out
 
 Result<TextSide> load_text(const EngineConfig& config) {
   TextSide text;
@@ -59,6 +60,7 @@ Result<std::unique_ptr<EngineHost>> EngineHost::create(EngineConfig config) {
   auto host = std::unique_ptr<EngineHost>(new EngineHost());
   ipc::EndpointOptions endpoint_options;
   endpoint_options.address = config.ipc_address;
+  endpoint_options.linger_ms = kLastWordsMs;
   REFRAIN_ASSIGN_OR_RETURN(auto endpoint, ipc::make_zmq_server(host->io_, endpoint_options));
   REFRAIN_ASSIGN_OR_RETURN(host->text_, load_text(config));
   REFRAIN_ASSIGN_OR_RETURN(
@@ -69,22 +71,9 @@ Result<std::unique_ptr<EngineHost>> EngineHost::create(EngineConfig config) {
 
 EngineHost::~EngineHost() = default;
 
-void EngineHost::run(int threads) {
+void EngineHost::run() {
   engine_->start();
-  std::exception_ptr failure;
-  auto serve = [this, &failure] {
-    try {
-      io_.run();
-    } catch (...) {  // this process is broken: end every thread, then report from this one
-      failure = std::current_exception();
-      io_.stop();
-    }
-  };
-  std::vector<std::thread> others;
-  for (int i = 1; i < threads; ++i) others.emplace_back(serve);
-  serve();
-  for (std::thread& thread : others) thread.join();
-  if (failure) std::rethrow_exception(failure);
+  io_.run();
 }
 
 }  // namespace refrain

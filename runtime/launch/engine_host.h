@@ -4,7 +4,6 @@
 
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "runtime/actor/io_context.h"
@@ -28,8 +27,8 @@ class EngineHost {
   const EngineConfig& config() const { return engine_->config(); }
   const TextSide& text() const { return text_; }
 
-  // Starts the engine and serves I/O on `threads` threads, this one included, until io().stop().
-  void run(int threads);
+  // Starts the engine and serves its I/O on this thread until io().stop().
+  void run();
 
  private:
   EngineHost() = default;

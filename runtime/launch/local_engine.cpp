@@ -31,7 +31,7 @@ Result<std::unique_ptr<LocalEngine>> LocalEngine::start(EngineConfig config) {
   self.supervisor_->start();
   self.io_thread_ = std::thread([&self] {
     try {
-      self.host_->run(1);
+      self.host_->run();
     } catch (const std::exception& error) {
       const std::lock_guard lock(self.mutex_);
       self.broken_ = error.what();

@@ -66,12 +66,12 @@ Result<std::vector<TokenId>> tokenize_chat(const TextSide& text,
   return text.tokenizer->encode(rendered, /*add_special_tokens=*/false);
 }
 
-ApiServer::ApiServer(Engine& engine, TextSide text, std::shared_ptr<ThreadPool> pool)
+ApiServer::ApiServer(Engine& engine, TextSide text, int text_threads)
     : engine_(engine),
       text_(std::move(text)),
-      pool_(std::move(pool)),
       metrics_(std::make_shared<Metrics>(engine.config().served_model_names.front())),
-      started_(now_seconds()) {}
+      started_(now_seconds()),
+      pool_(text_threads) {}
 
 const std::map<std::string, ApiServer::RouteEntry>& ApiServer::routes() {
   static const std::map<std::string, RouteEntry> table = {
@@ -181,7 +181,7 @@ void ApiServer::complete(const HttpRequest& request, Exchange exchange, bool cha
   }
   std::string salt;
   authorised(request, salt);
-  pool_->post([this, body_text = request.body, exchange = std::move(exchange), chat, salt] {
+  pool_.post([this, body_text = request.body, exchange = std::move(exchange), chat, salt] {
     auto parsed = parse_request(body_text, chat);
     if (!parsed) return reply_error(exchange, parsed.error());
     if (auto known = check_model(parsed->model); !known)
@@ -211,7 +211,7 @@ void ApiServer::post_chat(const HttpRequest& request, Exchange exchange) {
 
 void ApiServer::on_pool(const HttpRequest& request, Exchange exchange,
                         Result<Json> (ApiServer::*work)(const OrderedJson&) const) {
-  pool_->post([this, body_text = request.body, exchange = std::move(exchange), work] {
+  pool_.post([this, body_text = request.body, exchange = std::move(exchange), work] {
     auto body = parse_ordered_json(body_text);
     if (!body) return reply_error(exchange, body.error());
     if (!body->is_object()) {

@@ -30,7 +30,7 @@ Result<std::vector<TokenId>> tokenize_chat(const TextSide& text, const OrderedJs
 
 class ApiServer {
  public:
-  ApiServer(Engine& engine, TextSide text, std::shared_ptr<ThreadPool> pool);
+  ApiServer(Engine& engine, TextSide text, int text_threads);
 
   void handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
   void set_draining() { draining_ = true; }  // /ready turns false, new work is refused
@@ -73,10 +73,10 @@ class ApiServer {
 
   Engine& engine_;
   const TextSide text_;
-  const std::shared_ptr<ThreadPool> pool_;
   const std::shared_ptr<Metrics> metrics_;
   const int64_t started_;  // seconds since the epoch, for /v1/models
   std::atomic<bool> draining_{false};
+  ThreadPool pool_;  // last: what it still runs uses the rest
 };
 
 }  // namespace refrain

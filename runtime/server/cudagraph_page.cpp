@@ -7,7 +7,7 @@ namespace {
 
 bool replayed(const EngineStats& stats, const ipc::ManifestEntry& entry) {
   return std::any_of(stats.graph_uses.begin(), stats.graph_uses.end(), [&](const GraphUse& use) {
-    return use.mode == entry.mode && use.padded_tokens == entry.num_tokens;
+    return use.count > 0 && use.mode == entry.mode && use.padded_tokens == entry.num_tokens;
   });
 }
 
@@ -54,6 +54,7 @@ Json cudagraph_json(const EngineStats& stats) {
   json["state"] = to_string(stats.state);
   json["dispatch"] = Json::array();
   for (const GraphUse& use : stats.graph_uses) {
+    if (use.count == 0) continue;  // captured and never replayed: the manifest says so
     json["dispatch"].push_back({{"mode", use.mode},
                                 {"num_tokens", use.num_tokens},
                                 {"padded_tokens", use.padded_tokens},
@@ -93,6 +94,7 @@ std::string cudagraph_text(const EngineStats& stats) {
   std::string text = fmt::format("{:>10} {:>10} {:>9} {:<10} {:>10}\n", "tokens", "padded",
                                  "paddings", "mode", "count");
   for (const GraphUse& use : stats.graph_uses) {
+    if (use.count == 0) continue;
     text += fmt::format("{:>10} {:>10} {:>9} {:<10} {:>10}\n", use.num_tokens, use.padded_tokens,
                         use.padded_tokens - use.num_tokens, use.mode, use.count);
   }
@@ -113,6 +115,7 @@ std::string cudagraph_page(const EngineStats& stats) {
       "<th>padded<th>paddings<th>count<th style=\"text-align:left;width:14rem\">share</tr>",
       kStyle, to_string(stats.state), total_steps(stats));
   for (const GraphUse& use : stats.graph_uses) {
+    if (use.count == 0) continue;
     const double share = 100.0 * static_cast<double>(use.count) / static_cast<double>(total);
     html += fmt::format(
         "<tr><td class={0}>{0}<td>{1}<td>{2}<td>{3}<td>{4}<td style=\"text-align:left\"><span "
