@@ -139,7 +139,7 @@ int run_coordinator(CoordinatorOptions options) {
             config.worker.tensor_parallel_size, config.worker.tensor_parallel_size == 1 ? "" : "s",
             config.ipc_address);
   http_thread.start([&engine_host] { engine_host.io().stop(); });
-  engine_host.run(1);
+  engine_host.run();
   http_thread.stop();
   return code;
 }
