@@ -1,0 +1,29 @@
+# CUDA in this build: the compiler's flags and refrain_cuda_library(). Included where REFRAIN_CUDA is
+# on. Only folders named cuda/ use it.
+if(NOT CMAKE_CUDA_COMPILER)
+  find_program(CMAKE_CUDA_COMPILER nvcc HINTS /usr/local/cuda/bin ENV CUDA_HOME PATH_SUFFIXES bin)
+endif()
+# Architectures are given to nvcc by hand: this CMake knows neither C++20 for CUDA 13 nor 90a.
+set(CMAKE_CUDA_ARCHITECTURES OFF)
+enable_language(CUDA)
+find_package(CUDAToolkit 13.0 REQUIRED)
+
+set(REFRAIN_CUDA_FLAGS -std=c++20 -O3 --expt-relaxed-constexpr -diag-error=20012
+    "SHELL:-Xcompiler -Wall,-Wextra,-fPIC")
+foreach(arch ${REFRAIN_CUDA_ARCHITECTURES})
+  list(APPEND REFRAIN_CUDA_FLAGS "SHELL:-gencode=arch=compute_${arch},code=sm_${arch}")
+endforeach()
+
+# refrain_cuda_library(name [DEPS targets...] [PRIVATE_DEPS targets...]): every .cu and .cpp of the
+# calling folder as one static library.
+function(refrain_cuda_library name)
+  cmake_parse_arguments(ARG "" "" "DEPS;PRIVATE_DEPS" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp
+       ${CMAKE_CURRENT_SOURCE_DIR}/*.cu)
+  add_library(${name} STATIC ${sources})
+  set_target_properties(${name} PROPERTIES CUDA_STANDARD_REQUIRED OFF CUDA_EXTENSIONS OFF
+                        CUDA_RUNTIME_LIBRARY Static)
+  target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:${REFRAIN_CUDA_FLAGS}>)
+  target_link_libraries(${name} PUBLIC refrain_flags CUDA::cudart_static ${ARG_DEPS}
+                        PRIVATE ${ARG_PRIVATE_DEPS})
+endfunction()
