@@ -26,6 +26,7 @@ class CoreEngine final : public Engine {
   Result<RequestId> submit(GenerateRequest request, OutputSink sink) override {
     return core_->submit(std::move(request), std::move(sink));
   }
+  Status check(const GenerateRequest& request) const override { return core_->check(request); }
   void cancel(RequestId id) override {
     post([id](EngineCore& core) { core.cancel(id); });
   }

@@ -65,6 +65,8 @@ class Engine {
   // Accepts or refuses at once (prompt too long, queue full, bad parameters). The sink gets every
   // output; after it got a finish it is never called again.
   virtual Result<RequestId> submit(GenerateRequest request, OutputSink sink) = 0;
+  // Whether submit would refuse the request for what it is, not for what runs now.
+  virtual Status check(const GenerateRequest& request) const = 0;
   virtual void cancel(RequestId id) = 0;  // its blocks are free by the next step
   virtual EngineStats stats() const = 0;
   // Called once on every change of state (ready, failed, …), on the engine's executor.

@@ -42,6 +42,7 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   void connect();  // once, when a shared_ptr holds it
 
   // Any thread.
+  Status check(const GenerateRequest& request) const;
   Result<RequestId> submit(GenerateRequest request, OutputSink sink);
   EngineStats stats() const { return stats_.snapshot(); }
   Executor& executor() { return *executor_; }
@@ -64,7 +65,6 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
     SequenceParams params;
   };
 
-  Status check(const GenerateRequest& request) const;
   SequenceParams sequence_params(RequestId id, const GenerateRequest& request) const;
   void enter(Accepted accepted);
   void to_scheduler(Accepted accepted);

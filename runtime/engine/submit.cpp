@@ -25,7 +25,7 @@ Status EngineCore::check(const GenerateRequest& request) const {
   if (length == 0) return fail_field("prompt", "the prompt has no tokens; at least one is needed");
   if (length >= config_.worker.max_model_len)
     return fail_field("prompt",
-                      "the prompt has {} tokens; this model's context of {} leaves room for an "
+                      "the prompt has {} tokens; max_model_len {} leaves room for an "
                       "answer to at most {}",
                       length, config_.worker.max_model_len, config_.worker.max_model_len - 1);
   if (!config_.enable_chunked_prefill && length > config_.worker.max_num_batched_tokens)

@@ -238,7 +238,8 @@ Status measure(const BenchOptions& options, const std::string& mode,
   EngineConfig config = options.config;
   config.enable_prefix_caching = false;
   if (!mode.empty()) config.worker.cudagraph_mode = mode;
-  REFRAIN_ASSIGN_OR_RETURN(auto local, LocalEngine::start(config));
+  REFRAIN_ASSIGN_OR_RETURN(auto local, LocalEngine::create(config));
+  REFRAIN_RETURN_IF_ERROR(local->start());
   Bench bench(options, *local);
   if (options.kind == "decode") return bench.decode(cases);
   if (options.kind == "prefill") return bench.prefill(cases);

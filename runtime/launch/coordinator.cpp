@@ -9,12 +9,15 @@
 
 #include "runtime/base/log.h"
 #include "runtime/launch/engine_host.h"
+#include "runtime/launch/progress_display.h"
 #include "runtime/server/api_response.h"
 
 namespace refrain {
 namespace {
 
 constexpr int kTextThreads = 2;
+constexpr auto kLastAnswers = std::chrono::seconds(1);  // for answers that end with the engine
+constexpr auto kLook = std::chrono::milliseconds(5);
 
 // Signals: the first drains, a second one ends at once.
 class Shutdown {
@@ -33,16 +36,20 @@ class Shutdown {
     strand_->post_after(limit, [this] { end(); });
   }
 
- private:
-  // Answers that end now still have to reach their clients before the sockets close.
   void end() {
     if (ended_) return;
     ended_ = true;
     http_.stop_accepting();
     host_.engine().stop();
-    strand_->post_after(std::chrono::milliseconds(200), [this] {
-      http_.close();
-      strand_->post_after(std::chrono::milliseconds(50), [this] { host_.io().stop(); });
+    wait_for_answers(strand_->clock().now() + kLastAnswers);
+  }
+
+ private:
+  // Answers that end now still have to reach their clients before the sockets close.
+  void wait_for_answers(TimePoint limit) {
+    strand_->post_after(kLook, [this, limit] {
+      if (http_.answering() > 0 && strand_->clock().now() < limit) return wait_for_answers(limit);
+      host_.io().stop();
     });
   }
 
@@ -54,21 +61,19 @@ class Shutdown {
   bool ended_ = false;
 };
 
-// Serves the HTTP server's I/O; an exception there ends the process like one of the engine.
+// Serves the HTTP server's I/O until it is destroyed. An exception there calls `on_failure`.
 class HttpThread {
  public:
+  HttpThread(IoContext& io, std::function<void()> on_failure)
+      : io_(io), thread_([this, on_failure = std::move(on_failure)] {
+          try {
+            io_.run();
+          } catch (...) {
+            failure_ = std::current_exception();
+            on_failure();
+          }
+        }) {}
   ~HttpThread() { join(); }
-  IoContext& io() { return io_; }
-  void start(std::function<void()> on_failure) {
-    thread_ = std::thread([this, on_failure = std::move(on_failure)] {
-      try {
-        io_.run();
-      } catch (...) {
-        failure_ = std::current_exception();
-        on_failure();
-      }
-    });
-  }
   void stop() {
     join();
     if (failure_) std::rethrow_exception(failure_);
@@ -79,15 +84,40 @@ class HttpThread {
     io_.stop();
     if (thread_.joinable()) thread_.join();
   }
-  IoContext io_;
-  std::thread thread_;
+  IoContext& io_;
   std::exception_ptr failure_;
+  std::thread thread_;  // last: it uses the rest
 };
 
-void log_state(GroupState state, const std::string& detail) {
-  if (state == GroupState::kReady) return;  // the ready line names the address too
-  log::info("workers {}{}{}", to_string(state), detail.empty() ? "" : ": ", detail);
-}
+// What a person sees of the workers' life.
+class StateLog {
+ public:
+  StateLog(Engine& engine, std::string url, std::function<void()> on_failed)
+      : engine_(engine), url_(std::move(url)), on_failed_(std::move(on_failed)) {
+    engine_.on_progress([this](const StartProgress& progress) { display_.show(progress); });
+    engine_.on_state(
+        [this](GroupState state, const std::string& detail) { on_state(state, detail); });
+  }
+
+ private:
+  void on_state(GroupState state, const std::string& detail) {
+    display_.finish();
+    if (state == GroupState::kReady) {
+      log::info("ready: {} serves {} ({})", url_, engine_.config().served_model_names.front(),
+                detail);
+    } else if (state == GroupState::kFailed) {
+      log::error("workers failed: {}", detail);
+      on_failed_();
+    } else {
+      log::info("workers {}{}{}", to_string(state), detail.empty() ? "" : ": ", detail);
+    }
+  }
+
+  Engine& engine_;
+  std::string url_;
+  std::function<void()> on_failed_;
+  ProgressDisplay display_{stderr_is_terminal()};
+};
 
 }  // namespace
 
@@ -100,23 +130,23 @@ int report(const Error& error) {
 
 int run_coordinator(CoordinatorOptions options) {
   if (options.die_with_parent) die_with_parent(SIGTERM);
+  // The engine has a thread to itself; HTTP has another, so that no client's work delays a step.
+  // Connections may be held by the engine's sinks, so their context goes last.
+  IoContext http_io;
   auto host = EngineHost::create(std::move(options.config));
   if (!host) return report(host.error());
   EngineHost& engine_host = **host;
   const EngineConfig& config = engine_host.config();
 
-  // The engine has a thread to itself; HTTP has another, so that no client's work delays a step.
-  HttpThread http_thread;
   ApiServer api(engine_host.engine(), engine_host.text(), kTextThreads);
   HttpOptions http_options;
   http_options.host = config.host;
   http_options.port = config.port;
   http_options.error_body = error_body;
-  auto http =
-      HttpServer::listen(http_thread.io(), http_options,
-                         [&api](HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
-                           api.handle(std::move(request), std::move(exchange));
-                         });
+  auto http = HttpServer::listen(
+      http_io, http_options, [&api](HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+        api.handle(std::move(request), std::move(exchange));
+      });
   if (!http) return report(http.error());
 
   auto strand = engine_host.io().make_strand();
@@ -125,20 +155,14 @@ int run_coordinator(CoordinatorOptions options) {
                               [&shutdown](int number) { shutdown.on_signal(number); });
   int code = kExitOk;
   const std::string url = fmt::format("http://{}:{}", config.host, (*http)->port());
-  engine_host.engine().on_state([&](GroupState state, const std::string& detail) {
-    log_state(state, detail);
-    if (state == GroupState::kReady) {
-      log::info("ready: {} serves {} ({})", url, config.served_model_names.front(), detail);
-    }
-    if (state == GroupState::kFailed) {
-      code = kExitConfig;
-      engine_host.io().stop();
-    }
+  const StateLog state_log(engine_host.engine(), url, [&] {
+    code = kExitConfig;
+    strand->post([&shutdown] { shutdown.end(); });
   });
   log::info("listening on {}; waiting for {} worker{} at {}", url,
             config.worker.tensor_parallel_size, config.worker.tensor_parallel_size == 1 ? "" : "s",
             config.ipc_address);
-  http_thread.start([&engine_host] { engine_host.io().stop(); });
+  HttpThread http_thread(http_io, [&engine_host] { engine_host.io().stop(); });
   engine_host.run();
   http_thread.stop();
   return code;

@@ -58,7 +58,7 @@ Status read_logprobs(const Json& json, SamplingParams& params) {
   return fields.status();
 }
 
-Result<Line> parse_line(const std::string& text, const TextSide& side, const EngineConfig& config) {
+Result<Line> parse_line(const std::string& text, const TextSide& side) {
   REFRAIN_ASSIGN_OR_RETURN(const OrderedJson ordered, parse_ordered_json(text));
   const Json json(ordered);
   if (!json.is_object()) return fail(ErrorCode::kInvalidArgument, "a line must be a JSON object");
@@ -73,11 +73,6 @@ Result<Line> parse_line(const std::string& text, const TextSide& side, const Eng
     params.max_tokens = *most;
   }
   REFRAIN_RETURN_IF_ERROR(fields.status());
-  REFRAIN_RETURN_IF_ERROR(check_sampling_params(params, side.tokenizer->vocab_size()));
-  if (static_cast<int64_t>(line.request.prompt.size()) >= config.worker.max_model_len) {
-    return fail_field("prompt", "the prompt has {} tokens, but --max-model-len is {}",
-                      line.request.prompt.size(), config.worker.max_model_len);
-  }
   line.wants_logprobs = params.logprobs >= 0;
   return line;
 }
@@ -146,20 +141,24 @@ Result<std::vector<std::string>> input_lines(const GenerateOptions& options) {
 
 Status generate(const GenerateOptions& options) {
   REFRAIN_ASSIGN_OR_RETURN(const auto lines, input_lines(options));
-  REFRAIN_ASSIGN_OR_RETURN(auto local, LocalEngine::start(options.config));
+  REFRAIN_ASSIGN_OR_RETURN(auto local, LocalEngine::create(options.config));
   std::vector<GenerateRequest> requests;
   std::vector<std::vector<TokenId>> prompts;
   std::vector<bool> wants_logprobs;
   const std::string file = options.prompts.empty() ? "--prompt" : options.prompts;
   for (size_t i = 0; i < lines.size(); ++i) {
     if (lines[i].find_first_not_of(" \t\r") == std::string::npos) continue;
-    auto line = parse_line(lines[i], local->text(), local->config());
+    auto line = parse_line(lines[i], local->text());
     if (!line) return at_line(file, i + 1, line.error());
+    if (Status status = local->engine().check(line->request); !status) {
+      return at_line(file, i + 1, status.error());
+    }
     prompts.push_back(line->request.prompt);
     wants_logprobs.push_back(line->wants_logprobs);
     requests.push_back(std::move(line->request));
   }
   if (requests.empty()) return fail_field("--prompts", "{} holds no prompts", file);
+  REFRAIN_RETURN_IF_ERROR(local->start());
   REFRAIN_ASSIGN_OR_RETURN(const auto outputs, local->run(std::move(requests)));
   std::string text;
   for (size_t i = 0; i < outputs.size(); ++i) {

@@ -6,48 +6,55 @@
 
 namespace refrain {
 
-Result<std::unique_ptr<LocalEngine>> LocalEngine::start(EngineConfig config) {
+Result<std::unique_ptr<LocalEngine>> LocalEngine::create(EngineConfig config) {
   auto local = std::unique_ptr<LocalEngine>(new LocalEngine());
   REFRAIN_ASSIGN_OR_RETURN(local->host_, EngineHost::create(std::move(config)));
-  LocalEngine& self = *local;
-  self.strand_ = self.host_->io().make_strand();
-  self.host_->engine().on_state([&self](GroupState state, const std::string& detail) {
+  local->strand_ = local->host_->io().make_strand();
+  return local;
+}
+
+void LocalEngine::watch() {
+  engine().on_progress([this](const StartProgress& progress) { display_.show(progress); });
+  engine().on_state([this](GroupState state, const std::string& detail) {
+    display_.finish();
     log::debug("workers {}: {}", to_string(state), detail);
-    const std::lock_guard lock(self.mutex_);
-    self.ready_ = state == GroupState::kReady;
-    if (state == GroupState::kFailed) self.broken_ = detail;
-    self.changed_.notify_all();
+    const std::lock_guard lock(mutex_);
+    ready_ = state == GroupState::kReady;
+    if (state == GroupState::kFailed) broken_ = detail;
+    changed_.notify_all();
   });
-  self.host_->io().on_signals({SIGINT, SIGTERM}, self.strand_, [&self](int) {
-    const std::lock_guard lock(self.mutex_);
-    self.interrupted_ = true;
-    self.changed_.notify_all();
+  host_->io().on_signals({SIGINT, SIGTERM}, strand_, [this](int) {
+    const std::lock_guard lock(mutex_);
+    interrupted_ = true;
+    changed_.notify_all();
   });
+}
+
+Status LocalEngine::start() {
+  watch();
   SupervisorOptions options;
-  options.workers = worker_commands(self.config(), self.config().ipc_address);
-  self.supervisor_ = std::make_unique<Supervisor>(self.host_->io(), self.strand_, options,
-                                                  [&self](int code) { self.on_end(code); });
+  options.workers = worker_commands(config(), config().ipc_address);
+  supervisor_ = std::make_unique<Supervisor>(host_->io(), strand_, options,
+                                             [this](int code) { on_end(code); });
   // Workers die with the thread that spawned them, so that thread is the one that lives longest.
-  self.supervisor_->start();
-  self.io_thread_ = std::thread([&self] {
+  supervisor_->start();
+  io_thread_ = std::thread([this] {
     try {
-      self.host_->run();
+      host_->run();
     } catch (const std::exception& error) {
-      const std::lock_guard lock(self.mutex_);
-      self.broken_ = error.what();
-      self.changed_.notify_all();
+      const std::lock_guard lock(mutex_);
+      broken_ = error.what();
+      changed_.notify_all();
     }
   });
-  std::unique_lock lock(self.mutex_);
-  self.changed_.wait(
-      lock, [&self] { return self.ready_ || self.ended_ || self.broken_ || self.interrupted_; });
-  if (self.ready_) return local;
-  if (self.interrupted_) return fail(ErrorCode::kCancelled, "interrupted while starting");
-  if (self.broken_) return fail(ErrorCode::kInternal, "the engine failed: {}", *self.broken_);
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return ready_ || ended_ || broken_ || interrupted_; });
+  if (ready_) return {};
+  if (interrupted_) return fail(ErrorCode::kCancelled, "interrupted while starting");
+  if (broken_) return fail(ErrorCode::kInternal, "the engine failed: {}", *broken_);
   const ErrorCode code =
-      *self.ended_ == kExitConfig ? ErrorCode::kInvalidArgument : ErrorCode::kUnavailable;
-  return fail(code, "the workers did not start (exit status {}); their reason is above",
-              *self.ended_);
+      *ended_ == kExitConfig ? ErrorCode::kInvalidArgument : ErrorCode::kUnavailable;
+  return fail(code, "the workers did not start (exit status {}); their reason is above", *ended_);
 }
 
 LocalEngine::~LocalEngine() { stop(); }

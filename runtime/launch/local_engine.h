@@ -10,15 +10,19 @@
 #include <vector>
 
 #include "runtime/launch/engine_host.h"
+#include "runtime/launch/progress_display.h"
 #include "runtime/launch/supervisor.h"
 
 namespace refrain {
 
 class LocalEngine {
  public:
-  // Spawns the workers and waits until they are ready; SIGINT and SIGTERM end the wait.
-  static Result<std::unique_ptr<LocalEngine>> start(EngineConfig config);
+  // Reads the model's configuration and text files and makes the engine; no process yet.
+  static Result<std::unique_ptr<LocalEngine>> create(EngineConfig config);
   ~LocalEngine();  // ends the workers and waits for them
+
+  // Spawns the workers and waits until they are ready; SIGINT and SIGTERM end the wait.
+  Status start();
 
   Engine& engine() { return host_->engine(); }
   const EngineConfig& config() const { return host_->config(); }
@@ -32,12 +36,14 @@ class LocalEngine {
 
  private:
   LocalEngine() = default;
+  void watch();
   void on_end(int code);
   void stop();
 
   std::unique_ptr<EngineHost> host_;
   std::unique_ptr<Supervisor> supervisor_;
   std::shared_ptr<Executor> strand_;
+  ProgressDisplay display_{stderr_is_terminal()};  // used on the engine's executor
   std::thread io_thread_;
   std::mutex mutex_;  // guards what follows; I/O threads report, main waits
   std::condition_variable changed_;

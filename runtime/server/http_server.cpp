@@ -32,6 +32,7 @@ class BeastServer final : public HttpServer {
   }
   int port() const override { return listener_->acceptor.local_endpoint().port(); }
   int connections() const override { return listener_->shared->connections; }
+  int answering() const override { return listener_->shared->answering; }
 
   void stop_accepting() override {
     listener_->shared->stopping = true;

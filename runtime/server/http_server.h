@@ -68,6 +68,7 @@ class HttpServer {
   virtual ~HttpServer() = default;
   virtual int port() const = 0;
   virtual int connections() const = 0;
+  virtual int answering() const = 0;  // requests whose answer is not out yet
   virtual void stop_accepting() = 0;  // connections close after the answer they are in
   virtual void close() = 0;           // and now
 };

@@ -30,6 +30,18 @@ int status_of(const beast::error_code& error) {
   return 400;
 }
 
+// Counts a request from its last byte in to its answer's last byte out.
+class Answering {
+ public:
+  explicit Answering(std::atomic<int>& count) : count_(count) { ++count_; }
+  ~Answering() { --count_; }
+  Answering(const Answering&) = delete;
+  Answering& operator=(const Answering&) = delete;
+
+ private:
+  std::atomic<int>& count_;
+};
+
 std::string lower(std::string text) {
   for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return text;
@@ -101,6 +113,7 @@ net::awaitable<void> HttpSession::run() {
     head_only_ = parser.get().method() == http::verb::head;
     ++exchange_;
     ended_ = false;
+    const Answering answering(shared_->answering);
     auto exchange = std::make_shared<Exchange>(self, exchange_);
     try {
       shared_->handler(to_request(parser), exchange);

@@ -21,6 +21,7 @@ struct HttpShared {
   HttpOptions options;
   HttpHandler handler;
   std::atomic<int> connections{0};
+  std::atomic<int> answering{0};
   std::atomic<bool> stopping{false};
 };
 
