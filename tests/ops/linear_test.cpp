@@ -73,6 +73,7 @@ TEST_P(LinearTest, MatchesDoublePrecisionForEveryTypeAndOddSize) {
         check({3, 1, 2, in, weight, out, true, false});
         check({4, 17, 32, in, weight, out, false, true});
         check({9, 160, 64, in, weight, out, true, true});
+        check({50, 118, 300, in, weight, out, true, true});
       }
     }
   }
@@ -81,6 +82,7 @@ TEST_P(LinearTest, MatchesDoublePrecisionForEveryTypeAndOddSize) {
 TEST_P(LinearTest, TakesAnOddNumberOfColumnsInFloat32) {
   check({5, 21, 37, DType::kFloat32, DType::kFloat32, DType::kFloat32});
   check({5, 21, 37, DType::kBFloat16, DType::kFloat32, DType::kBFloat16});
+  check({40, 21, 301, DType::kBFloat16, DType::kFloat32, DType::kBFloat16});
 }
 
 TEST_P(LinearTest, TakesRowMajorWeights) {
@@ -111,7 +113,7 @@ TEST_P(LinearTest, AddsTheResidualInPlace) {
 TEST_P(LinearTest, GivesARowTheSameBitsInEveryBatch) {
   for (const DType in : kFloatTypes) {
     for (const DType weight : kFloatTypes) {
-      const int64_t n = 150, k = 98;
+      const int64_t n = 150, k = 290;
       const auto row = random_values(k, in, 5);
       const Weight packed = put_tiled(harness(), random_values(n * k, weight, 6), n, k, weight);
       std::vector<float> alone;
