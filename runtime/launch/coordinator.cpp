@@ -10,6 +10,7 @@
 #include "runtime/base/log.h"
 #include "runtime/launch/engine_host.h"
 #include "runtime/launch/progress_display.h"
+#include "runtime/launch/signal_hold.h"
 #include "runtime/server/api_response.h"
 
 namespace refrain {
@@ -27,6 +28,7 @@ class Shutdown {
 
   void on_signal(int number) {
     if (++signals_ > 1) return end();
+    if (ended_) return;
     log::info("{}: finishing running requests (at most {} s; once more ends at once)",
               number == SIGINT ? "SIGINT" : "SIGTERM", host_.config().drain_timeout);
     api_.set_draining();
@@ -129,6 +131,7 @@ int report(const Error& error) {
 }
 
 int run_coordinator(CoordinatorOptions options) {
+  SignalHold signals;
   if (options.die_with_parent) die_with_parent(SIGTERM);
   // The engine has a thread to itself; HTTP has another, so that no client's work delays a step.
   // Connections may be held by the engine's sinks, so their context goes last.
@@ -153,6 +156,7 @@ int run_coordinator(CoordinatorOptions options) {
   Shutdown shutdown(engine_host, api, **http, strand);
   engine_host.io().on_signals({SIGINT, SIGTERM}, strand,
                               [&shutdown](int number) { shutdown.on_signal(number); });
+  signals.release();
   int code = kExitOk;
   const std::string url = fmt::format("http://{}:{}", config.host, (*http)->port());
   const StateLog state_log(engine_host.engine(), url, [&] {

@@ -3,9 +3,11 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <random>
 #include <sstream>
+#include <string_view>
 
 #include "ipc/transport/endpoint.h"
 #include "runtime/base/check.h"
@@ -44,10 +46,23 @@ Result<TextSide> load_text(const EngineConfig& config) {
 }  // namespace
 
 std::string private_address() {
-  const char* base = std::getenv("XDG_RUNTIME_DIR");
-  if (base == nullptr || ::access(base, W_OK) != 0) base = std::getenv("TMPDIR");
-  if (base == nullptr || ::access(base, W_OK) != 0) base = "/tmp";
+  constexpr size_t kLongestBase = 64;  // a socket's path has at most 107 characters
+  std::string base = "/tmp";
+  for (const char* name : {"TMPDIR", "XDG_RUNTIME_DIR"}) {
+    const char* given = std::getenv(name);
+    const bool usable = given != nullptr && *given == '/' &&
+                        std::string_view(given).size() <= kLongestBase &&
+                        ::access(given, W_OK | X_OK) == 0;
+    if (usable) base = given;
+  }
   return fmt::format("ipc://{}/refrain-{}-{:08x}/engine", base, ::getpid(), std::random_device{}());
+}
+
+void remove_private_address(const std::string& address) {
+  const std::filesystem::path path(address.substr(std::string_view("ipc://").size()));
+  std::error_code gone;  // most often the endpoint has removed both already
+  std::filesystem::remove(path, gone);
+  std::filesystem::remove(path.parent_path(), gone);
 }
 
 Result<std::unique_ptr<EngineHost>> EngineHost::create(EngineConfig config) {

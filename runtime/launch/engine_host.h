@@ -14,6 +14,8 @@ namespace refrain {
 
 // A fresh ipc:// address in a private directory that the endpoint makes and removes.
 std::string private_address();
+// Removes what an endpoint of that address left when its process was killed.
+void remove_private_address(const std::string& address);
 
 class EngineHost {
  public:

@@ -28,6 +28,7 @@ void LocalEngine::watch() {
     interrupted_ = true;
     changed_.notify_all();
   });
+  signals_.release();
 }
 
 Status LocalEngine::start() {

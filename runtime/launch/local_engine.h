@@ -11,6 +11,7 @@
 
 #include "runtime/launch/engine_host.h"
 #include "runtime/launch/progress_display.h"
+#include "runtime/launch/signal_hold.h"
 #include "runtime/launch/supervisor.h"
 
 namespace refrain {
@@ -40,6 +41,7 @@ class LocalEngine {
   void on_end(int code);
   void stop();
 
+  SignalHold signals_;  // until they are watched
   std::unique_ptr<EngineHost> host_;
   std::unique_ptr<Supervisor> supervisor_;
   std::shared_ptr<Executor> strand_;

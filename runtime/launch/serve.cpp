@@ -20,9 +20,10 @@ int run_serve(const EngineConfig& given, const std::vector<std::string>& argumen
   const auto model = load_model_config(config.model);
   if (!model) return report(model.error());
   if (Status status = finish_engine_config(config, *model); !status) return report(status.error());
-  if (config.ipc_address.empty()) config.ipc_address = private_address();
+  config.ipc_address = private_address();
 
   SupervisorOptions options;
+  options.coordinator_gone = [address = config.ipc_address] { remove_private_address(address); };
   options.workers = worker_commands(config, config.ipc_address);
   options.coordinator = {sibling_program("coordinator")};
   options.coordinator.insert(options.coordinator.end(), arguments.begin(), arguments.end());

@@ -1,8 +1,10 @@
 #include "runtime/launch/supervisor.h"
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "runtime/actor/io_context.h"
 #include "runtime/base/log.h"
@@ -45,7 +47,8 @@ Supervisor::Supervisor(IoContext& io, std::shared_ptr<Executor> executor, Superv
     : io_(io),
       executor_(std::move(executor)),
       options_(std::move(options)),
-      on_end_(std::move(on_end)) {}
+      on_end_(std::move(on_end)),
+      engine_pid_(::getpid()) {}
 
 void Supervisor::start() {
   if (!options_.coordinator.empty()) spawn(options_.coordinator, "coordinator", true);
@@ -66,6 +69,7 @@ void Supervisor::spawn(const std::vector<std::string>& argv, std::string name, b
     return;
   }
   const pid_t pid = child->pid();
+  if (coordinator) engine_pid_ = pid;
   processes_.push_back({std::move(*child), std::move(name), coordinator});
   std::weak_ptr<bool> alive = alive_;
   const bool watched = io_.on_process_exit(pid, executor_, [this, alive, pid] {
@@ -84,6 +88,7 @@ void Supervisor::on_exit(pid_t pid) {
   Process process = std::move(*at);
   processes_.erase(at);
   const int code = process.child.reap();
+  if (process.coordinator && options_.coordinator_gone) options_.coordinator_gone();
   if (exit_code_) {
     if (process.coordinator && *exit_code_ == kExitOk && code != kExitOk) exit_code_ = code;
     if (process.coordinator) finish(*exit_code_);
@@ -151,9 +156,22 @@ void Supervisor::finish(int code) {
   check_finished();
 }
 
+// Ranks that were killed while they joined a group could not unlink its shared memory.
+void Supervisor::remove_segments() const {
+  const std::string begin = fmt::format("refrain-refrain-{}-", engine_pid_);
+  std::error_code error;  // without /dev/shm there is nothing to remove
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm", error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(begin) && std::filesystem::remove(entry.path(), error)) {
+      log::debug("removed shared memory {} of a group that ended while it started", name);
+    }
+  }
+}
+
 void Supervisor::check_finished() {
   const bool workers_gone = std::all_of(processes_.begin(), processes_.end(),
                                         [](const Process& p) { return p.coordinator; });
+  if (workers_gone) remove_segments();
   if (restarting_ && workers_gone && !exit_code_) {
     restarting_ = false;
     const auto backoff = std::chrono::milliseconds(100) * (1 << (restarts_.size() - 1));

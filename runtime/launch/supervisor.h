@@ -22,6 +22,7 @@ class IoContext;
 struct SupervisorOptions {
   std::vector<std::vector<std::string>> workers;  // argv of each rank
   std::vector<std::string> coordinator;           // argv; empty: none
+  std::function<void()> coordinator_gone;         // after it ended, whichever way
 };
 
 // argv of every rank's worker for this configuration and coordinator address.
@@ -57,12 +58,14 @@ class Supervisor {
   void schedule_restart(const std::string& why);
   void finish(int code);
   void check_finished();
+  void remove_segments() const;
 
   IoContext& io_;
   std::shared_ptr<Executor> executor_;
   SupervisorOptions options_;
   std::function<void(int)> on_end_;
   std::vector<Process> processes_;
+  pid_t engine_pid_;  // of the process whose groups the workers join
   std::deque<TimePoint> restarts_;
   std::optional<int> exit_code_;  // set: everything is ending
   bool restarting_ = false;       // workers are being killed to be started again

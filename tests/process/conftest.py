@@ -1,4 +1,5 @@
 """Real processes for the process tests: servers on free ports, generate runs, and a check that nothing is left."""
+import atexit
 import json
 import os
 import shutil
@@ -6,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -21,6 +23,13 @@ BIN = Path(os.environ.get("REFRAIN_BUILD_DIR", ROOT / "build")) / "bin"
 SMOLLM2 = ROOT / "build/models/SmolLM2-135M-Instruct"
 TINY = ROOT / "tests/fixtures/models"
 READY_SECONDS = 60
+
+# Sockets of these tests go to a directory of their own (a short one: socket paths are limited), so that what others
+# run meanwhile is not mistaken for something left behind.
+SOCKETS = Path(tempfile.mkdtemp(prefix="rt-", dir="/tmp"))
+atexit.register(shutil.rmtree, SOCKETS, ignore_errors=True)
+os.environ["TMPDIR"] = str(SOCKETS)
+os.environ.pop("XDG_RUNTIME_DIR", None)
 
 
 def free_port():
@@ -69,9 +78,7 @@ def command_line(pid):
 
 def leftovers():
     """What a run may not leave behind: shared-memory segments and private directories."""
-    shm = [str(p) for p in Path("/dev/shm").glob("refrain*")]
-    ipc = [str(p) for base in ("/tmp", os.environ.get("TMPDIR", "/tmp")) for p in Path(base).glob("refrain-*-*/")]
-    return sorted(set(shm + ipc))
+    return sorted(str(p) for p in [*Path("/dev/shm").glob("refrain*"), *SOCKETS.iterdir()])
 
 
 class Server:
