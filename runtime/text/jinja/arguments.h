@@ -27,9 +27,9 @@ class ArgumentReader {
     return nullptr;
   }
 
-  Value get(size_t position, std::string_view name, Value fallback) {
+  Value get(size_t position, std::string_view name, const Value& fallback) {
     const Value* value = find(position, name);
-    return value != nullptr ? *value : std::move(fallback);
+    return value != nullptr ? *value : fallback;
   }
 
   const Value& need(size_t position, std::string_view name) {
