@@ -53,6 +53,7 @@ EXTRA = {
     ("worker/kv", "worker/program"): "cache groups follow from the Program's attention ops",
     ("worker/weights", "worker/program"): "the Program names the weights to load",
     ("worker/graph", "ipc/protocol"): "modes and keys travel in messages; one enum, not two",
+    ("worker/device/cuda", "worker/device/host"): "ranks on one machine meet in the same shared-memory group",
     ("apps/worker", "runtime/config"): "the worker's command line",
 }
 

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/core/hashed_rows.h"
 #include "kernels/core/kernel_table.h"
 #include "runtime/base/check.h"
 #include "runtime/base/result.h"
@@ -125,6 +126,10 @@ class Device {
   // Stream-ordered: `source` may be reused after stream.synchronize().
   virtual void upload_weight(Stream& stream, const kernels::Weight& weight, void* to,
                              int64_t row_begin, int64_t rows, const void* source) = 0;
+  // Makes the rows on the device, stream-ordered; false: this device does not, the host must.
+  virtual bool fill_hashed(Stream& /*stream*/, const kernels::HashedRows& /*rows*/) {
+    return false;
+  }
   // True: a launch has run when the call returns, so queueing a second step only delays the first's
   // result.
   virtual bool runs_at_once() const { return false; }

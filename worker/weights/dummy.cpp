@@ -26,15 +26,7 @@ class DummyWeights final : public WeightSource {
   Status check(const WeightPart&) const override { return {}; }
 
   Status read(const WeightPart& part, int64_t row, int64_t rows, DType dtype, void* to) override {
-    const uint64_t base = hash(part.tensor, seed_);
-    const bool bias = part.tensor.ends_with(".bias");
-    const bool norm = part.tensor_cols == 1 && !bias;
-    // Uniform on (-1, 1) has variance 1/3.
-    const float scale =
-        part.tensor_cols == 1
-            ? 0.1f
-            : static_cast<float>(std::sqrt(3.0 / static_cast<double>(part.tensor_cols)));
-    const float offset = norm ? 1.0f : 0.0f;
+    const auto [base, scale, offset] = *hashed(part);
     const int64_t cols = part.col_end - part.col_begin;
     row_.resize(static_cast<size_t>(cols));
     for (int64_t i = 0; i < rows; ++i) {
@@ -49,6 +41,15 @@ class DummyWeights final : public WeightSource {
               cols);
     }
     return {};
+  }
+
+  std::optional<HashedPart> hashed(const WeightPart& part) const override {
+    const bool vector = part.tensor_cols == 1;
+    const bool norm = vector && !part.tensor.ends_with(".bias");
+    // Uniform on (-1, 1) has variance 1/3.
+    const float scale =
+        vector ? 0.1f : static_cast<float>(std::sqrt(3.0 / static_cast<double>(part.tensor_cols)));
+    return HashedPart{hash(part.tensor, seed_), scale, norm ? 1.0f : 0.0f};
   }
 
  private:

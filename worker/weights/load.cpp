@@ -124,6 +124,55 @@ Status check_parts(const Program& program, const WeightSource& source) {
   return {};
 }
 
+// Whether the device made the value's numbers itself: only where it keeps rows as they are and all
+// of them are hashed.
+bool make_on_device(const Value& value, const WeightSource& source, char* to, Device& device,
+                    Stream& stream) {
+  const bool rows_as_they_are =
+      value.use != WeightUse::kMatrix ||
+      device.weight_layout(value.dtype) == kernels::WeightLayout::kRowMajor;
+  if (!rows_as_they_are || value.use == WeightUse::kRopeTable) return false;
+  kernels::HashedRows rows;
+  rows.dtype = value.dtype;
+  rows.cols = value.cols;
+  const int64_t row_bytes = value.cols * static_cast<int64_t>(size_of(value.dtype));
+  const auto fill = [&](int64_t count) {
+    rows.to = to;
+    rows.rows = count;
+    to += count * row_bytes;
+    return device.fill_hashed(stream, rows);
+  };
+  for (const WeightPart& part : value.parts) {
+    const std::optional<HashedPart> hashed = source.hashed(part);
+    if (!hashed) return false;
+    rows.base = hashed->base;
+    rows.scale = hashed->scale;
+    rows.offset = hashed->offset;
+    rows.stride = part.tensor_cols;
+    rows.first = part.row_begin * part.tensor_cols + part.col_begin;
+    if (!fill(part.row_end - part.row_begin)) return false;
+    rows.scale = rows.offset = 0;
+    if (part.pad_rows > 0 && !fill(part.pad_rows)) return false;
+  }
+  return true;
+}
+
+// Takes the chunks of values that the device makes out of the layout.
+void make_on_device(const Program& program, const WeightSource& source, Layout& layout, char* base,
+                    Device& device, Stream& stream) {
+  std::vector<bool> made(program.values.size(), false);
+  for (size_t i = 0; i < program.values.size(); ++i) {
+    const Value& value = program.values[i];
+    if (!is_weight(value)) continue;
+    made[i] = make_on_device(value, source, base + layout.offsets[i], device, stream);
+  }
+  std::erase_if(layout.chunks, [&](const Chunk& chunk) {
+    const bool gone = made[static_cast<size_t>(chunk.value)];
+    if (gone) layout.total_bytes -= chunk.bytes;
+    return gone;
+  });
+}
+
 // Reads and uploads every chunk, one ahead.
 Status transfer(const Program& program, const ModelConfig& config, WeightSource& source,
                 const Layout& layout, char* base, Device& device, Stream& stream,
@@ -153,13 +202,14 @@ Status transfer(const Program& program, const ModelConfig& config, WeightSource&
 Result<Weights> load_from(WeightSource& source, const Program& program, const ModelConfig& config,
                           Device& device, Stream& stream, const LoadProgress& progress) {
   REFRAIN_RETURN_IF_ERROR(check_parts(program, source));
-  const Layout layout = make_layout(program, device);
+  Layout layout = make_layout(program, device);
   Weights weights;
   weights.by_value.resize(program.values.size());
   weights.bytes = layout.device_bytes;
   if (layout.device_bytes == 0) return weights;
   weights.buffers.push_back(device.allocate(layout.device_bytes, MemoryTag::kWeights));
   char* base = static_cast<char*>(weights.buffers.front()->data());
+  make_on_device(program, source, layout, base, device, stream);
   REFRAIN_RETURN_IF_ERROR(
       transfer(program, config, source, layout, base, device, stream, progress));
   for (size_t i = 0; i < program.values.size(); ++i) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "kernels/core/dtype.h"
 #include "runtime/base/result.h"
@@ -12,6 +13,12 @@
 #include "worker/program/program.h"
 
 namespace refrain::worker {
+
+// How a source's numbers of one part are hashed (kernels/core/hashed_rows.h).
+struct HashedPart {
+  uint64_t base = 0;
+  float scale = 0, offset = 0;
+};
 
 class WeightSource {
  public:
@@ -21,6 +28,8 @@ class WeightSource {
   // Rows [row, row + rows) of the tensor, columns [part.col_begin, part.col_end), row-major and
   // without gaps, as `dtype` (kBFloat16 or kFloat32).
   virtual Status read(const WeightPart& part, int64_t row, int64_t rows, DType dtype, void* to) = 0;
+  // Set where the numbers are hashed, so that a device can make them itself.
+  virtual std::optional<HashedPart> hashed(const WeightPart&) const { return std::nullopt; }
 };
 
 // model.safetensors, or the shards that model.safetensors.index.json names.

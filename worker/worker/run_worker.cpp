@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <cstdlib>
+#include <initializer_list>
 #include <utility>
 
 #include "runtime/actor/io_context.h"
@@ -16,6 +17,26 @@ namespace {
 
 constexpr auto kStopTimeout = std::chrono::seconds(5);  // of a device thread inside a step
 constexpr int kLastWordsMs = 1000;                      // to get Failed out before the end
+
+// A whole number of the environment; `otherwise` where none of the names is set to one.
+int environment_number(std::initializer_list<const char*> names, int otherwise) {
+  for (const char* name : names) {
+    const char* text = std::getenv(name);
+    char* end = nullptr;
+    if (text == nullptr || *text == '\0') continue;
+    const long number = std::strtol(text, &end, 10);
+    if (*end == '\0' && number >= 0 && number < 1'000'000) return static_cast<int>(number);
+  }
+  return otherwise;
+}
+
+// Launchers that spread ranks over machines say which of them are on this one.
+CudaDeviceOptions cuda_options(const WorkerOptions& options) {
+  return {environment_number({"LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"},
+                             options.rank),
+          environment_number({"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+                             options.tensor_parallel_size)};
+}
 
 int give_up(const Error& error) {
   log::error("{}{}{}", error.field, error.field.empty() ? "" : ": ", error.message);
@@ -35,7 +56,9 @@ int run_worker(const WorkerOptions& options) {
   int result = kExitInternal;
   std::unique_ptr<Worker> worker;  // made before io runs, used on the strand only
   DeviceThread::Options device_options;
-  device_options.make_device = [&] { return create_device(options.device, options.host); };
+  device_options.make_device = [&] {
+    return create_device(options.device, options.host, cuda_options(options));
+  };
   device_options.make_runner = ModelRunner::create;
   device_options.heartbeat = options.heartbeat;
   device_options.report = [&](DeviceReport report) {

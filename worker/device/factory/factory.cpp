@@ -3,13 +3,11 @@
 namespace refrain::worker {
 
 Result<std::unique_ptr<Device>> create_device(const std::string& kind,
-                                              const HostDeviceOptions& host) {
+                                              const HostDeviceOptions& host,
+                                              const CudaDeviceOptions& cuda) {
+  if (kind == "cuda") return create_cuda_device(cuda);
+  if (kind == "auto" && count_cuda_devices() > 0) return create_cuda_device(cuda);
   if (kind == "host" || kind == "auto") return create_host_device(host);
-  if (kind == "cuda") {
-    return fail_field("device",
-                      "this build has no CUDA device: build with REFRAIN_CUDA=ON, or use "
-                      "--device host");
-  }
   return fail_field("device", "device \"{}\" is not one of auto, host, cuda", kind);
 }
 

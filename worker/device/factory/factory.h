@@ -5,12 +5,14 @@
 #include <string>
 
 #include "runtime/base/result.h"
+#include "worker/device/cuda/cuda_device.h"
 #include "worker/device/device.h"
 
 namespace refrain::worker {
 
 // kind: "host", "cuda", or "auto" (CUDA where this build has it and there is a GPU, else host).
 Result<std::unique_ptr<Device>> create_device(const std::string& kind,
-                                              const HostDeviceOptions& host);
+                                              const HostDeviceOptions& host,
+                                              const CudaDeviceOptions& cuda = {});
 
 }  // namespace refrain::worker

@@ -199,6 +199,23 @@ void HostGroup::meet(const Post& post) {
   sequence_ = next;
 }
 
+// Whether the process of a rank does not exist any more.
+bool HostGroup::gone(int peer) const {
+  const RankState& state = shared().ranks[peer];
+  const bool same_pids = state.pid_namespace == shared().ranks[rank()].pid_namespace;
+  return same_pids && kill(static_cast<pid_t>(state.pid), 0) != 0 && errno == ESRCH;
+}
+
+std::string HostGroup::describe_missing() const {
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    const RankState& state = shared().ranks[peer];
+    if (state.left.load() != 0) return fmt::format("rank {} left the group", peer);
+    if (gone(peer)) return fmt::format("rank {} (process {}) is gone", peer, state.pid);
+  }
+  return {};
+}
+
 void HostGroup::await(int peer, const Post& post, steady_clock::time_point deadline) {
   RankState& state = shared().ranks[peer];
   const uint32_t next = sequence_ + 1;
@@ -216,8 +233,7 @@ void HostGroup::await(int peer, const Post& post, steady_clock::time_point deadl
     if (state.left.load() != 0 && !here(state.sequence.value.load())) {
       give_up(fmt::format("rank {} left the group before {}", peer, what));
     }
-    const bool same_pids = state.pid_namespace == shared().ranks[rank()].pid_namespace;
-    if (same_pids && kill(static_cast<pid_t>(state.pid), 0) != 0 && errno == ESRCH) {
+    if (gone(peer)) {
       give_up(
           fmt::format("rank {} (process {}) is gone; it never came to {}", peer, state.pid, what));
     }

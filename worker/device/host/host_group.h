@@ -61,6 +61,8 @@ class HostGroup {
   // every thread reads slot_of(r). The slots of an exchange stay valid until the next but one.
   std::byte* slot_to_fill() const { return slot(rank(), sequence_ + 1); }
   void meet(const Post& post);  // throws DeviceError
+  // Names a rank that has left or whose process is gone; empty while all are there.
+  std::string describe_missing() const;
   const std::byte* slot_of(int rank) const { return slot(rank, sequence_); }
 
  private:
@@ -71,6 +73,7 @@ class HostGroup {
   void count_cores();
   GroupSegment& shared() const { return *static_cast<GroupSegment*>(segment_->data()); }
   std::byte* slot(int rank, uint32_t sequence) const;
+  bool gone(int peer) const;
   void await(int peer, const Post& post, std::chrono::steady_clock::time_point deadline);
   void compare(int peer, const Post& mine);
   [[noreturn]] void give_up(const std::string& reason);

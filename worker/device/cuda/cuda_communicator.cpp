@@ -1,0 +1,189 @@
+#include "worker/device/cuda/cuda_communicator.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/log.h"
+
+namespace refrain::worker {
+
+namespace {
+
+ncclDataType_t nccl_type(DType dtype) {
+  return dtype == DType::kBFloat16 ? ncclBfloat16 : ncclFloat32;
+}
+
+}  // namespace
+
+CudaCommunicator::CudaCommunicator(std::shared_ptr<CudaContext> context, Options options)
+    : context_(std::move(context)),
+      options_(std::move(options)),
+      users_(std::make_shared<const int>(0)) {}
+
+Result<std::unique_ptr<Communicator>> CudaCommunicator::join(std::shared_ptr<CudaContext> context,
+                                                             const Options& options) {
+  std::unique_ptr<CudaCommunicator> communicator(new CudaCommunicator(std::move(context), options));
+  if (options.size != 1 || options.rank != 0) {
+    REFRAIN_RETURN_IF_ERROR(communicator->connect());
+  }
+  return communicator;
+}
+
+Status CudaCommunicator::connect() {
+  if (options_.size > kMaxPeers) {
+    return fail(ErrorCode::kInvalidArgument, "a group of GPUs has 1 to {} ranks, not {}", kMaxPeers,
+                options_.size);
+  }
+  REFRAIN_ASSIGN_OR_RETURN(group_, HostGroup::join({options_.token, options_.rank, options_.size,
+                                                    options_.timeout_ms, 1}));
+  const size_t before = context_->memory().free;
+  REFRAIN_RETURN_IF_ERROR(connect_nccl());
+  const size_t after = context_->memory().free;
+  nccl_bytes_ = before > after ? before - after : 0;
+  context_->add_memory(nccl_bytes_, MemoryTag::kCollectives);
+  peers_ = std::make_unique<PeerMemory>(context_, *group_, options_.timeout_ms);
+  context_->add_watch(this);
+  return {};
+}
+
+Status CudaCommunicator::connect_nccl() {
+  REFRAIN_ASSIGN_OR_RETURN(nccl_, NcclLibrary::load());
+  ncclUniqueId id{};
+  if (options_.rank == 0) check(nccl_->get_unique_id(&id), "ncclGetUniqueId");
+  std::vector<ncclUniqueId> ids(static_cast<size_t>(options_.size));
+  exchange_bytes(*group_, &id, sizeof id, ids.data());
+  // One GPU for two ranks is the commonest mistake; NCCL says it less clearly.
+  char bus[32] = {};
+  context_->check(cudaDeviceGetPCIBusId(bus, sizeof bus, context_->device()),
+                  "cudaDeviceGetPCIBusId");
+  std::vector<std::array<char, sizeof bus>> buses(static_cast<size_t>(options_.size));
+  exchange_bytes(*group_, bus, sizeof bus, buses.data());
+  for (int rank = 0; rank < options_.size; ++rank) {
+    if (rank != options_.rank && std::string(buses[static_cast<size_t>(rank)].data()) == bus) {
+      return fail_field("rank", "ranks {} and {} both use the GPU at {}; every rank needs its own",
+                        options_.rank, rank, bus);
+    }
+  }
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 1;
+  const ncclResult_t status =
+      nccl_->init_rank(&comm_, options_.size, ids[0], options_.rank, &config);
+  if (status != ncclSuccess) {
+    return fail(ErrorCode::kInternal, "NCCL {} made no group of {} ranks: {} ({})", nccl_->version,
+                options_.size, nccl_->error_string(status), nccl_->last_error(nullptr));
+  }
+  log::info("group of {} GPUs: NCCL {}.{}.{} ({}), sums up to {} KiB over peer memory",
+            options_.size, nccl_->version / 10000, nccl_->version / 100 % 100, nccl_->version % 100,
+            nccl_->path, kExchangeBytes >> 10);
+  return {};
+}
+
+CudaCommunicator::~CudaCommunicator() {
+  if (users_.use_count() > 1 && !context_->abandoned()) {
+    // NCCL waits for ever when it is destroyed before graphs that hold its operations.
+    log::critical("communicator of rank {} destroyed before {} graphs that use it", rank(),
+                  users_.use_count() - 1);
+    std::terminate();
+  }
+  context_->remove_watch(this);
+  context_->drop_memory(nccl_bytes_, MemoryTag::kCollectives);
+  if (comm_ != nullptr && !context_->abandoned()) nccl_->destroy(comm_);
+}
+
+void CudaCommunicator::check(ncclResult_t status, const char* call) {
+  if (status == ncclSuccess) [[likely]]
+    return;
+  throw DeviceError(fmt::format("{} on rank {}: {} ({})", call, options_.rank,
+                                nccl_->error_string(status), nccl_->last_error(comm_)));
+}
+
+CudaStream& CudaCommunicator::recording_on(Stream& stream) {
+  auto& cuda = static_cast<CudaStream&>(stream);
+  cuda.hold(users_);
+  return cuda;
+}
+
+void CudaCommunicator::all_reduce(Stream& stream, kernels::Matrix data, int64_t cols,
+                                  kernels::Rows rows) {
+  REFRAIN_CHECK(data.dtype == DType::kFloat32 || data.dtype == DType::kBFloat16,
+                "all_reduce sums float32 or bfloat16, not {}", refrain::to_string(data.dtype));
+  CudaStream& cuda = recording_on(stream);
+  if (!group_) return;
+  REFRAIN_CHECK(data.stride == cols || rows.padded == 1,
+                "all_reduce takes rows without gaps, not {} of {}", cols, data.stride);
+  const auto count = static_cast<size_t>(cols * rows.padded);
+  const size_t bytes = count * size_of(data.dtype);
+  context_->note("all_reduce");
+  if (bytes == 0) return;
+  if (bytes <= kExchangeBytes && reinterpret_cast<uintptr_t>(data.data) % kThreadBytes == 0) {
+    context_->check(
+        launch_peer_all_reduce(cuda.native(), peers_->exchange(), data.data, data.dtype, bytes),
+        "launch of peer_all_reduce");
+    return;
+  }
+  check(nccl_->all_reduce(data.data, data.data, count, nccl_type(data.dtype), ncclSum, comm_,
+                          cuda.native()),
+        "ncclAllReduce");
+}
+
+void CudaCommunicator::all_gather(Stream& stream, kernels::Matrix in, void* out, int64_t cols,
+                                  kernels::Rows rows) {
+  CudaStream& cuda = recording_on(stream);
+  const size_t row_bytes = static_cast<size_t>(cols) * size_of(in.dtype);
+  const auto count = static_cast<size_t>(rows.padded);
+  context_->note("all_gather");
+  if (count * row_bytes == 0) return;
+  if (!group_) {
+    context_->check(cudaMemcpy2DAsync(out, row_bytes, in.data,
+                                      static_cast<size_t>(in.stride) * size_of(in.dtype), row_bytes,
+                                      count, cudaMemcpyDeviceToDevice, cuda.native()),
+                    "cudaMemcpy2DAsync");
+    return;
+  }
+  REFRAIN_CHECK(in.stride == cols || rows.padded == 1,
+                "all_gather takes rows without gaps, not {} of {}", cols, in.stride);
+  check(nccl_->all_gather(in.data, out, count * row_bytes, ncclUint8, comm_, cuda.native()),
+        "ncclAllGather");
+}
+
+void CudaCommunicator::broadcast(Stream& stream, void* data, size_t bytes, int root) {
+  REFRAIN_CHECK(root >= 0 && root < size(), "broadcast root {} is not a rank of {}", root, size());
+  CudaStream& cuda = recording_on(stream);
+  context_->note("broadcast");
+  if (!group_ || bytes == 0) return;
+  check(nccl_->broadcast(data, data, bytes, ncclUint8, root, comm_, cuda.native()),
+        "ncclBroadcast");
+}
+
+void CudaCommunicator::barrier() {
+  context_->refuse_in_capture("barrier");
+  if (group_) group_->meet({});
+}
+
+void CudaCommunicator::look(bool done) {
+  if (const uint32_t verdict = peers_->verdict(); verdict != 0) {
+    give_up(verdict == kAbort ? "an exchange was stopped"
+                              : fmt::format("rank {} did not come to an exchange within {} ms",
+                                            verdict - 1, options_.timeout_ms));
+  }
+  if (done) return;
+  if (const std::string missing = group_->describe_missing(); !missing.empty()) give_up(missing);
+}
+
+// Our own kernels end at their next look. NCCL's never do by themselves: where it cannot revoke,
+// what is queued is left to the end of the process.
+void CudaCommunicator::give_up(const std::string& reason) {
+  peers_->abort();
+  context_->remove_watch(this);
+  const bool revoked =
+      nccl_->revoke != nullptr && nccl_->revoke(comm_, NCCL_REVOKE_DEFAULT) == ncclSuccess;
+  if (!revoked) log::warn("NCCL operations of a broken group are left to the end of the process");
+  context_->abandon();
+  throw DeviceError(reason);
+}
+
+}  // namespace refrain::worker

@@ -1,0 +1,58 @@
+#pragma once
+// Collectives of the GPUs of one machine, one process each: small sums over peer memory, the rest
+// over NCCL; ranks find each other in shared memory and meet there for host-side barriers. A rank
+// that is gone is seen by its process while the device thread waits. Device thread; graphs that
+// hold its operations must be gone before it is destroyed, otherwise the process ends.
+
+#include <memory>
+#include <string>
+
+#include "worker/device/cuda/cuda_context.h"
+#include "worker/device/cuda/cuda_stream.h"
+#include "worker/device/cuda/nccl_library.h"
+#include "worker/device/cuda/peer_memory.h"
+#include "worker/device/host/host_group.h"
+
+namespace refrain::worker {
+
+class CudaCommunicator final : public Communicator, private Watch {
+ public:
+  struct Options {
+    std::string token;
+    int rank = 0;
+    int size = 1;
+    int timeout_ms = 0;
+  };
+  static Result<std::unique_ptr<Communicator>> join(std::shared_ptr<CudaContext> context,
+                                                    const Options& options);
+  ~CudaCommunicator() override;
+
+  int rank() const override { return options_.rank; }
+  int size() const override { return options_.size; }
+  void all_reduce(Stream& stream, kernels::Matrix data, int64_t cols, kernels::Rows rows) override;
+  void all_gather(Stream& stream, kernels::Matrix in, void* out, int64_t cols,
+                  kernels::Rows rows) override;
+  void broadcast(Stream& stream, void* data, size_t bytes, int root) override;
+  void barrier() override;
+  size_t bytes() const override { return nccl_bytes_ + (peers_ ? peers_->bytes() : 0); }
+
+ private:
+  CudaCommunicator(std::shared_ptr<CudaContext> context, Options options);
+  Status connect();
+  Status connect_nccl();
+  CudaStream& recording_on(Stream& stream);
+  void check(ncclResult_t status, const char* call);
+  void look(bool done) override;
+  [[noreturn]] void give_up(const std::string& reason);
+
+  std::shared_ptr<CudaContext> context_;
+  Options options_;
+  std::unique_ptr<HostGroup> group_;  // null in a group of one, as all that follows
+  std::unique_ptr<NcclLibrary> nccl_;
+  ncclComm_t comm_ = nullptr;
+  size_t nccl_bytes_ = 0;
+  std::unique_ptr<PeerMemory> peers_;
+  std::shared_ptr<const int> users_;  // one reference here and one in each graph
+};
+
+}  // namespace refrain::worker

@@ -1,0 +1,169 @@
+#include "worker/device/cuda/cuda_context.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "runtime/base/log.h"
+#include "worker/device/cuda/cuda_stream.h"
+
+namespace refrain::worker {
+
+namespace {
+
+constexpr std::chrono::milliseconds kLookEvery{2};
+
+}  // namespace
+
+CudaContext::CudaContext(int device) : device_(device) {
+  check(cudaSetDevice(device), "cudaSetDevice");
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  name_ = properties.name;
+  // Callers tell devices apart by the first word.
+  if (!name_.starts_with("NVIDIA")) name_ = "NVIDIA " + name_;
+  sm_count_ = properties.multiProcessorCount;
+  if (const cublasStatus_t status = cublasLtCreate(&cublas_lt_); status != CUBLAS_STATUS_SUCCESS) {
+    throw DeviceError(fmt::format("cublasLtCreate: {}", cublasLtGetStatusString(status)));
+  }
+}
+
+CudaContext::~CudaContext() {
+  if (abandoned_) return;
+  for (const cudaEvent_t event : events_) cudaEventDestroy(event);
+  cublasLtDestroy(cublas_lt_);
+}
+
+void CudaContext::check(cudaError_t status, std::string_view call) {
+  if (status == cudaSuccess) [[likely]]
+    return;
+  cudaGetLastError();  // clears what does not stick
+  throw DeviceError(fmt::format("{} on {} (device {}): {} ({}); last operation: {}", call, name_,
+                                device_, cudaGetErrorString(status), cudaGetErrorName(status),
+                                last_operation_));
+}
+
+void CudaContext::refuse_in_capture(std::string_view call) {
+  if (capturing == nullptr) return;
+  capturing->drop_capture();
+  throw DeviceError(
+      fmt::format("{} is not allowed while a stream is capturing; the capture was dropped", call));
+}
+
+MemoryAccount CudaContext::memory() {
+  MemoryAccount account;
+  check(cudaMemGetInfo(&account.free, &account.total), "cudaMemGetInfo");
+  std::copy(std::begin(by_tag_), std::end(by_tag_), std::begin(account.by_tag));
+  return account;
+}
+
+cudaEvent_t CudaContext::take_event() {
+  if (!events_.empty()) {
+    const cudaEvent_t event = events_.back();
+    events_.pop_back();
+    return event;
+  }
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
+  return event;
+}
+
+void CudaContext::wait(const std::function<cudaError_t()>& query, std::string_view call) {
+  auto next_look = std::chrono::steady_clock::now() + kLookEvery;
+  cudaError_t status = query();
+  for (; status == cudaErrorNotReady; status = query()) {
+    std::this_thread::yield();
+    if (std::chrono::steady_clock::now() < next_look) continue;
+    for (Watch* watch : watches_) watch->look(false);
+    next_look = std::chrono::steady_clock::now() + kLookEvery;
+  }
+  check(status, call);
+  for (Watch* watch : watches_) watch->look(true);
+}
+
+void CudaContext::remove_watch(Watch* watch) { std::erase(watches_, watch); }
+
+namespace {
+
+constexpr size_t kAlignment = 256;
+
+class CudaBuffer final : public Buffer {
+ public:
+  CudaBuffer(std::shared_ptr<CudaContext> context, size_t bytes, MemoryTag tag)
+      : context_(std::move(context)), bytes_(bytes), tag_(tag) {
+    counted_ = std::max<size_t>((bytes + kAlignment - 1) / kAlignment * kAlignment, kAlignment);
+    const cudaError_t status = cudaMalloc(&data_, counted_);
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      const size_t free = context_->memory().free;
+      throw OutOfMemory(fmt::format("{} has no {} bytes for {}: {} are free", context_->name(),
+                                    counted_, to_string(tag), free),
+                        counted_ > free ? counted_ - free : counted_);
+    }
+    context_->check(status, "cudaMalloc");
+    context_->add_memory(counted_, tag_);
+  }
+  ~CudaBuffer() override {
+    context_->drop_memory(counted_, tag_);
+    if (context_->abandoned()) return;
+    if (const cudaError_t status = cudaFree(data_); status != cudaSuccess) {
+      log::error("cudaFree of {} ({}): {}", counted_, to_string(tag_), cudaGetErrorString(status));
+    }
+  }
+  CudaBuffer(const CudaBuffer&) = delete;
+  CudaBuffer& operator=(const CudaBuffer&) = delete;
+  void* data() const override { return data_; }
+  size_t bytes() const override { return bytes_; }
+
+ private:
+  std::shared_ptr<CudaContext> context_;
+  size_t bytes_;
+  size_t counted_ = 0;
+  MemoryTag tag_;
+  void* data_ = nullptr;
+};
+
+class PinnedBuffer final : public Buffer {
+ public:
+  PinnedBuffer(std::shared_ptr<CudaContext> context, size_t bytes)
+      : context_(std::move(context)), bytes_(bytes) {
+    const cudaError_t status =
+        cudaHostAlloc(&data_, std::max(bytes, kAlignment), cudaHostAllocDefault);
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      throw OutOfMemory(fmt::format("the system gave no {} bytes of page-locked memory", bytes),
+                        bytes);
+    }
+    context_->check(status, "cudaHostAlloc");
+  }
+  ~PinnedBuffer() override {
+    if (context_->abandoned()) return;
+    if (const cudaError_t status = cudaFreeHost(data_); status != cudaSuccess) {
+      log::error("cudaFreeHost of {} bytes: {}", bytes_, cudaGetErrorString(status));
+    }
+  }
+  PinnedBuffer(const PinnedBuffer&) = delete;
+  PinnedBuffer& operator=(const PinnedBuffer&) = delete;
+  void* data() const override { return data_; }
+  size_t bytes() const override { return bytes_; }
+
+ private:
+  std::shared_ptr<CudaContext> context_;
+  size_t bytes_;
+  void* data_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<Buffer> make_cuda_buffer(std::shared_ptr<CudaContext> context, size_t bytes,
+                                         MemoryTag tag) {
+  return std::make_unique<CudaBuffer>(std::move(context), bytes, tag);
+}
+
+std::unique_ptr<Buffer> make_pinned_buffer(std::shared_ptr<CudaContext> context, size_t bytes) {
+  return std::make_unique<PinnedBuffer>(std::move(context), bytes);
+}
+
+}  // namespace refrain::worker

@@ -1,0 +1,85 @@
+#pragma once
+// What a CUDA device, its streams, graphs, buffers and communicators share: the account of memory,
+// the stream that captures, pooled events, and how errors are told. Device thread, except
+// query_event. CUDA errors that stick end the process: DeviceError with the last operation.
+
+#include <cublasLt.h>
+#include <cuda_runtime.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "worker/device/device.h"
+
+namespace refrain::worker {
+
+class CudaStream;
+
+// Something a waiting device thread must look at: a communicator whose peers may be gone.
+class Watch {
+ public:
+  virtual ~Watch() = default;
+  // Throws DeviceError when waiting any longer is pointless, or the wait ended (`done`) because an
+  // exchange was given up.
+  virtual void look(bool done) = 0;
+};
+
+class CudaContext {
+ public:
+  explicit CudaContext(int device);
+  ~CudaContext();
+  CudaContext(const CudaContext&) = delete;
+  CudaContext& operator=(const CudaContext&) = delete;
+
+  int device() const { return device_; }
+  const std::string& name() const { return name_; }
+  int sm_count() const { return sm_count_; }
+  cublasLtHandle_t cublas_lt() const { return cublas_lt_; }
+
+  // Throws DeviceError naming the call and the last operation unless the status is success.
+  void check(cudaError_t status, std::string_view call);
+  // Throws DeviceError naming `call` and drops the capture when a stream is capturing.
+  void refuse_in_capture(std::string_view call);
+  void note(const char* operation) { last_operation_ = operation; }
+
+  void add_memory(size_t bytes, MemoryTag tag) { by_tag_[static_cast<int>(tag)] += bytes; }
+  void drop_memory(size_t bytes, MemoryTag tag) { by_tag_[static_cast<int>(tag)] -= bytes; }
+  MemoryAccount memory();
+
+  cudaEvent_t take_event();
+  void return_event(cudaEvent_t event) { events_.push_back(event); }
+
+  // Waits until `query` no longer says cudaErrorNotReady, looking at the watches meanwhile.
+  void wait(const std::function<cudaError_t()>& query, std::string_view call);
+  void add_watch(Watch* watch) { watches_.push_back(watch); }
+  void remove_watch(Watch* watch);
+
+  // The GPU will not answer any more: handles are left to the end of the process, because
+  // freeing them would wait for ever.
+  void abandon() { abandoned_ = true; }
+  bool abandoned() const { return abandoned_; }
+
+  CudaStream* capturing = nullptr;
+
+ private:
+  int device_;
+  std::string name_;
+  int sm_count_ = 0;
+  cublasLtHandle_t cublas_lt_ = nullptr;
+  const char* last_operation_ = "none";
+  size_t by_tag_[kNumMemoryTags] = {};
+  std::vector<cudaEvent_t> events_;  // free ones
+  std::vector<Watch*> watches_;
+  bool abandoned_ = false;
+};
+
+// Counted in the account until destroyed; throws OutOfMemory with what is missing.
+std::unique_ptr<Buffer> make_cuda_buffer(std::shared_ptr<CudaContext> context, size_t bytes,
+                                         MemoryTag tag);
+// Page-locked host memory; no part of the device's account.
+std::unique_ptr<Buffer> make_pinned_buffer(std::shared_ptr<CudaContext> context, size_t bytes);
+
+}  // namespace refrain::worker

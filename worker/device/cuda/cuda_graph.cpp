@@ -1,0 +1,138 @@
+#include "worker/device/cuda/cuda_graph.h"
+
+#include <cuda.h>
+#include <fmt/format.h>
+
+#include <cstring>
+#include <utility>
+
+namespace refrain::worker {
+
+namespace {
+
+constexpr size_t kBytesANode = 4096;  // a guess for a graph that did not fit
+
+// FNV-1a.
+class Digest {
+ public:
+  void add(const void* data, size_t bytes) {
+    for (size_t i = 0; i < bytes; ++i) {
+      value_ = (value_ ^ static_cast<const unsigned char*>(data)[i]) * 0x100000001b3u;
+    }
+  }
+  void add_number(uint64_t number) { add(&number, sizeof number); }
+  uint64_t value() const { return value_; }
+
+ private:
+  uint64_t value_ = 0xcbf29ce484222325u;
+};
+
+// Functions of the driver, found through the runtime: nothing links to libcuda.
+template <class Function>
+Function* driver_function(const char* name, unsigned version) {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  const cudaError_t status =
+      cudaGetDriverEntryPointByVersion(name, &function, version, cudaEnableDefault, &found);
+  if (status != cudaSuccess || found != cudaDriverEntryPointSuccess || function == nullptr) {
+    throw DeviceError(fmt::format("the driver has no {}; it must be of CUDA 13 or later", name));
+  }
+  return reinterpret_cast<Function*>(function);
+}
+
+const char* kind_name(cudaGraphNodeType type) {
+  switch (type) {
+    case cudaGraphNodeTypeKernel:
+      return "kernel";
+    case cudaGraphNodeTypeMemcpy:
+      return "copy";
+    case cudaGraphNodeTypeMemset:
+      return "memset";
+    case cudaGraphNodeTypeHost:
+      return "host";
+    case cudaGraphNodeTypeEmpty:
+      return "empty";
+    case cudaGraphNodeTypeEventRecord:
+      return "event_record";
+    case cudaGraphNodeTypeWaitEvent:
+      return "event_wait";
+    default:
+      return "other";
+  }
+}
+
+// The kernel's own (mangled) name; its launch shape goes into the digest.
+const char* describe_kernel(cudaGraphNode_t node, Digest& digest) {
+  auto* get_params = driver_function<CUresult(CUgraphNode, CUDA_KERNEL_NODE_PARAMS*)>(
+      "cuGraphKernelNodeGetParams", 12000);
+  auto* function_name = driver_function<CUresult(const char**, CUfunction)>("cuFuncGetName", 12030);
+  auto* kernel_name = driver_function<CUresult(const char**, CUkernel)>("cuKernelGetName", 12030);
+  CUDA_KERNEL_NODE_PARAMS params{};
+  if (get_params(node, &params) != CUDA_SUCCESS) return "kernel";
+  const char* name = nullptr;
+  if (params.func != nullptr) {
+    if (function_name(&name, params.func) != CUDA_SUCCESS) name = nullptr;
+  } else if (params.kern != nullptr) {
+    if (kernel_name(&name, params.kern) != CUDA_SUCCESS) name = nullptr;
+  }
+  for (const unsigned part : {params.gridDimX, params.gridDimY, params.gridDimZ, params.blockDimX,
+                              params.blockDimY, params.blockDimZ, params.sharedMemBytes}) {
+    digest.add_number(part);
+  }
+  return name == nullptr ? "kernel" : name;
+}
+
+}  // namespace
+
+CudaGraph::CudaGraph(std::shared_ptr<CudaContext> context, UniqueCudaGraph recorded,
+                     std::vector<std::shared_ptr<const void>> holds, cudaStream_t upload_on)
+    : context_(std::move(context)), holds_(std::move(holds)) {
+  describe(recorded.get());
+  instantiate(recorded.get(), upload_on);
+  context_->add_memory(bytes_, MemoryTag::kGraphs);
+}
+
+CudaGraph::~CudaGraph() {
+  context_->drop_memory(bytes_, MemoryTag::kGraphs);
+  if (!context_->abandoned()) cudaGraphExecDestroy(executable_);
+}
+
+void CudaGraph::describe(cudaGraph_t recorded) {
+  size_t count = 0;
+  context_->check(cudaGraphGetNodes(recorded, nullptr, &count), "cudaGraphGetNodes");
+  std::vector<cudaGraphNode_t> nodes(count);
+  if (count > 0) {
+    context_->check(cudaGraphGetNodes(recorded, nodes.data(), &count), "cudaGraphGetNodes");
+  }
+  Digest digest;
+  names_.reserve(count);
+  for (const cudaGraphNode_t node : nodes) {
+    cudaGraphNodeType type{};
+    context_->check(cudaGraphNodeGetType(node, &type), "cudaGraphNodeGetType");
+    const char* name =
+        type == cudaGraphNodeTypeKernel ? describe_kernel(node, digest) : kind_name(type);
+    digest.add(name, std::strlen(name) + 1);
+    names_.push_back(name);
+  }
+  digest_ = digest.value();
+}
+
+void CudaGraph::instantiate(cudaGraph_t recorded, cudaStream_t upload_on) {
+  const size_t before = context_->memory().free;
+  cudaError_t status = cudaGraphInstantiate(&executable_, recorded, 0);
+  if (status == cudaSuccess) status = cudaGraphUpload(executable_, upload_on);
+  if (status == cudaSuccess) status = cudaStreamSynchronize(upload_on);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    if (executable_ != nullptr) cudaGraphExecDestroy(executable_);
+    throw OutOfMemory(
+        fmt::format("a graph of {} nodes does not fit: {} bytes are free", names_.size(), before),
+        names_.size() * kBytesANode);
+  }
+  if (status != cudaSuccess && executable_ != nullptr) cudaGraphExecDestroy(executable_);
+  context_->check(status, "instantiating and uploading a graph");
+  const size_t after = context_->memory().free;
+  bytes_ = before > after ? before - after : 0;
+}
+
+}  // namespace refrain::worker

@@ -1,0 +1,123 @@
+#include "worker/device/cuda/cuda_stream.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "worker/device/cuda/cuda_graph.h"
+
+namespace refrain::worker {
+
+namespace {
+
+constexpr size_t kWorkspaceBytes = size_t{64} << 20;
+
+class CudaEvent final : public Event {
+ public:
+  CudaEvent(std::shared_ptr<CudaContext> context, cudaStream_t stream)
+      : context_(std::move(context)), event_(context_->take_event()) {
+    context_->check(cudaEventRecord(event_, stream), "cudaEventRecord");
+  }
+  ~CudaEvent() override { context_->return_event(event_); }
+  CudaEvent(const CudaEvent&) = delete;
+  CudaEvent& operator=(const CudaEvent&) = delete;
+
+  bool query() const override {
+    const cudaError_t status = cudaEventQuery(event_);
+    if (status == cudaErrorNotReady) return false;
+    context_->check(status, "cudaEventQuery");
+    return true;
+  }
+  void synchronize() override {
+    context_->refuse_in_capture("Event::synchronize");
+    context_->wait([this] { return cudaEventQuery(event_); }, "waiting for an event");
+  }
+
+ private:
+  std::shared_ptr<CudaContext> context_;
+  cudaEvent_t event_;
+};
+
+}  // namespace
+
+CudaStream::CudaStream(std::shared_ptr<CudaContext> context, kernels::GemmPlans* gemm_plans)
+    : context_(std::move(context)),
+      workspace_(make_cuda_buffer(context_, kWorkspaceBytes, MemoryTag::kOther)) {
+  context_->check(cudaStreamCreateWithFlags(&launcher_.stream, cudaStreamNonBlocking),
+                  "cudaStreamCreate");
+  launcher_.cublas_lt = context_->cublas_lt();
+  launcher_.workspace = workspace_->data();
+  launcher_.workspace_bytes = kWorkspaceBytes;
+  launcher_.gemm_plans = gemm_plans;
+  launcher_.sm_count = context_->sm_count();
+  context_->check(cudaMemsetAsync(workspace_->data(), 0, kWorkspaceBytes, launcher_.stream),
+                  "cudaMemset of a workspace");
+}
+
+CudaStream::~CudaStream() {
+  drop_capture();
+  if (context_->abandoned()) return;
+  cudaStreamSynchronize(launcher_.stream);  // the workspace goes next
+  cudaStreamDestroy(launcher_.stream);
+}
+
+void CudaStream::copy(void* to, const void* from, size_t bytes) {
+  context_->note("copy");
+  if (bytes == 0) return;
+  context_->check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, launcher_.stream),
+                  "cudaMemcpyAsync");
+}
+
+void CudaStream::synchronize() {
+  context_->refuse_in_capture("synchronize");
+  context_->wait([this] { return cudaStreamQuery(launcher_.stream); }, "waiting for a stream");
+}
+
+std::unique_ptr<Event> CudaStream::record() {
+  context_->refuse_in_capture("record");
+  return std::make_unique<CudaEvent>(context_, launcher_.stream);
+}
+
+void CudaStream::begin_capture() {
+  context_->refuse_in_capture("begin_capture");
+  context_->note("begin_capture");
+  context_->check(cudaStreamBeginCapture(launcher_.stream, cudaStreamCaptureModeThreadLocal),
+                  "cudaStreamBeginCapture");
+  capturing_ = true;
+  context_->capturing = this;
+}
+
+std::unique_ptr<Graph> CudaStream::end_capture() {
+  if (!capturing_) throw DeviceError("end_capture without a capture in progress on this stream");
+  capturing_ = false;
+  if (context_->capturing == this) context_->capturing = nullptr;
+  auto holds = std::exchange(holds_, {});
+  cudaGraph_t recorded = nullptr;
+  context_->check(cudaStreamEndCapture(launcher_.stream, &recorded), "cudaStreamEndCapture");
+  return std::make_unique<CudaGraph>(context_, UniqueCudaGraph(recorded), std::move(holds),
+                                     launcher_.stream);
+}
+
+void CudaStream::launch(Graph& graph) {
+  context_->refuse_in_capture("launch(graph)");
+  context_->note("launch of a graph");
+  context_->check(cudaGraphLaunch(static_cast<CudaGraph&>(graph).executable(), launcher_.stream),
+                  "cudaGraphLaunch");
+}
+
+void CudaStream::hold(std::shared_ptr<const void> hold) {
+  if (!capturing_ || std::find(holds_.begin(), holds_.end(), hold) != holds_.end()) return;
+  holds_.push_back(std::move(hold));
+}
+
+void CudaStream::drop_capture() {
+  if (!capturing_) return;
+  capturing_ = false;
+  if (context_->capturing == this) context_->capturing = nullptr;
+  holds_.clear();
+  cudaGraph_t recorded = nullptr;
+  cudaStreamEndCapture(launcher_.stream, &recorded);
+  cudaGetLastError();  // a capture that was broken already says so here
+  if (recorded != nullptr) cudaGraphDestroy(recorded);
+}
+
+}  // namespace refrain::worker

@@ -1,0 +1,41 @@
+#pragma once
+// The CUDA device's stream: non-blocking, with a cuBLASLt workspace of its own. Captures are
+// thread-local; what the host device refuses during a capture is refused here and drops it.
+
+#include <memory>
+#include <vector>
+
+#include "kernels/cuda/launcher.h"
+#include "worker/device/cuda/cuda_context.h"
+#include "worker/device/device.h"
+
+namespace refrain::worker {
+
+class CudaStream final : public Stream {
+ public:
+  CudaStream(std::shared_ptr<CudaContext> context, kernels::GemmPlans* gemm_plans);
+  ~CudaStream() override;
+
+  kernels::StreamRef ref() override { return {&launcher_}; }
+  void copy(void* to, const void* from, size_t bytes) override;
+  void synchronize() override;
+  std::unique_ptr<Event> record() override;
+  void begin_capture() override;
+  std::unique_ptr<Graph> end_capture() override;
+  bool capturing() const override { return capturing_; }
+  void launch(Graph& graph) override;
+
+  cudaStream_t native() const { return launcher_.stream; }
+  // While capturing: the graph keeps `hold`.
+  void hold(std::shared_ptr<const void> hold);
+  void drop_capture();
+
+ private:
+  std::shared_ptr<CudaContext> context_;
+  std::unique_ptr<Buffer> workspace_;
+  kernels::CudaLauncher launcher_;
+  bool capturing_ = false;
+  std::vector<std::shared_ptr<const void>> holds_;  // of the capture in progress
+};
+
+}  // namespace refrain::worker

@@ -1,0 +1,81 @@
+#include "worker/device/cuda/peer_memory.h"
+
+#include <atomic>
+#include <cstring>
+#include <vector>
+
+namespace refrain::worker {
+
+namespace {
+
+constexpr uint64_t kNsPerMs = 1'000'000;
+constexpr size_t kCounterBytes = (kExchangeBlocks + 1) * sizeof(uint32_t);
+
+}  // namespace
+
+void exchange_bytes(HostGroup& group, const void* mine, size_t bytes, void* all) {
+  REFRAIN_CHECK(bytes <= HostGroup::kSlotBytes, "{} bytes do not fit an exchange", bytes);
+  std::memcpy(group.slot_to_fill(), mine, bytes);
+  group.meet({Collective::kAllGather, DType::kUInt8, -1, 1, bytes});
+  for (int rank = 0; rank < group.size(); ++rank) {
+    std::memcpy(static_cast<std::byte*>(all) + static_cast<size_t>(rank) * bytes,
+                group.slot_of(rank), bytes);
+  }
+}
+
+PeerMemory::PeerMemory(std::shared_ptr<CudaContext> context, HostGroup& group, int timeout_ms)
+    : context_(std::move(context)) {
+  const int size = group.size();
+  buffer_ = make_cuda_buffer(context_, exchange_buffer_bytes(size), MemoryTag::kCollectives);
+  counters_ = make_cuda_buffer(context_, kCounterBytes, MemoryTag::kCollectives);
+  verdict_ = make_pinned_buffer(context_, sizeof(uint32_t));
+  std::memset(verdict_->data(), 0, sizeof(uint32_t));
+  context_->check(cudaMemset(buffer_->data(), 0, buffer_->bytes()), "clearing peer memory");
+  context_->check(cudaMemset(counters_->data(), 0, kCounterBytes), "clearing peer counters");
+  context_->check(cudaDeviceSynchronize(), "clearing peer memory");
+
+  exchange_.rank = group.rank();
+  exchange_.size = size;
+  exchange_.counters = static_cast<uint32_t*>(counters_->data());
+  exchange_.broken = exchange_.counters + kExchangeBlocks;
+  void* verdict = nullptr;
+  context_->check(cudaHostGetDevicePointer(&verdict, verdict_->data(), 0),
+                  "cudaHostGetDevicePointer");
+  exchange_.verdict = static_cast<uint32_t*>(verdict);
+  exchange_.deadline_ns = static_cast<uint64_t>(timeout_ms) * kNsPerMs;
+
+  cudaIpcMemHandle_t mine{};
+  context_->check(cudaIpcGetMemHandle(&mine, buffer_->data()), "cudaIpcGetMemHandle");
+  std::vector<cudaIpcMemHandle_t> all(static_cast<size_t>(size));
+  exchange_bytes(group, &mine, sizeof mine, all.data());
+  for (int rank = 0; rank < size; ++rank) {
+    void* address = buffer_->data();
+    if (rank != group.rank()) {
+      context_->check(cudaIpcOpenMemHandle(&address, all[static_cast<size_t>(rank)],
+                                           cudaIpcMemLazyEnablePeerAccess),
+                      "cudaIpcOpenMemHandle");
+    }
+    exchange_.buffers[rank] = static_cast<uint4*>(address);
+  }
+  group.meet({});  // nobody pushes before everyone has cleared and opened
+}
+
+PeerMemory::~PeerMemory() {
+  if (context_->abandoned()) return;
+  for (int rank = 0; rank < exchange_.size; ++rank) {
+    if (rank == exchange_.rank || exchange_.buffers[rank] == nullptr) continue;
+    cudaIpcCloseMemHandle(exchange_.buffers[rank]);
+  }
+}
+
+uint32_t PeerMemory::verdict() const {
+  return std::atomic_ref<uint32_t>(*static_cast<uint32_t*>(verdict_->data()))
+      .load(std::memory_order_relaxed);
+}
+
+void PeerMemory::abort() {
+  std::atomic_ref<uint32_t>(*static_cast<uint32_t*>(verdict_->data()))
+      .store(kAbort, std::memory_order_relaxed);
+}
+
+}  // namespace refrain::worker
