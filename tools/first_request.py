@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 
+WIDTH = 110
 QUESTION = "What is gravity? Answer in one sentence."
 
 
@@ -71,7 +72,9 @@ def show_graphs(base):
     if status != 200:
         print(f"  /cudagraphs was answered with status {status}: {text[:200]}")
         return False
-    print("  " + text.rstrip().replace("\n", "\n  ") + "\n", flush=True)
+    for line in text.rstrip().splitlines():
+        print("  " + (line if len(line) <= WIDTH else line[:WIDTH - 2] + " …"))
+    print(flush=True)
     return json.loads(fetch(base, "/cudagraphs?format=json")[1])["steps"] > 0
 
 

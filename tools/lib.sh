@@ -6,10 +6,11 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 SCRIPT=$(basename "$0")
 LOGS=$ROOT/build/log
 VENV=$ROOT/.venv
-STARTED=$SECONDS
+# Scripts that call each other share one clock.
+export REFRAIN_TOOLS_STARTED=${REFRAIN_TOOLS_STARTED:-$(date +%s)}
 
-# say TEXT...: one line with the seconds since the script began.
-say() { printf '[%4ds] %s\n' $((SECONDS - STARTED)) "$*"; }
+# say TEXT...: one line with the seconds since the first script began.
+say() { printf '[%4ds] %s\n' $(($(date +%s) - REFRAIN_TOOLS_STARTED)) "$*"; }
 
 # die WHAT REMEDY: both sentences on stderr, exit 1.
 die() {
