@@ -1,7 +1,7 @@
 #include "kernels/host/check_args.h"
 
 #include "kernels/host/launcher.h"
-#include "kernels/host/ops/attention_limits.h"
+#include "kernels/host/ops/shapes.h"
 #include "kernels/host/sampling.h"
 #include "runtime/base/check.h"
 

@@ -42,26 +42,6 @@ AttentionScratch make_scratch(const AttentionArgs& args, const Team& team) {
   return s;
 }
 
-// Tokens [token, token + tokens) of one row, at positions position, position + 1, …, times the
-// `heads` query heads of KV head `kv_head`. Query q is token q / heads, head q % heads.
-struct AttentionTile {
-  int64_t token;
-  int tokens;
-  int64_t position;
-  int64_t kv_head;
-  int heads;
-  const int32_t* blocks;  // the request's block table
-
-  int queries() const { return tokens * heads; }
-  int64_t position_of(int query) const { return position + query / heads; }
-};
-
-// Keys of [chunk, chunk + 64) that a query at `position` sees, relative to the chunk.
-struct KeyRange {
-  int begin;
-  int end;
-};
-
 template <class S>
 KeyRange visible_keys(const AttentionArgs& args, int64_t position, int64_t chunk) {
   const int64_t first = args.sliding_window > 0 ? position - args.sliding_window + 1 : 0;

@@ -120,15 +120,6 @@ void multiply_rows(int rows, const typename Step::X* x, int64_t x_stride, const 
   multiply_block<Step, kRows, kTiles>(x, x_stride, w, w_stride, k, resume, sums);
 }
 
-// Blocks of at most `most` rows, as even as they go: block `index` of them.
-struct RowBlocks {
-  int64_t rows;
-  int64_t most;
-
-  int64_t count() const { return (rows + most - 1) / most; }
-  int64_t begin(int64_t index) const { return rows * index / count(); }
-};
-
 // Rows [rows.begin, rows.end), of which x is the first, times kTiles tiles.
 template <class Step, int kTiles>
 void run_rows(const LinearArgs& args, const typename Step::X* x, int64_t x_stride, Range rows,
@@ -156,12 +147,6 @@ void run_tiles(const LinearArgs& args, const typename Step::X* x, int64_t x_stri
   }
   if constexpr (kTiles > 1) run_tiles<Step, kTiles / 2>(args, x, x_stride, rows, tiles);
 }
-
-// What one thread of the team computes: columns first, rows as well when tiles are few.
-struct LinearShare {
-  Range rows;
-  Range tiles;
-};
 
 template <class S>
 LinearShare linear_share(int64_t rows, int64_t n, const Team& team) {

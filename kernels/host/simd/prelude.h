@@ -14,5 +14,5 @@
 #include "kernels/core/kernel_table.h"
 #include "kernels/host/check_args.h"
 #include "kernels/host/launcher.h"
-#include "kernels/host/ops/attention_limits.h"
+#include "kernels/host/ops/shapes.h"
 #include "kernels/host/sampling.h"
