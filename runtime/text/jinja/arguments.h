@@ -27,9 +27,10 @@ class ArgumentReader {
     return nullptr;
   }
 
-  Value get(size_t position, std::string_view name, const Value& fallback) {
+  Value get(size_t position, std::string_view name, Value fallback) {
     const Value* value = find(position, name);
-    return value != nullptr ? *value : fallback;
+    if (value != nullptr) return *value;
+    return fallback;
   }
 
   const Value& need(size_t position, std::string_view name) {

@@ -38,7 +38,7 @@ Value indent(FilterCall& call) {
   const std::string text = to_text(call.input) + "\n";
   const auto lines = lines_of(text);
   call.interpreter.charge_text(text.size() + lines.size() * space.size());
-  std::string out = first ? space : "";
+  std::string out = first ? space : std::string();
   for (size_t i = 0; i < lines.size(); ++i) {
     if (i > 0) out += "\n";
     if (i > 0 && (blank || !lines[i].empty())) out += space;
@@ -59,7 +59,7 @@ Value to_integer(FilterCall& call) {
   if (input.is_number()) return input.integer();
   if (!input.is_text()) return fallback;
   std::string text = strip(input.text(), nullptr, true, true);
-  if (text.starts_with('+')) text.erase(0, 1);
+  if (text.starts_with('+')) text = text.substr(1);
   int64_t value = 0;
   const char* end = text.data() + text.size();
   const auto [at, error] = std::from_chars(text.data(), end, value, static_cast<int>(base));
