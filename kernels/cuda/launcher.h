@@ -21,6 +21,7 @@ struct CudaLauncher {
   size_t workspace_bytes = 0;
   GemmPlans* gemm_plans = nullptr;
   int sm_count = 0;
+  const char* last_kernel = "";  // the last op launched, for reports of errors that stick
 };
 
 inline CudaLauncher& launcher(StreamRef stream) {

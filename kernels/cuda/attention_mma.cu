@@ -1,0 +1,185 @@
+// Attention on tensor cores over the paged cache, bfloat16. Two kernels share one inner loop:
+//  decode   a request's few tokens times the query heads of a KV head are one tile of 16 queries;
+//  the
+//           keys are split over a cluster of blocks and the blocks' four warps; bound by memory.
+//  prefill  64 queries a block, 16 a warp, all keys; bound by arithmetic.
+// A batch that is not a uniform decode gets both launches: each row belongs to one of them. Launch
+// shapes depend on the padded counts alone; lengths are read on the device.
+
+#include "kernels/cuda/attention_tile.cuh"
+#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/ops.h"
+
+namespace refrain::kernels {
+namespace {
+
+// Whether a row of `tokens` tokens belongs to the decode kernel.
+__host__ __device__ bool is_short(int32_t tokens, int32_t group) {
+  return tokens * group <= kWarpQueries;
+}
+
+// Writes zeros to padded tokens: block `part` of `parts` of a KV head.
+__device__ void clear_padding(const AttentionArgs& args, int32_t kv_head, int32_t part,
+                              int32_t parts) {
+  const int32_t cols = args.q_heads / args.kv_heads * args.head_dim;
+  auto* out = static_cast<__nv_bfloat16*>(args.out.data);
+  for (int32_t t = live_rows(args.tokens) + part; t < args.tokens.padded; t += parts) {
+    for (int32_t c = static_cast<int32_t>(threadIdx.x); c < cols; c += kTileThreads) {
+      out[t * args.out.stride + int64_t{kv_head} * cols + c] = __float2bfloat16_rn(0.0f);
+    }
+  }
+}
+
+// grid: (splits, KV heads, requests), a cluster along the splits.
+template <int kDim>
+__global__ void __launch_bounds__(kTileThreads, 2) decode_kernel(AttentionArgs args) {
+  extern __shared__ __align__(16) uint8_t shared[];
+  wait_for_predecessor();
+  let_successor_start();
+  const auto kv_head = static_cast<int32_t>(blockIdx.y), row = static_cast<int32_t>(blockIdx.z);
+  const auto rank = static_cast<int32_t>(blockIdx.x), splits = static_cast<int32_t>(gridDim.x);
+  if (rank == 0) clear_padding(args, kv_head, row, static_cast<int32_t>(gridDim.z));
+  if (row >= live_rows(args.reqs)) return;  // the whole cluster
+  const int32_t first = args.inputs.query_start[row];
+  const int32_t tokens = args.inputs.query_start[row + 1] - first;
+  const int32_t group = args.q_heads / args.kv_heads;
+  if (tokens == 0 || !is_short(tokens, group)) return;
+  QueryTile tile;
+  tile.token = first;
+  tile.tokens = tokens;
+  tile.position = args.inputs.seq_lens[row] - tokens;
+  tile.kv_head = kv_head;
+  tile.group = group;
+  tile.blocks = args.block_table + int64_t{args.inputs.row_slot[row]} * args.max_blocks;
+  const KeySpan all = visible_keys(args, tile);
+  const int32_t chunks = (all.end - all.begin + kTileKeys - 1) / kTileKeys;
+  KeySpan mine = all;
+  mine.begin = all.begin + chunks * rank / splits * kTileKeys;
+  mine.end = min(all.end, all.begin + chunks * (rank + 1) / splits * kTileKeys);
+  Attend<kDim, true> attend{args, tile, all, shared};
+  attend.run(mine);
+  attend.merge_warps();
+  attend.merge_cluster(splits);
+}
+
+// The row and the first token of tile `tile`, tiles counted over the rows that are not short. The
+// first warp finds it; false: there is no such tile.
+__device__ bool find_tile(const AttentionArgs& args, int32_t per_tile, int32_t group, int32_t tile,
+                          int32_t& row_out, int32_t& in_row) {
+  __shared__ int32_t found[2];
+  if (threadIdx.x == 0) found[0] = -1;
+  __syncthreads();
+  if (threadIdx.x < 32) {
+    const int32_t reqs = live_rows(args.reqs), lane = static_cast<int32_t>(threadIdx.x);
+    int32_t before = 0;
+    for (int32_t first = 0; first < reqs && before <= tile; first += 32) {
+      int32_t count = 0;
+      if (first + lane < reqs) {
+        const int32_t n =
+            args.inputs.query_start[first + lane + 1] - args.inputs.query_start[first + lane];
+        count = is_short(n, group) ? 0 : (n + per_tile - 1) / per_tile;
+      }
+      int32_t sum = count;
+      for (int offset = 1; offset < 32; offset *= 2) {
+        const int32_t other = __shfl_up_sync(~0u, sum, offset);
+        if (lane >= offset) sum += other;
+      }
+      const int32_t start = before + sum - count;
+      if (start <= tile && tile < start + count) {
+        found[0] = first + lane;
+        found[1] = tile - start;
+      }
+      before += __shfl_sync(~0u, sum, 31);
+    }
+  }
+  __syncthreads();
+  row_out = found[0];
+  in_row = found[1];
+  return found[0] >= 0;
+}
+
+// grid: (KV heads, tiles at most).
+template <int kDim>
+__global__ void __launch_bounds__(kTileThreads, 2) prefill_kernel(AttentionArgs args) {
+  extern __shared__ __align__(16) uint8_t shared[];
+  wait_for_predecessor();
+  let_successor_start();
+  const int32_t group = args.q_heads / args.kv_heads, per_tile = kTileQueries / group;
+  int32_t row, in_row;
+  if (!find_tile(args, per_tile, group, static_cast<int32_t>(blockIdx.y), row, in_row)) return;
+  const int32_t first = args.inputs.query_start[row];
+  const int32_t tokens = args.inputs.query_start[row + 1] - first;
+  QueryTile tile;
+  tile.token = first + in_row * per_tile;
+  tile.tokens = min(per_tile, tokens - in_row * per_tile);
+  tile.position = args.inputs.seq_lens[row] - tokens + in_row * per_tile;
+  tile.kv_head = static_cast<int32_t>(blockIdx.x);
+  tile.group = group;
+  tile.blocks = args.block_table + int64_t{args.inputs.row_slot[row]} * args.max_blocks;
+  const KeySpan all = visible_keys(args, tile);
+  Attend<kDim, false> attend{args, tile, all, shared};
+  attend.run(all);
+  attend.write();
+}
+
+// Blocks of a cluster that share a request's keys: enough to fill the device when few requests and
+// heads do not, at most 16 and no more than the longest context has tiles.
+int splits_for(const AttentionArgs& args, int sm_count) {
+  const int64_t units = int64_t{args.reqs.padded} * args.kv_heads;
+  const int64_t longest = int64_t{args.max_blocks} * args.block_size;
+  int splits = 1;
+  while (splits < 16 && units * splits < sm_count && splits * kTileKeys < longest) splits *= 2;
+  return splits;
+}
+
+template <int kDim>
+void launch_mma(StreamRef stream, const AttentionArgs& args) {
+  const int32_t group = args.q_heads / args.kv_heads;
+  const bool decode_only = args.uniform_query_len > 0 && is_short(args.uniform_query_len, group);
+  LaunchShape decode;
+  decode.cluster = splits_for(args, launcher(stream).sm_count);
+  decode.grid = dim3(static_cast<unsigned>(decode.cluster), static_cast<unsigned>(args.kv_heads),
+                     static_cast<unsigned>(args.reqs.padded));
+  decode.threads = kTileThreads;
+  decode.shared_bytes = Attend<kDim, true>::kSharedBytes;
+  launch<&decode_kernel<kDim>, Attend<kDim, true>::kSharedBytes, true>(stream, "attention", decode,
+                                                                       args);
+  if (decode_only) return;
+  LaunchShape prefill;
+  const int64_t per_tile = kTileQueries / group;
+  const int64_t tiles = args.tokens.padded / per_tile + args.reqs.padded;
+  prefill.grid = dim3(static_cast<unsigned>(args.kv_heads), static_cast<unsigned>(tiles));
+  prefill.threads = kTileThreads;
+  prefill.shared_bytes = Attend<kDim, false>::kSharedBytes;
+  launch<&prefill_kernel<kDim>, Attend<kDim, false>::kSharedBytes>(stream, "attention", prefill,
+                                                                   args);
+}
+
+}  // namespace
+
+bool can_attend_mma(const AttentionArgs& args) {
+  const bool bf16 = args.q.dtype == DType::kBFloat16 && args.out.dtype == DType::kBFloat16 &&
+                    args.cache_dtype == DType::kBFloat16;
+  const int32_t dim = args.head_dim;
+  const bool size = dim == 32 || dim == 64 || dim == 80 || dim == 96 || dim == 128;
+  return bf16 && size && args.q_heads / args.kv_heads <= kTileQueries &&
+         reinterpret_cast<uintptr_t>(args.cache) % 16 == 0;
+}
+
+void attention_mma(StreamRef stream, const AttentionArgs& args) {
+  switch (args.head_dim) {
+    case 32:
+      return launch_mma<32>(stream, args);
+    case 64:
+      return launch_mma<64>(stream, args);
+    case 80:
+      return launch_mma<80>(stream, args);
+    case 96:
+      return launch_mma<96>(stream, args);
+    case 128:
+      return launch_mma<128>(stream, args);
+  }
+}
+
+}  // namespace refrain::kernels

@@ -1,0 +1,357 @@
+#pragma once
+// The inner loop of attention_mma.cu: a tile of queries against a span of keys, by online softmax
+// (Milakov and Gimelshein, 2018; FlashAttention-2's register layout). Keys and values come through
+// cp.async into a ring of tiles of 64; products are mma.m16n8k16 with float32 accumulators.
+
+#include <cooperative_groups.h>
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "kernels/core/op_args.h"
+#include "kernels/cuda/device.cuh"
+
+namespace refrain::kernels {
+
+inline constexpr int kTileKeys = 64;  // keys a stage
+inline constexpr int kTileWarps = 4;
+inline constexpr int kTileThreads = kTileWarps * 32;
+inline constexpr int kWarpQueries = 16;                         // queries of an mma
+inline constexpr int kTileQueries = kWarpQueries * kTileWarps;  // of a prefill block
+
+// Tokens [token, token + tokens) of one request, from `position` on, times the `group` query heads
+// of a KV head. Query q is token q / group, head q % group.
+struct QueryTile {
+  int32_t token = 0, tokens = 0, position = 0, kv_head = 0, group = 1;
+  const int32_t* blocks = nullptr;  // the request's block table
+
+  __device__ int32_t queries() const { return tokens * group; }
+  __device__ int32_t position_of(int32_t query) const { return position + query / group; }
+};
+
+struct KeySpan {
+  int32_t begin = 0, end = 0;  // positions
+};
+
+// The positions that any query of the tile sees.
+__device__ inline KeySpan visible_keys(const AttentionArgs& args, const QueryTile& tile) {
+  KeySpan span;
+  if (args.sliding_window > 0) span.begin = max(0, tile.position - args.sliding_window + 1);
+  span.end = tile.position + tile.tokens;
+  return span;
+}
+
+__device__ inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Four 8 × 8 matrices; lane i gives the address of row i % 8 of matrix i / 8.
+template <bool kTransposed>
+__device__ inline void load_matrices(uint32_t (&r)[4], uint32_t address) {
+  if constexpr (kTransposed) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
+  }
+}
+
+// 16 bytes from global to shared memory, zeros if not `valid`.
+__device__ inline void copy_async(uint32_t to, const void* from, bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "r"(valid ? 16 : 0)
+               : "memory");
+}
+__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int kLeft>
+__device__ inline void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
+}
+
+// kSplit: the block's warps share 16 queries and split the keys of a stage; else each warp has 16
+// queries of its own and sees all keys.
+template <int kDim, bool kSplit>
+struct Attend {
+  static constexpr int kStages = kSplit ? 3 : 2;
+  static constexpr int kRowBytes = kDim * 2 + 16;  // an odd number of 16-byte units: no conflicts
+  static constexpr int kStageBytes = 2 * kTileKeys * kRowBytes;  // keys, then values
+  static constexpr int kWarpKeys = kSplit ? kTileKeys / kTileWarps : kTileKeys;
+  static constexpr int kScoreTiles = kWarpKeys / 8, kDimTiles = kDim / 8;
+  static constexpr int kSharedBytes = kStages * kStageBytes;
+  // After the last stage: the warps' sums, then the block's (float): [16][kDim] and two of [16].
+  static constexpr int kPartial = kWarpQueries * kDim + 2 * kWarpQueries;
+  static_assert(kDim % 16 == 0 && (kTileWarps + 1) * kPartial * 4 <= kSharedBytes || !kSplit);
+
+  const AttentionArgs& args;
+  const QueryTile& tile;
+  KeySpan visible;  // keys outside are never read
+  uint8_t* shared;
+  uint32_t q[kDim / 16][4];
+  float acc[kDimTiles][4];
+  float highest[2], sum[2];  // of rows lane / 4 and lane / 4 + 8, in units of log2
+
+  __device__ static int lane() { return static_cast<int>(threadIdx.x) % 32; }
+  __device__ static int warp() { return static_cast<int>(threadIdx.x) / 32; }
+  __device__ static int first_query() { return kSplit ? 0 : warp() * kWarpQueries; }
+  __device__ static int first_key() { return kSplit ? warp() * kWarpKeys : 0; }
+
+  __device__ Attend(const AttentionArgs& a, const QueryTile& t, KeySpan v, uint8_t* memory)
+      : args(a), tile(t), visible(v), shared(memory) {}
+
+  // Element (query, column) as a bit pattern; queries past the tile read as 0.
+  __device__ uint32_t query_pair(int query, int col) const {
+    if (query >= tile.queries()) return 0;
+    const int64_t head = int64_t{tile.kv_head} * tile.group + query % tile.group;
+    const auto* p = static_cast<const uint16_t*>(args.q.data) +
+                    (tile.token + query / tile.group) * args.q.stride + head * kDim + col;
+    return static_cast<uint32_t>(p[0]) | static_cast<uint32_t>(p[1]) << 16;
+  }
+
+  __device__ void load_queries() {
+    const int row = first_query() + lane() / 4, col = lane() % 4 * 2;
+#pragma unroll
+    for (int k = 0; k < kDim / 16; ++k) {
+      q[k][0] = query_pair(row, k * 16 + col);
+      q[k][1] = query_pair(row + 8, k * 16 + col);
+      q[k][2] = query_pair(row, k * 16 + col + 8);
+      q[k][3] = query_pair(row + 8, k * 16 + col + 8);
+    }
+  }
+
+  // Starts the copy of the keys and values of positions [chunk, chunk + 64).
+  __device__ void fetch(int32_t chunk, int stage) {
+    constexpr int kUnits = kDim / 8;  // 16-byte pieces of a row
+    const auto base = static_cast<uint32_t>(__cvta_generic_to_shared(shared)) + stage * kStageBytes;
+    const auto* cache = static_cast<const __nv_bfloat16*>(args.cache);
+#pragma unroll 4
+    for (int i = static_cast<int>(threadIdx.x); i < kTileKeys * kUnits; i += kTileThreads) {
+      const int key = i / kUnits, unit = i % kUnits;
+      const int32_t position = chunk + key;
+      const bool valid = position >= visible.begin && position < visible.end;
+      const int32_t at = valid ? position : visible.begin;
+      const int64_t block = tile.blocks[at / args.block_size];
+      const int64_t row =
+          (block * 2 * args.kv_heads + tile.kv_head) * args.block_size + at % args.block_size;
+      const auto* from = cache + row * kDim + unit * 8;
+      const uint32_t to = base + key * kRowBytes + unit * 16;
+      copy_async(to, from, valid);
+      copy_async(to + kTileKeys * kRowBytes, from + int64_t{args.kv_heads} * args.block_size * kDim,
+                 valid);
+    }
+  }
+
+  __device__ void score(uint32_t keys, float (&s)[kScoreTiles][4]) {
+    const int row = lane() % 8 + lane() / 16 * 8, col = lane() / 8 % 2 * 8;
+#pragma unroll
+    for (int n = 0; n < kScoreTiles; n += 2) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[n][i] = s[n + 1][i] = 0;
+#pragma unroll
+      for (int k = 0; k < kDim / 16; ++k) {
+        uint32_t b[4];  // keys n*8 + 0-7: columns 0-7, 8-15; keys n*8 + 8-15: the same
+        load_matrices<false>(b, keys + (n * 8 + row) * kRowBytes + (k * 16 + col) * 2);
+        mma(s[n], q[k], b[0], b[1]);
+        mma(s[n + 1], q[k], b[2], b[3]);
+      }
+    }
+  }
+
+  // Scores to weights: masks, and moves the sums and accumulators to the new maximum.
+  __device__ void soften(int32_t first, float (&s)[kScoreTiles][4]) {
+    const float scale = args.scale * 1.4426950408889634f;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int32_t position = tile.position_of(first_query() + lane() / 4 + half * 8);
+      const int32_t least =
+          args.sliding_window > 0 ? max(0, position - args.sliding_window + 1) : 0;
+      float top = highest[half];
+#pragma unroll
+      for (int n = 0; n < kScoreTiles; ++n) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int32_t key = first + n * 8 + lane() % 4 * 2 + i;
+          float& x = s[n][half * 2 + i];
+          x = key >= least && key <= position && key < visible.end ? x * scale : -INFINITY;
+          top = fmaxf(top, x);
+        }
+      }
+      top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+      top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+      const float safe = top == -INFINITY ? 0.0f : top;
+      const float shrink = exp2f(highest[half] - safe);
+      highest[half] = top;
+      float mine = 0;
+#pragma unroll
+      for (int n = 0; n < kScoreTiles; ++n) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          float& x = s[n][half * 2 + i];
+          x = exp2f(x - safe);
+          mine += x;
+        }
+      }
+      sum[half] = sum[half] * shrink + mine;  // this lane's columns; lanes are added at the end
+#pragma unroll
+      for (int d = 0; d < kDimTiles; ++d) {
+        acc[d][half * 2] *= shrink;
+        acc[d][half * 2 + 1] *= shrink;
+      }
+    }
+  }
+
+  __device__ void add_values(uint32_t values, const float (&s)[kScoreTiles][4]) {
+    const int row = lane() % 16, col = lane() / 16 * 8;
+#pragma unroll
+    for (int n = 0; n < kScoreTiles; n += 2) {
+      const uint32_t a[4] = {pack_halves(s[n][0], s[n][1]), pack_halves(s[n][2], s[n][3]),
+                             pack_halves(s[n + 1][0], s[n + 1][1]),
+                             pack_halves(s[n + 1][2], s[n + 1][3])};
+#pragma unroll
+      for (int d = 0; d < kDimTiles; d += 2) {
+        uint32_t b[4];  // columns d*8 + 0-7: keys 0-7, 8-15; columns d*8 + 8-15: the same
+        load_matrices<true>(b, values + (n * 8 + row) * kRowBytes + (d * 8 + col) * 2);
+        mma(acc[d], a, b[0], b[1]);
+        mma(acc[d + 1], a, b[2], b[3]);
+      }
+    }
+  }
+
+  // All keys of `span`, whose begin is visible.begin plus a multiple of 64.
+  __device__ void run(KeySpan span) {
+    const int32_t chunks = (span.end - span.begin + kTileKeys - 1) / kTileKeys;
+#pragma unroll
+    for (int s = 0; s < kStages - 1; ++s) {
+      if (s < chunks) fetch(span.begin + s * kTileKeys, s);
+      commit_copies();
+    }
+    load_queries();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      highest[half] = -INFINITY;
+      sum[half] = 0;
+    }
+#pragma unroll
+    for (int d = 0; d < kDimTiles; ++d) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) acc[d][i] = 0;
+    }
+    const auto base = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+    for (int32_t c = 0; c < chunks; ++c) {
+      wait_copies<kStages - 2>();
+      __syncthreads();  // the stage is full, and the one before it is free
+      const int32_t next = c + kStages - 1;
+      if (next < chunks) fetch(span.begin + next * kTileKeys, next % kStages);
+      commit_copies();
+      const uint32_t keys = base + c % kStages * kStageBytes + first_key() * kRowBytes;
+      float s[kScoreTiles][4];
+      score(keys, s);
+      soften(span.begin + c * kTileKeys + first_key(), s);
+      add_values(keys + kTileKeys * kRowBytes, s);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      sum[half] += __shfl_xor_sync(~0u, sum[half], 1);
+      sum[half] += __shfl_xor_sync(~0u, sum[half], 2);
+    }
+    wait_copies<0>();
+    __syncthreads();
+  }
+
+  __device__ void store(int query, int col, float value) const {
+    const int64_t head = int64_t{tile.kv_head} * tile.group + query % tile.group;
+    auto* out = static_cast<__nv_bfloat16*>(args.out.data);
+    out[(tile.token + query / tile.group) * args.out.stride + head * kDim + col] =
+        __float2bfloat16_rn(value);
+  }
+
+  // The queries of this warp alone.
+  __device__ void write() const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int query = first_query() + lane() / 4 + half * 8;
+      if (query >= tile.queries()) continue;
+      const float inverse = 1.0f / sum[half];
+#pragma unroll
+      for (int d = 0; d < kDimTiles; ++d) {
+        const int col = d * 8 + lane() % 4 * 2;
+        store(query, col, acc[d][half * 2] * inverse);
+        store(query, col + 1, acc[d][half * 2 + 1] * inverse);
+      }
+    }
+  }
+
+  // A partial result: sums [16][kDim], then maxima [16], then totals [16].
+  __device__ float* partial(int i) const { return reinterpret_cast<float*>(shared) + i * kPartial; }
+
+  // Combines partials: get(i) is the i-th; calls out(query, col, value, top, total).
+  template <class Get, class Out>
+  __device__ static void combine(int count, int first, int step, Get get, Out out) {
+    for (int e = first; e < kWarpQueries * kDim; e += step) {
+      const int query = e / kDim;
+      float top = -INFINITY, total = 0, value = 0;
+      for (int i = 0; i < count; ++i) top = fmaxf(top, get(i)[kWarpQueries * kDim + query]);
+      for (int i = 0; i < count; ++i) {
+        const float* p = get(i);
+        const float high = p[kWarpQueries * kDim + query];
+        const float weight = high == -INFINITY ? 0.0f : exp2f(high - top);
+        total += weight * p[kWarpQueries * (kDim + 1) + query];
+        value += weight * p[e];
+      }
+      out(query, e % kDim, value, top, total);
+    }
+  }
+
+  // The four warps' partials become partial kTileWarps.
+  __device__ void merge_warps() {
+    float* mine = partial(warp());
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int query = lane() / 4 + half * 8;
+#pragma unroll
+      for (int d = 0; d < kDimTiles; ++d) {
+        mine[query * kDim + d * 8 + lane() % 4 * 2] = acc[d][half * 2];
+        mine[query * kDim + d * 8 + lane() % 4 * 2 + 1] = acc[d][half * 2 + 1];
+      }
+      if (lane() % 4 == 0) {
+        mine[kWarpQueries * kDim + query] = highest[half];
+        mine[kWarpQueries * (kDim + 1) + query] = sum[half];
+      }
+    }
+    __syncthreads();
+    float* all = partial(kTileWarps);
+    combine(
+        kTileWarps, static_cast<int>(threadIdx.x), kTileThreads,
+        [this](int i) { return partial(i); },
+        [all](int query, int col, float value, float top, float total) {
+          all[query * kDim + col] = value;
+          all[kWarpQueries * kDim + query] = top;
+          all[kWarpQueries * (kDim + 1) + query] = total;
+        });
+    __syncthreads();
+  }
+
+  // The cluster's blocks share the queries' columns and write the output.
+  __device__ void merge_cluster(int splits) {
+    auto cluster = cooperative_groups::this_cluster();
+    if (splits > 1) cluster.sync();
+    combine(
+        splits, static_cast<int>(cluster.block_rank()) * kTileThreads + threadIdx.x,
+        splits * kTileThreads,
+        [&](int i) { return cluster.map_shared_rank(partial(kTileWarps), i); },
+        [this](int query, int col, float value, float, float total) {
+          if (query < tile.queries()) store(query, col, value / total);
+        });
+    if (splits > 1) cluster.sync();  // no block leaves while another reads its sums
+  }
+};
+
+}  // namespace refrain::kernels

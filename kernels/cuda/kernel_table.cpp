@@ -1,0 +1,44 @@
+#include "kernels/core/kernel_table.h"
+
+#include "kernels/cuda/check_args.h"
+#include "kernels/cuda/launcher.h"
+#include "kernels/cuda/ops.h"
+#include "runtime/base/check.h"
+
+namespace refrain::kernels {
+namespace {
+
+template <auto op, class Args>
+void checked(StreamRef stream, const Args& args) {
+  cuda::check_args(args);
+  if constexpr (requires { args.rows; }) {
+    if (args.rows.padded == 0) return;
+  }
+  op(stream, args);
+}
+
+}  // namespace
+
+const KernelTable& cuda_kernel_table() {
+  static const KernelTable table = {
+      .prepare_inputs = &checked<&prepare_inputs>,
+      .embed = &checked<&embed>,
+      .rms_norm = &checked<&rms_norm>,
+      .add_rms_norm = &checked<&add_rms_norm>,
+      .add = &checked<&add>,
+      .linear = &checked<&linear>,
+      .silu_mul = &checked<&silu_mul>,
+      .rope_kv_write = &checked<&rope_kv_write>,
+      .attention = &checked<&attention>,
+      .select_rows = &checked<&select_rows>,
+      .sample = &checked<&sample>,
+  };
+  return table;
+}
+
+void check_cuda(cudaError_t status, const char* call) {
+  REFRAIN_CHECK(status == cudaSuccess, "{} failed: {} ({})", call, cudaGetErrorName(status),
+                cudaGetErrorString(status));
+}
+
+}  // namespace refrain::kernels

@@ -1,0 +1,117 @@
+// rms_norm and add_rms_norm: one block a row, the row in registers between the two passes. One
+// round trip to memory: latency bound for few rows, memory bound for many.
+
+#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/limits.h"
+#include "kernels/cuda/ops.h"
+
+namespace refrain::kernels {
+namespace {
+
+constexpr int kHeld = 2;  // groups of eight columns a thread holds
+constexpr int kMaxThreads = 1024;
+static_assert(kHeld * 8 * kMaxThreads == kMaxNormCols);
+
+__device__ int64_t column(int group) { return (int64_t{group} * blockDim.x + threadIdx.x) * 8; }
+
+struct Weights {
+  float w[kHeld][8];
+
+  // Before the wait: weights were written long before this step.
+  __device__ void load(const float* weight, int32_t cols, bool wide) {
+    const Matrix row{const_cast<float*>(weight), DType::kFloat32, 0};
+#pragma unroll
+    for (int g = 0; g < kHeld; ++g) {
+      if (column(g) < cols) load8(row, wide, 0, column(g), cols - column(g), w[g]);
+    }
+  }
+};
+
+__device__ void normalise(float (&x)[kHeld][8], float squares, const Weights& weights,
+                          const Matrix& out, bool wide, int64_t row, int32_t cols, float eps) {
+  __shared__ float shared[33];
+  const float scale = 1.0f / sqrtf(block_sum(squares, shared) / static_cast<float>(cols) + eps);
+#pragma unroll
+  for (int g = 0; g < kHeld; ++g) {
+    const int64_t col = column(g);
+    if (col >= cols) continue;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) x[g][i] = x[g][i] * scale * weights.w[g][i];
+    store8(out, wide, row, col, cols - col, x[g]);
+  }
+}
+
+__global__ void __launch_bounds__(kMaxThreads)
+    rms_norm_kernel(RmsNormArgs args, bool wide, bool wide_weight) {
+  Weights weights;
+  weights.load(args.weight, args.cols, wide_weight);
+  wait_for_predecessor();
+  let_successor_start();
+  const int64_t row = blockIdx.x;
+  if (row >= live_rows(args.rows)) return;
+  float x[kHeld][8], squares = 0;
+#pragma unroll
+  for (int g = 0; g < kHeld; ++g) {
+    const int64_t col = column(g);
+    if (col >= args.cols) continue;
+    load8(args.in, wide, row, col, args.cols - col, x[g]);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) squares = fmaf(x[g][i], x[g][i], squares);
+  }
+  normalise(x, squares, weights, args.out, wide, row, args.cols, args.eps);
+}
+
+__global__ void __launch_bounds__(kMaxThreads)
+    add_rms_norm_kernel(AddRmsNormArgs args, bool wide, bool wide_weight) {
+  Weights weights;
+  weights.load(args.weight, args.cols, wide_weight);
+  wait_for_predecessor();
+  let_successor_start();
+  const int64_t row = blockIdx.x;
+  if (row >= live_rows(args.rows)) return;
+  float x[kHeld][8], squares = 0;
+#pragma unroll
+  for (int g = 0; g < kHeld; ++g) {
+    const int64_t col = column(g);
+    if (col >= args.cols) continue;
+    float delta[8];
+    load8(args.residual, wide, row, col, args.cols - col, x[g]);
+    load8(args.delta, wide, row, col, args.cols - col, delta);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      x[g][i] = rounded(x[g][i] + delta[i], args.residual.dtype);
+      squares = fmaf(x[g][i], x[g][i], squares);
+    }
+    store8(args.residual, wide, row, col, args.cols - col, x[g]);
+  }
+  normalise(x, squares, weights, args.out, wide, row, args.cols, args.eps);
+}
+
+LaunchShape shape_of(int32_t cols, const Rows& rows) {
+  LaunchShape shape;
+  shape.grid = dim3(static_cast<unsigned>(rows.padded));
+  // One group a thread as far as 1024 threads go, then two.
+  const int64_t groups = ceil_div(cols, 8);
+  const int64_t threads = groups <= kMaxThreads ? groups : ceil_div(groups, kHeld);
+  shape.threads = static_cast<int>(ceil_div(threads, 32) * 32);
+  return shape;
+}
+
+bool is_wide(const float* weight) { return reinterpret_cast<uintptr_t>(weight) % 16 == 0; }
+
+}  // namespace
+
+void rms_norm(StreamRef stream, const RmsNormArgs& args) {
+  launch<&rms_norm_kernel>(stream, "rms_norm", shape_of(args.cols, args.rows), args,
+                           rows_are_wide(args.in) && rows_are_wide(args.out), is_wide(args.weight));
+}
+
+void add_rms_norm(StreamRef stream, const AddRmsNormArgs& args) {
+  launch<&add_rms_norm_kernel>(
+      stream, "add_rms_norm", shape_of(args.cols, args.rows), args,
+      rows_are_wide(args.residual) && rows_are_wide(args.delta) && rows_are_wide(args.out),
+      is_wide(args.weight));
+}
+
+}  // namespace refrain::kernels

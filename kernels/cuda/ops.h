@@ -1,0 +1,32 @@
+#pragma once
+// The ops of the CUDA kernel table, one per file or family of files; kernel_table.cpp puts them in
+// their slots. Each enqueues on the stream, captured or not, with a launch shape that depends on
+// the padded counts alone.
+
+#include "kernels/core/kernel_table.h"
+
+namespace refrain::kernels {
+
+void prepare_inputs(StreamRef stream, const PrepareInputsArgs& args);
+void embed(StreamRef stream, const EmbedArgs& args);
+void rms_norm(StreamRef stream, const RmsNormArgs& args);
+void add_rms_norm(StreamRef stream, const AddRmsNormArgs& args);
+void add(StreamRef stream, const AddArgs& args);
+void linear(StreamRef stream, const LinearArgs& args);
+void silu_mul(StreamRef stream, const SiluMulArgs& args);
+void rope_kv_write(StreamRef stream, const RopeKvWriteArgs& args);
+void attention(StreamRef stream, const AttentionArgs& args);
+void select_rows(StreamRef stream, const SelectRowsArgs& args);
+void sample(StreamRef stream, const SampleArgs& args);
+
+// The lowerings of linear. can_gemv: few rows, aligned bfloat16.
+bool can_gemv(const LinearArgs& args);
+void linear_gemv(StreamRef stream, const LinearArgs& args);
+void linear_simple(StreamRef stream, const LinearArgs& args);  // any type and alignment, slow
+
+// The lowerings of attention. can_attend_mma: bfloat16, head_dim 32, 64, 80, 96 or 128, aligned.
+bool can_attend_mma(const AttentionArgs& args);
+void attention_mma(StreamRef stream, const AttentionArgs& args);
+void attention_simple(StreamRef stream, const AttentionArgs& args);
+
+}  // namespace refrain::kernels

@@ -1,0 +1,210 @@
+// prepare_inputs: integer bookkeeping, latency bound. Steps of few tokens take one block that
+// applies the updates and then fills; others two kernels, since every block reads what the updates
+// wrote.
+
+#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/ops.h"
+#include "runtime/base/ids.h"
+
+namespace refrain::kernels {
+namespace {
+
+constexpr int kThreads = 512;
+constexpr int kOneBlockTokens = 512;  // up to here one block does it all
+constexpr int kUpdateBlocks = 64;
+
+template <class T>
+__device__ const T* part(const PrepareInputsArgs& args, size_t offset) {
+  return reinterpret_cast<const T*>(args.block + offset);
+}
+
+__device__ bool keeps_history(const SlotState& slots, const SlotParams& params) {
+  return slots.output_count != nullptr && slots.in_prompt != nullptr && params.uses_history != 0;
+}
+
+// Thread `at` of `count` in all.
+__device__ void apply_updates(const PrepareInputsArgs& args, int64_t at, int64_t count) {
+  const auto& header = *part<StepHeader>(args, args.layout.header);
+  const auto* slot_of = part<int32_t>(args, args.layout.params_slot);
+  const auto* params = part<SlotParams>(args, args.layout.params);
+  const int64_t vocab = args.slots.vocab_size;
+  for (int32_t i = 0; i < header.num_slot_updates; ++i) {
+    const int64_t slot = slot_of[i];
+    if (at == 0) args.slots.params[slot] = params[i];
+    if (!keeps_history(args.slots, params[i])) continue;
+    for (int64_t token = at; token < vocab; token += count) {
+      args.slots.output_count[slot * vocab + token] = 0;
+      args.slots.in_prompt[slot * vocab + token] = 0;
+    }
+  }
+  const auto* slot = part<int32_t>(args, args.layout.update_slot);
+  const auto* index = part<int32_t>(args, args.layout.update_index);
+  const auto* block = part<int32_t>(args, args.layout.update_block);
+  for (int64_t i = at; i < header.num_block_updates; i += count) {
+    args.slots.block_table[int64_t{slot[i]} * args.slots.max_blocks + index[i]] = block[i];
+  }
+}
+
+// A token that the message brought: part of the prompt, or an output fed again (after preemption).
+__device__ void record_fed(const SlotState& slots, int64_t slot, int32_t position, int32_t token) {
+  if (token < 0 || token >= slots.vocab_size) return;
+  const SlotParams& params = slots.params[slot];
+  if (!keeps_history(slots, params)) return;
+  const int64_t at = slot * slots.vocab_size + token;
+  if (position < params.prompt_len) {
+    slots.in_prompt[at] = 1;
+  } else {
+    atomicAdd(slots.output_count + at, 1);
+  }
+}
+
+// starts[r]: the first token of row r, starts[reqs]: the number of tokens. One block, by scanning
+// blockDim.x rows at a time.
+__device__ void scan_rows(const PrepareInputsArgs& args, int32_t reqs, int32_t* starts) {
+  __shared__ int32_t warp_total[32];
+  const auto* lengths = part<int32_t>(args, args.layout.row_query_len);
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  int32_t before = 0;
+  for (int32_t first = 0; first < reqs; first += static_cast<int32_t>(blockDim.x)) {
+    const int32_t row = first + static_cast<int32_t>(threadIdx.x);
+    const int32_t length = row < reqs ? lengths[row] : 0;
+    int32_t sum = length;
+    for (int offset = 1; offset < 32; offset *= 2) {
+      const int32_t other = __shfl_up_sync(~0u, sum, offset);
+      if (lane >= offset) sum += other;
+    }
+    __syncthreads();  // the last round's totals have been read
+    if (lane == 31) warp_total[warp] = sum;
+    __syncthreads();
+    int32_t all = 0, mine = before;
+    for (int w = 0; w < warps; ++w) {
+      if (w < warp) mine += warp_total[w];
+      all += warp_total[w];
+    }
+    if (row < reqs) starts[row] = mine + sum - length;
+    before += all;
+  }
+  if (threadIdx.x == 0) starts[reqs] = before;
+  __syncthreads();
+}
+
+__device__ void fill_token(const PrepareInputsArgs& args, int32_t token, const int32_t* starts,
+                           int32_t reqs) {
+  const BatchInputs& in = args.inputs;
+  int32_t low = 0, high = reqs - 1;  // the last row that starts at or before the token
+  while (low < high) {
+    const int32_t middle = (low + high + 1) / 2;
+    if (starts[middle] <= token) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  const int64_t slot = part<int32_t>(args, args.layout.row_slot)[low];
+  const int32_t position = part<int32_t>(args, args.layout.row_context)[low] + token - starts[low];
+  int32_t id = part<int32_t>(args, args.layout.token_ids)[token];
+  if (id == kTokenOnDevice) {
+    id = args.slots.last_token[slot];
+  } else {
+    record_fed(args.slots, slot, position, id);
+  }
+  const int32_t* blocks = args.slots.block_table + slot * args.slots.max_blocks;
+  in.token_ids[token] = id;
+  in.positions[token] = position;
+  in.token_row[token] = low;
+  in.kv_slots[token] =
+      int64_t{blocks[position / args.block_size]} * args.block_size + position % args.block_size;
+}
+
+__device__ void fill_row(const PrepareInputsArgs& args, int32_t row, const int32_t* starts,
+                         int32_t live) {
+  const BatchInputs& in = args.inputs;
+  if (row >= live) {
+    in.query_start[row + 1] = starts[live];
+    in.seq_lens[row] = args.padded_seq_len;
+    in.row_slot[row] = args.slots.num_slots;
+    in.logit_index[row] = 0;
+    in.row_flags[row] = 0;
+    return;
+  }
+  in.query_start[row + 1] = starts[row + 1];
+  in.seq_lens[row] =
+      part<int32_t>(args, args.layout.row_context)[row] + starts[row + 1] - starts[row];
+  in.row_slot[row] = part<int32_t>(args, args.layout.row_slot)[row];
+  in.logit_index[row] = max(starts[row + 1] - 1, 0);
+  in.row_flags[row] = part<uint8_t>(args, args.layout.row_flags)[row];
+}
+
+// Every block scans the rows and fills its tokens; block 0 also fills the rows.
+__device__ void fill(const PrepareInputsArgs& args) {
+  extern __shared__ int32_t starts[];  // [layout.max_reqs + 1]
+  const auto& header = *part<StepHeader>(args, args.layout.header);
+  const int32_t reqs = header.num_reqs, tokens = header.num_tokens;
+  scan_rows(args, reqs, starts);
+  const auto stride = static_cast<int32_t>(gridDim.x * blockDim.x);
+  for (auto t = static_cast<int32_t>(blockIdx.x * blockDim.x + threadIdx.x); t < args.tokens;
+       t += stride) {
+    if (t < tokens) {
+      fill_token(args, t, starts, reqs);
+      continue;
+    }
+    args.inputs.token_ids[t] = 0;
+    args.inputs.positions[t] = 0;
+    args.inputs.token_row[t] = -1;
+    args.inputs.kv_slots[t] = 0;
+  }
+  if (blockIdx.x != 0) return;
+  for (auto r = static_cast<int32_t>(threadIdx.x); r < args.reqs;
+       r += static_cast<int32_t>(blockDim.x)) {
+    fill_row(args, r, starts, reqs);
+  }
+  if (threadIdx.x == 0) {
+    *args.inputs.live_tokens = tokens;
+    *args.inputs.live_reqs = reqs;
+    args.inputs.query_start[0] = 0;
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) prepare_kernel(PrepareInputsArgs args) {
+  wait_for_predecessor();
+  let_successor_start();
+  apply_updates(args, threadIdx.x, blockDim.x);
+  __syncthreads();
+  fill(args);
+}
+
+__global__ void __launch_bounds__(kThreads) update_kernel(PrepareInputsArgs args) {
+  wait_for_predecessor();
+  let_successor_start();
+  apply_updates(args, int64_t{blockIdx.x} * blockDim.x + threadIdx.x,
+                int64_t{gridDim.x} * blockDim.x);
+}
+
+__global__ void __launch_bounds__(kThreads) fill_kernel(PrepareInputsArgs args) {
+  wait_for_predecessor();
+  let_successor_start();
+  fill(args);
+}
+
+}  // namespace
+
+void prepare_inputs(StreamRef stream, const PrepareInputsArgs& args) {
+  LaunchShape shape;
+  shape.threads = kThreads;
+  shape.shared_bytes = (static_cast<size_t>(args.layout.max_reqs) + 1) * sizeof(int32_t);
+  if (args.tokens <= kOneBlockTokens) {
+    shape.grid = dim3(1);
+    launch<&prepare_kernel, kMaxSharedBytes - 1024>(stream, "prepare_inputs", shape, args);
+    return;
+  }
+  LaunchShape update;
+  update.threads = kThreads;
+  update.grid = dim3(kUpdateBlocks);
+  launch<&update_kernel>(stream, "prepare_inputs", update, args);
+  shape.grid = dim3(static_cast<unsigned>(ceil_div(args.tokens, kThreads)));
+  launch<&fill_kernel, kMaxSharedBytes - 1024>(stream, "prepare_inputs", shape, args);
+}
+
+}  // namespace refrain::kernels

@@ -1,0 +1,98 @@
+// embed, select_rows, add, silu_mul: one pass over rows, eight columns a thread, bound by memory
+// when there are many rows and by latency (one round trip) when there are few.
+
+#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/ops.h"
+
+namespace refrain::kernels {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kColsPerBlock = kThreads * 8;
+
+LaunchShape shape_of(int64_t cols, const Rows& rows) {
+  LaunchShape shape;
+  shape.grid = dim3(static_cast<unsigned>(ceil_div(cols, kColsPerBlock)),
+                    static_cast<unsigned>(rows.padded));
+  shape.threads = kThreads;
+  return shape;
+}
+
+__device__ int64_t first_col() { return (int64_t{blockIdx.x} * kThreads + threadIdx.x) * 8; }
+
+__global__ void __launch_bounds__(kThreads) embed_kernel(EmbedArgs args, bool wide, bool wide_out) {
+  wait_for_predecessor();
+  let_successor_start();
+  const int64_t row = blockIdx.y, col = first_col(), n = args.table.k - col;
+  if (row >= live_rows(args.rows) || n <= 0) return;
+  const int32_t id = args.ids[row];
+  float x[8] = {};
+  if (id >= args.vocab_begin && id < args.vocab_end) {
+    const Matrix table{const_cast<void*>(args.table.data), args.table.dtype, args.table.k};
+    load8(table, wide, id - args.vocab_begin, col, n, x);
+  }
+  store8(args.out, wide_out, row, col, n, x);
+}
+
+__global__ void __launch_bounds__(kThreads) select_kernel(SelectRowsArgs args, bool wide) {
+  wait_for_predecessor();
+  let_successor_start();
+  const int64_t row = blockIdx.y, col = first_col(), n = args.cols - col;
+  if (row >= live_rows(args.rows) || n <= 0) return;
+  float x[8];
+  load8(args.in, wide, args.index[row], col, n, x);
+  store8(args.out, wide, row, col, n, x);
+}
+
+__global__ void __launch_bounds__(kThreads) add_kernel(AddArgs args, bool wide) {
+  wait_for_predecessor();
+  let_successor_start();
+  const int64_t row = blockIdx.y, col = first_col(), n = args.cols - col;
+  if (row >= live_rows(args.rows) || n <= 0) return;
+  float a[8], b[8];
+  load8(args.a, wide, row, col, n, a);
+  load8(args.b, wide, row, col, n, b);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) a[i] += b[i];
+  store8(args.out, wide, row, col, n, a);
+}
+
+// silu(x) = x / (1 + e^-x).
+__global__ void __launch_bounds__(kThreads) silu_mul_kernel(SiluMulArgs args, bool wide) {
+  wait_for_predecessor();
+  let_successor_start();
+  const int64_t row = blockIdx.y, col = first_col(), n = args.cols - col;
+  if (row >= live_rows(args.rows) || n <= 0) return;
+  float gate[8], up[8];
+  load8(args.in, wide, row, col, n, gate);
+  load8(args.in, wide, row, args.cols + col, n, up);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) gate[i] = gate[i] / (1.0f + expf(-gate[i])) * up[i];
+  store8(args.out, wide, row, col, n, gate);
+}
+
+}  // namespace
+
+void embed(StreamRef stream, const EmbedArgs& args) {
+  const Matrix table{const_cast<void*>(args.table.data), args.table.dtype, args.table.k};
+  launch<&embed_kernel>(stream, "embed", shape_of(args.table.k, args.rows), args,
+                        rows_are_wide(table), rows_are_wide(args.out));
+}
+
+void select_rows(StreamRef stream, const SelectRowsArgs& args) {
+  launch<&select_kernel>(stream, "select_rows", shape_of(args.cols, args.rows), args,
+                         rows_are_wide(args.in) && rows_are_wide(args.out));
+}
+
+void add(StreamRef stream, const AddArgs& args) {
+  launch<&add_kernel>(stream, "add", shape_of(args.cols, args.rows), args,
+                      rows_are_wide(args.a) && rows_are_wide(args.b) && rows_are_wide(args.out));
+}
+
+void silu_mul(StreamRef stream, const SiluMulArgs& args) {
+  launch<&silu_mul_kernel>(stream, "silu_mul", shape_of(args.cols, args.rows), args,
+                           rows_are_wide(args.in) && rows_are_wide(args.out) && args.cols % 8 == 0);
+}
+
+}  // namespace refrain::kernels

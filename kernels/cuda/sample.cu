@@ -1,0 +1,318 @@
+// sample: a cluster of blocks a row, its processed logits in shared memory. Greedy rows read their
+// logits once (latency bound: one round trip and one reduction). Filters do not sort: top-k, top-p
+// and the draw are searches for a logit, seven thresholds a pass, over integer weights whose sums
+// no order changes. Same order as on the host: all tokens ascending when no filter is on, else the
+// most likely first, ties by token.
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/cluster_row.cuh"
+#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/random.cuh"
+
+namespace refrain::kernels {
+namespace {
+
+using Sum = unsigned long long;
+
+constexpr float kGreedyTemperature = 1e-5f;  // at or below: greedy
+constexpr float kWeightScale = 0x1.0p44f;    // of the most likely token; 2^18 of them fit a Sum
+
+// Unsigned order of keys = order of logits; 0 is NaN.
+__device__ uint32_t key_of(float logit) {
+  if (isnan(logit)) return 0;
+  const uint32_t bits = __float_as_uint(logit == 0.0f ? 0.0f : logit);
+  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+}
+__device__ float logit_of(uint32_t key) {
+  return __uint_as_float((key & 0x80000000u) != 0 ? key & 0x7fffffffu : ~key);
+}
+constexpr uint32_t kLowestKey = 0x00800000u;  // of -FLT_MAX: what is below weighs nothing
+
+// (key, token) as one number: higher logits, then lower tokens, are greater.
+__device__ Sum ranked(uint32_t key, int32_t token) {
+  return Sum{key} << 32 | (0xffffffffu - static_cast<uint32_t>(token));
+}
+__device__ int32_t token_of(Sum ranked) {
+  return static_cast<int32_t>(0xffffffffu - static_cast<uint32_t>(ranked));
+}
+
+__device__ Sum weight_of(float logit, float highest, float scale) {
+  const float x = (logit - highest) * scale;
+  return x > -87.0f ? static_cast<Sum>(expf(x) * kWeightScale) : 0;
+}
+
+// One row: what all threads of the cluster know of it.
+struct Sampler {
+  const SampleArgs& args;
+  const SlotParams& params;
+  int64_t row;
+  int64_t slot;
+  ClusterRow cluster;
+  float* logits;  // shared, [cluster.count]
+
+  template <class F>
+  __device__ void for_each_token(F f) const {
+    for (int32_t i = static_cast<int32_t>(threadIdx.x); i < cluster.count; i += kRowThreads) f(i);
+  }
+
+  // Calls f(local token, logit) for this block's tokens, straight from the shards.
+  template <class F>
+  __device__ void for_each_raw(F f) const {
+    const int64_t end = cluster.begin + cluster.count;
+    for (int64_t shard = cluster.begin / args.shard_cols; shard < args.shards; ++shard) {
+      const int64_t first = shard * args.shard_cols;
+      if (first >= end) break;
+      const int64_t from = first > cluster.begin ? first : cluster.begin;
+      const int64_t to = first + args.shard_cols < end ? first + args.shard_cols : end;
+      const float* p = args.logits + shard * args.shard_stride + row * args.shard_cols - first;
+#pragma unroll 8
+      for (int64_t t = from + threadIdx.x; t < to; t += kRowThreads) {
+        f(static_cast<int32_t>(t - cluster.begin), p[t]);
+      }
+    }
+  }
+
+  // Mask, bias, repetition, frequency and presence penalties: kernels/host/sampling.cpp.
+  __device__ void process() {
+    const int64_t vocab = args.vocab_size;
+    const uint32_t* mask = args.slots.allowed_mask + slot * ((vocab + 31) / 32);
+    for_each_raw([&](int32_t i, float x) {
+      const int32_t token = cluster.begin + i;
+      const bool allowed =
+          params.has_allowed_mask == 0 || (mask[token / 32] >> (token % 32) & 1u) != 0;
+      logits[i] = allowed ? x : -INFINITY;
+    });
+    __syncthreads();
+    if (threadIdx.x == 0) {  // a token may be listed twice
+      for (int32_t i = 0; i < params.num_logit_bias; ++i) {
+        const int32_t at = args.slots.bias_token[slot * kMaxLogitBias + i] - cluster.begin;
+        if (at >= 0 && at < cluster.count) {
+          logits[at] += args.slots.bias_value[slot * kMaxLogitBias + i];
+        }
+      }
+    }
+    __syncthreads();
+    if (params.uses_history == 0 || args.slots.output_count == nullptr) return;
+    for_each_token([&](int32_t i) {
+      const int64_t at = slot * vocab + cluster.begin + i;
+      const int32_t output = args.slots.output_count[at];
+      if (output == 0 && args.slots.in_prompt[at] == 0) return;
+      float x = logits[i];
+      // __fmul_rn: a fused product and sum would round differently from the host's.
+      x = x > 0 ? x / params.repetition_penalty : __fmul_rn(x, params.repetition_penalty);
+      if (output != 0) {
+        x -= __fmul_rn(params.frequency_penalty, static_cast<float>(output));
+        x -= params.presence_penalty;
+      }
+      logits[i] = x;
+    });
+    __syncthreads();
+  }
+
+  // The best token that ranks below `than`; 0: none.
+  __device__ Sum best_below(Sum than) {
+    Sum best = 0;
+    for_each_token([&](int32_t i) {
+      const uint32_t key = key_of(logits[i]);
+      const Sum here = ranked(key, cluster.begin + i);
+      if (key != 0 && here < than && here > best) best = here;
+    });
+    return cluster.max(best);
+  }
+
+  __device__ Sum total(float highest, float scale) {
+    Sum mine = 0;
+    for_each_token([&](int32_t i) { mine += weight_of(logits[i], highest, scale); });
+    return cluster.sum(mine);
+  }
+
+  // The greatest key of [low, high] whose tokens and those above it sum to at least `needed`; `low`
+  // if none does. `weight(i)` is that of local token i. `above`: the sum strictly above the key.
+  template <class Weight>
+  __device__ uint32_t search(uint32_t low, uint32_t high, Sum needed, Sum& above, Weight weight) {
+    uint64_t from = low, past = uint64_t{high} + 1;  // the answer lies in [from, past)
+    above = 0;
+    while (past - from > 1) {
+      const uint64_t step = (past - from + kRowWays) / (kRowWays + 1);
+      Sum sums[kRowWays] = {};
+      for_each_token([&](int32_t i) {
+        const uint64_t key = key_of(logits[i]);
+        if (key < from + step) return;
+        const Sum w = weight(i);
+#pragma unroll
+        for (int t = 0; t < kRowWays; ++t) sums[t] += key >= from + step * (t + 1) ? w : 0;
+      });
+      cluster.reduce(sums);
+      const uint64_t start = from;
+      uint64_t end = past;
+#pragma unroll
+      for (int t = 0; t < kRowWays; ++t) {
+        const uint64_t at = start + step * (t + 1);
+        if (at >= past) continue;
+        if (sums[t] >= needed) {
+          from = at;
+        } else if (at < end) {
+          end = at;
+          above = sums[t];
+        }
+      }
+      past = end;
+    }
+    return static_cast<uint32_t>(from);
+  }
+
+  __device__ int32_t draw(float highest);
+  __device__ void write_logprobs(Sum best, int32_t token);
+  __device__ int32_t run();
+};
+
+__device__ int32_t Sampler::draw(float highest) {
+  const float scale = 1.0f / params.temperature;
+  const double uniform =
+      uniform_draw(params.seed, static_cast<uint64_t>(args.inputs.seq_lens[row]));
+  const auto weight = [&](int32_t i) { return weight_of(logits[i], highest, scale); };
+  const auto target_of = [uniform](Sum all) {
+    const auto target = static_cast<Sum>(uniform * static_cast<double>(all));
+    return target < all ? target : all - 1;
+  };
+  if (params.top_k <= 0 && params.top_p >= 1.0f && params.min_p <= 0.0f) {
+    return cluster.find_in_order(target_of(total(highest, scale)), weight);
+  }
+  const uint32_t top = key_of(highest);
+  uint32_t least = kLowestKey;
+  if (params.min_p > 0.0f) {
+    least =
+        max(least, min(top, key_of(highest + __fmul_rn(params.temperature, logf(params.min_p)))));
+  }
+  Sum above = 0;
+  if (params.top_k > 0 && params.top_k < args.vocab_size) {
+    least = search(least, top, static_cast<Sum>(params.top_k), above, [](int32_t) { return 1; });
+  }
+  // Tokens tied at `least` that stay: all of them, unless top-p cuts among them.
+  Sum kept = 0, ties = ~Sum{0};
+  {
+    Sum mine = 0;
+    for_each_token([&](int32_t i) { mine += key_of(logits[i]) >= least ? weight(i) : 0; });
+    kept = cluster.sum(mine);
+  }
+  const auto weight_at = [&](uint32_t key) {
+    const Sum w = weight_of(logit_of(key), highest, scale);
+    return w > 0 ? w : 1;
+  };
+  if (params.top_p < 1.0f) {
+    const auto needed =
+        static_cast<Sum>(static_cast<double>(params.top_p) * static_cast<double>(kept));
+    least = search(least, top, needed > 0 ? needed : 1, above, weight);
+    const Sum each = weight_at(least);
+    const Sum missing = (needed > 0 ? needed : 1) - min(above, needed > 0 ? needed : 1);
+    const Sum tied = cluster.sum([&] {
+      Sum n = 0;
+      for_each_token([&](int32_t i) { n += key_of(logits[i]) == least ? 1 : 0; });
+      return n;
+    }());
+    ties = min(tied, (missing + each - 1) / each);
+    ties = ties > 0 ? ties : 1;
+    kept = above + ties * each;
+  }
+  const Sum target = target_of(kept);
+  const uint32_t key = search(least, top, target + 1, above, weight);
+  Sum place = (target - min(above, target)) / weight_at(key);
+  if (key == least && place >= ties) place = ties - 1;
+  return cluster.find_in_order(
+      place, [&](int32_t i) { return key_of(logits[i]) == key ? Sum{1} : Sum{0}; });
+}
+
+__device__ void Sampler::write_logprobs(Sum best, int32_t token) {
+  const float highest = logit_of(static_cast<uint32_t>(best >> 32));
+  const double sum = static_cast<double>(total(highest, 1.0f)) / kWeightScale;
+  const auto log_sum = static_cast<float>(highest + log(sum));
+  const int32_t at = token - cluster.begin;
+  if (at >= 0 && at < cluster.count && threadIdx.x == 0) {
+    args.outputs.logprobs[row] = logits[at] - log_sum;
+  }
+  const int32_t n = min(min(params.num_logprobs, kMaxLogprobs), args.vocab_size);
+  for (int32_t i = 0; i < n; ++i) {
+    if (cluster.rank() == 0 && threadIdx.x == 0) {
+      args.outputs.top_tokens[row * kMaxLogprobs + i] = best == 0 ? -1 : token_of(best);
+      args.outputs.top_logprobs[row * kMaxLogprobs + i] =
+          best == 0 ? -INFINITY : logit_of(static_cast<uint32_t>(best >> 32)) - log_sum;
+    }
+    if (best != 0) best = best_below(best);
+  }
+}
+
+// The sampled token; -1 where no logit is a number above -inf.
+__device__ int32_t Sampler::run() {
+  const bool greedy = params.temperature <= kGreedyTemperature;
+  const bool plain = params.num_logprobs < 0 && params.has_allowed_mask == 0 &&
+                     params.num_logit_bias == 0 && params.uses_history == 0;
+  Sum best = 0;
+  if (greedy && plain) {
+    for_each_raw([&](int32_t i, float x) {
+      const Sum here = ranked(key_of(x), cluster.begin + i);
+      best = here > best ? here : best;
+    });
+    best = cluster.max(best);
+  } else {
+    process();
+    best = best_below(~Sum{0});
+  }
+  if (best >> 32 < kLowestKey) return -1;
+  int32_t token = token_of(best);
+  if (!greedy) token = draw(logit_of(static_cast<uint32_t>(best >> 32)));
+  if (params.num_logprobs >= 0) write_logprobs(best, token);
+  return token;
+}
+
+__global__ void __launch_bounds__(kRowThreads) sample_kernel(SampleArgs args, int32_t slice) {
+  extern __shared__ float logits[];  // [slice]
+  __shared__ RowShared shared;
+  wait_for_predecessor();
+  let_successor_start();
+  const int64_t row = blockIdx.y;
+  const bool first = blockIdx.x == 0;
+  if (first) {
+    if (threadIdx.x < kMaxLogprobs) {
+      args.outputs.top_tokens[row * kMaxLogprobs + threadIdx.x] = -1;
+      args.outputs.top_logprobs[row * kMaxLogprobs + threadIdx.x] = 0;
+    }
+    if (threadIdx.x == 0) args.outputs.tokens[row] = -1;
+  }
+  const bool samples =
+      row < live_rows(args.rows) && (args.inputs.row_flags[row] & kRowSamples) != 0;
+  const int64_t slot = samples ? args.inputs.row_slot[row] : 0;
+  if (first && threadIdx.x == 0 && (!samples || args.slots.params[slot].num_logprobs < 0)) {
+    args.outputs.logprobs[row] = 0;
+  }
+  if (!samples) return;  // the whole cluster
+  Sampler sampler{args, args.slots.params[slot], row, slot, {&shared}, logits};
+  sampler.cluster.begin = min(args.vocab_size, static_cast<int32_t>(blockIdx.x) * slice);
+  sampler.cluster.count = min(slice, args.vocab_size - sampler.cluster.begin);
+  const int32_t token = sampler.run();
+  if (first && threadIdx.x == 0) {
+    if (token < 0) args.outputs.logprobs[row] = 0;
+    args.outputs.tokens[row] = token;
+    args.slots.last_token[slot] = token;
+    if (token >= 0 && sampler.params.uses_history != 0 && args.slots.output_count != nullptr) {
+      ++args.slots.output_count[slot * args.vocab_size + token];
+    }
+  }
+  cooperative_groups::this_cluster().sync();  // no block leaves while another reads its sums
+}
+
+}  // namespace
+
+void sample(StreamRef stream, const SampleArgs& args) {
+  const int64_t slice = ceil_div(args.vocab_size, kRowCluster);
+  LaunchShape shape;
+  shape.grid = dim3(kRowCluster, static_cast<unsigned>(args.rows.padded));
+  shape.threads = kRowThreads;
+  shape.shared_bytes = static_cast<size_t>(slice) * sizeof(float);
+  shape.cluster = kRowCluster;
+  launch<&sample_kernel, 200 * 1024>(stream, "sample", shape, args, static_cast<int32_t>(slice));
+}
+
+}  // namespace refrain::kernels
