@@ -1,6 +1,6 @@
 #pragma once
-// One rank for tests: host device, runner, and a small scheduler that plays the coordinator's part
-// (slots, blocks, steps). Destroyed in the order runner, device.
+// One rank for tests: device (REFRAIN_TEST_DEVICE, else host), runner, and a small scheduler that
+// plays the coordinator's part (slots, blocks, steps). Destroyed in the order runner, device.
 
 #include <gtest/gtest.h>
 
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/config/model_config.h"
+#include "worker/device/factory/factory.h"
 #include "worker/runner/program_runner.h"
 
 namespace refrain::tests {
@@ -20,6 +21,8 @@ struct SessionOptions {
   std::string token = "graph-test";
   int threads = 1;
   std::string isa = std::getenv("REFRAIN_HOST_ISA") ? std::getenv("REFRAIN_HOST_ISA") : "";
+  std::string device =
+      std::getenv("REFRAIN_TEST_DEVICE") ? std::getenv("REFRAIN_TEST_DEVICE") : "host";
   size_t memory_limit = 0;
   size_t limit_of_rank_1 = 0;
   bool poison_padding = false;
@@ -50,7 +53,8 @@ class Session {
   Session(const std::filesystem::path& model, const SessionOptions& options) : options_(options) {
     const size_t limit = options.rank == 1 && options.limit_of_rank_1 != 0 ? options.limit_of_rank_1
                                                                            : options.memory_limit;
-    auto device = worker::create_host_device({options.threads, options.isa, limit, false});
+    auto device =
+        worker::create_device(options.device, {options.threads, options.isa, limit, false});
     if (!device) throw FatalError(device.error().message);
     device_ = std::move(*device);
     auto config = load_model_config(model);

@@ -51,7 +51,7 @@ class CudaDevice final : public Device {
   }
   std::unique_ptr<Stream> create_stream() override {
     context_->refuse_in_capture("create_stream");
-    return std::make_unique<CudaStream>(context_, nullptr);
+    return std::make_unique<CudaStream>(context_);
   }
   MemoryAccount memory() const override { return context_->memory(); }
 

@@ -39,7 +39,7 @@ class CudaEvent final : public Event {
 
 }  // namespace
 
-CudaStream::CudaStream(std::shared_ptr<CudaContext> context, kernels::GemmPlans* gemm_plans)
+CudaStream::CudaStream(std::shared_ptr<CudaContext> context)
     : context_(std::move(context)),
       workspace_(make_cuda_buffer(context_, kWorkspaceBytes, MemoryTag::kOther)) {
   context_->check(cudaStreamCreateWithFlags(&launcher_.stream, cudaStreamNonBlocking),
@@ -47,7 +47,7 @@ CudaStream::CudaStream(std::shared_ptr<CudaContext> context, kernels::GemmPlans*
   launcher_.cublas_lt = context_->cublas_lt();
   launcher_.workspace = workspace_->data();
   launcher_.workspace_bytes = kWorkspaceBytes;
-  launcher_.gemm_plans = gemm_plans;
+  launcher_.gemm_plans = &gemm_plans_;
   launcher_.sm_count = context_->sm_count();
   context_->check(cudaMemsetAsync(workspace_->data(), 0, kWorkspaceBytes, launcher_.stream),
                   "cudaMemset of a workspace");

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/cuda/gemm_cublaslt.h"
 #include "kernels/cuda/launcher.h"
 #include "worker/device/cuda/cuda_context.h"
 #include "worker/device/device.h"
@@ -13,7 +14,7 @@ namespace refrain::worker {
 
 class CudaStream final : public Stream {
  public:
-  CudaStream(std::shared_ptr<CudaContext> context, kernels::GemmPlans* gemm_plans);
+  explicit CudaStream(std::shared_ptr<CudaContext> context);
   ~CudaStream() override;
 
   kernels::StreamRef ref() override { return {&launcher_}; }
@@ -33,6 +34,7 @@ class CudaStream final : public Stream {
  private:
   std::shared_ptr<CudaContext> context_;
   std::unique_ptr<Buffer> workspace_;
+  kernels::GemmPlans gemm_plans_;
   kernels::CudaLauncher launcher_;
   bool capturing_ = false;
   std::vector<std::shared_ptr<const void>> holds_;  // of the capture in progress
