@@ -56,21 +56,25 @@ const char* to_string(HostIsa isa) {
 const KernelTable& host_kernel_table(HostIsa isa) {
   REFRAIN_CHECK(has_host_isa(isa), "this processor has no {}; its best is {}", to_string(isa),
                 to_string(best_host_isa()));
-  static const KernelTable scalar = scalar_table();
-  static const KernelTable avx2 = avx2_table();
-  static const KernelTable avx512 = avx512_table();
-  static const KernelTable avx512_bf16 = avx512_bf16_table();
+  // A table is made only when asked for: the code that makes it may need its instruction set.
   switch (isa) {
-    case HostIsa::kScalar:
-      return scalar;
-    case HostIsa::kAvx2:
-      return avx2;
-    case HostIsa::kAvx512:
-      return avx512;
+    case HostIsa::kScalar: {
+      static const KernelTable table = scalar_table();
+      return table;
+    }
+    case HostIsa::kAvx2: {
+      static const KernelTable table = avx2_table();
+      return table;
+    }
+    case HostIsa::kAvx512: {
+      static const KernelTable table = avx512_table();
+      return table;
+    }
     case HostIsa::kAvx512Bf16:
       break;
   }
-  return avx512_bf16;
+  static const KernelTable table = avx512_bf16_table();
+  return table;
 }
 
 }  // namespace refrain::kernels

@@ -105,7 +105,7 @@ int64_t keep_top(Candidate* candidates, int64_t count, const SlotParams& params,
                  double total) {
   count = keep_top_k(candidates, count, params.top_k);
   if (params.top_p >= 1.0f) {
-    std::sort(candidates, candidates + count, better);
+    if (params.top_k > 0) std::sort(candidates, candidates + count, better);
     return count;
   }
   if (total == 0) {

@@ -28,10 +28,11 @@ struct Candidate {
 void process_logits(const SampleArgs& args, int64_t row, const SlotParams& params,
                     float* logits);  // [vocab_size]
 
-// Keeps of `count` candidates those that top-k, then top-p leave, most likely first (ties: lowest
-// token first), and returns their number, at least 1. Candidates tied with the k-th all stay, as in
-// vLLM. `total`: the sum of exp((logit - highest) / temperature) over all tokens that top-p counts;
-// 0: the sum over the candidates left by top-k.
+// Keeps of `count` candidates, given in ascending order of their tokens, those that top-k, then
+// top-p leave, and returns their number, at least 1. Top-k or top-p leave them most likely first
+// (ties: lowest token first). Candidates tied with the k-th all stay, as in vLLM. `total`: the sum
+// of exp((logit - highest) / temperature) over all tokens that top-p counts; 0: the sum over the
+// candidates left by top-k.
 int64_t keep_top(Candidate* candidates, int64_t count, const SlotParams& params, float highest,
                  double total);
 

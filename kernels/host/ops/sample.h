@@ -1,8 +1,8 @@
 #pragma once
 // One sampled token a row. Greedy rows without extras read their logits once (memory bound); other
 // rows are processed in float scratch. The draw is the inverse CDF at uniform_draw(seed, seq_len):
-// over all tokens in ascending order when no filter is on, else over the kept candidates, most
-// likely first. A row whose logits hold no number above -inf gives token -1.
+// over the tokens in ascending order, or, with top-k or top-p on, over those kept, most likely
+// first. A row whose logits hold no number above -inf gives token -1.
 
 #include "kernels/host/ops/rows.h"
 #include "kernels/host/simd/math.h"

@@ -1,7 +1,7 @@
 // Speed of the host kernels: every op and shape of a SmolLM2-135M step beside the measured memory
 // bandwidth and arithmetic rate. Options: --threads N, --isa NAME, --activations and --weights
-// float32|bfloat16, --runs N, --json, --cpu-time (of the calling thread: for one thread on a busy
-// machine).
+// float32|bfloat16, --runs N, --cases TEXT (only those whose name holds it), --json, --cpu-time (of
+// the calling thread: for one thread on a busy machine).
 #include <fmt/format.h>
 
 #include <array>
@@ -23,6 +23,7 @@ struct Options {
   HostIsa isa = best_host_isa();
   DType activations = DType::kBFloat16;
   DType weights = DType::kBFloat16;
+  std::string cases;  // run only cases whose name holds this
   bool json = false;
   bool cpu_time = false;
 };
@@ -53,7 +54,9 @@ std::optional<Options> parse(int argc, char** argv) {
     const std::string value = argv[++i];
     const auto isa = parse_host_isa(value);
     const auto dtype = parse_dtype(value);
-    if (name == "--isa" && isa && has_host_isa(*isa)) {
+    if (name == "--cases") {
+      options.cases = value;
+    } else if (name == "--isa" && isa && has_host_isa(*isa)) {
       options.isa = *isa;
     } else if (name == "--activations" && dtype) {
       options.activations = *dtype;
@@ -69,6 +72,8 @@ std::optional<Options> parse(int argc, char** argv) {
   }
   return options;
 }
+
+constexpr const char* kLinearNames[] = {"qkv", "o", "gate_up", "down", "head"};
 
 // One kind of linear over all layers' weights, so that each is read from memory, not from cache.
 Line linear_line(BenchTeam& team, SmolBench& model, const Options& options, int which, int32_t m) {
@@ -88,12 +93,67 @@ Line linear_line(BenchTeam& team, SmolBench& model, const Options& options, int 
                                   {m, nullptr}});
     }
   });
-  static constexpr const char* kNames[] = {"qkv", "o", "gate_up", "down", "head"};
-  Line line{fmt::format("linear {} M={} N={} K={}", kNames[which], m, first.n, first.k),
+  Line line{fmt::format("linear {} M={} N={} K={}", kLinearNames[which], m, first.n, first.k),
             {timing.median / layers, timing.least / layers}};
   line.bytes = static_cast<double>(tiled16_bytes(first.n, first.k, first.dtype));
   line.flops = 2.0 * m * static_cast<double>(first.n * first.k);
   return line;
+}
+
+// One row of sampling over the model's vocabulary, logits spread as a model's are.
+Line sample_line(BenchTeam& team, const SmolBench& model, const Options& options,
+                 const std::string& name, const SlotParams& params) {
+  const auto vocab = model.shape().vocab;
+  std::vector<float> logits(vocab), scratch(vocab), floats(1 + kMaxLogprobs);
+  std::vector<int32_t> ints(4 + kMaxLogprobs), count(vocab);
+  std::vector<uint8_t> prompt(vocab);
+  for (int32_t i = 0; i < vocab; ++i) {
+    logits[i] = static_cast<float>(i * 7919 % vocab) / 4000.0f;
+    count[i] = i % 100 == 0;
+  }
+  SlotParams slot = params;
+  uint8_t flags = kRowSamples;
+  SampleArgs args;
+  args.logits = logits.data();
+  args.shard_cols = args.vocab_size = vocab;
+  args.inputs.row_slot = &ints[0];
+  args.inputs.seq_lens = &ints[1];
+  args.inputs.row_flags = &flags;
+  args.slots.vocab_size = vocab;
+  args.slots.last_token = &ints[2];
+  args.slots.params = &slot;
+  args.slots.output_count = count.data();
+  args.slots.in_prompt = prompt.data();
+  args.outputs = {&ints[3], &floats[0], &ints[4], &floats[1]};
+  args.scratch = scratch.data();
+  args.rows = {1, nullptr};
+  const auto& table = host_kernel_table(options.isa);
+  Line line{"sample " + name,
+            measure(team, options.runs, [&] { table.sample(team.stream(), args); })};
+  line.bytes = static_cast<double>(vocab) * sizeof(float);
+  return line;
+}
+
+void add_sampling(std::vector<Line>& lines, BenchTeam& team, const SmolBench& model,
+                  const Options& options) {
+  SlotParams p;
+  p.temperature = 0;
+  lines.push_back(sample_line(team, model, options, "greedy", p));
+  p.num_logprobs = 20;
+  lines.push_back(sample_line(team, model, options, "greedy, 20 logprobs", p));
+  p.num_logprobs = -1;
+  p.temperature = 1;
+  lines.push_back(sample_line(team, model, options, "temperature", p));
+  p.top_p = 0.9f;
+  lines.push_back(sample_line(team, model, options, "top-p 0.9", p));
+  p.top_k = 50;
+  lines.push_back(sample_line(team, model, options, "top-k 50, top-p 0.9", p));
+  p.uses_history = 1;
+  p.frequency_penalty = 0.1f;
+  lines.push_back(sample_line(team, model, options, "top-k, top-p, penalties", p));
+  p = SlotParams{};
+  p.min_p = 0.05f;
+  lines.push_back(sample_line(team, model, options, "min-p 0.05", p));
 }
 
 // A whole step, then what of it each op takes.
@@ -151,21 +211,44 @@ void print_table(const Options& options, const Limits& limits, const std::vector
   }
 }
 
+struct Case {
+  std::string name;
+  std::function<void(std::vector<Line>&)> run;
+};
+
+std::vector<Case> all_cases(BenchTeam& team, SmolBench& model, const Options& options) {
+  std::vector<Case> cases;
+  for (const int32_t m : {1, 4, 16, 512}) {
+    for (int which = 0; which < 5; ++which) {
+      if (which == 4 && m > 16) continue;  // only sampled tokens reach the head
+      cases.push_back({fmt::format("linear {} M={}", kLinearNames[which], m),
+                       [&, m, which](std::vector<Line>& lines) {
+                         lines.push_back(linear_line(team, model, options, which, m));
+                       }});
+    }
+  }
+  cases.push_back(
+      {"sample", [&](std::vector<Line>& lines) { add_sampling(lines, team, model, options); }});
+  const std::pair<const char*, SmolStep> steps[] = {{"decode batch 1, context 128", {1, 1, 128}},
+                                                    {"decode batch 1, context 2048", {1, 1, 2048}},
+                                                    {"decode batch 16, context 128", {16, 1, 128}},
+                                                    {"prefill 512", {1, 512, 0}}};
+  for (const auto& [name, step] : steps) {
+    cases.push_back({name, [&, name = name, step = step](std::vector<Line>& lines) {
+                       add_step(lines, team, model, options, step, name);
+                     }});
+  }
+  return cases;
+}
+
 int run(const Options& options) {
   BenchTeam team(options.threads, options.cpu_time ? BenchClock::kThread : BenchClock::kWall);
   const Limits limits = measure_limits(team);
   SmolBench model(team, options.isa, options.activations, options.weights);
   std::vector<Line> lines;
-  for (const int32_t m : {1, 4, 16, 512}) {
-    for (int which = 0; which < 5; ++which) {
-      if (which == 4 && m > 16) continue;  // only sampled tokens reach the head
-      lines.push_back(linear_line(team, model, options, which, m));
-    }
+  for (const Case& c : all_cases(team, model, options)) {
+    if (c.name.find(options.cases) != std::string::npos) c.run(lines);
   }
-  add_step(lines, team, model, options, {1, 1, 128}, "decode batch 1, context 128");
-  add_step(lines, team, model, options, {1, 1, 2048}, "decode batch 1, context 2048");
-  add_step(lines, team, model, options, {16, 1, 128}, "decode batch 16, context 128");
-  add_step(lines, team, model, options, {1, 512, 0}, "prefill 512");
   options.json ? print_json(options, limits, lines) : print_table(options, limits, lines);
   return 0;
 }
@@ -178,7 +261,8 @@ int main(int argc, char** argv) {
   if (!options) {
     std::fputs(
         "kernel_bench [--threads N] [--isa scalar|avx2|avx512|avx512_bf16] [--activations "
-        "float32|bfloat16] [--weights float32|bfloat16] [--runs N] [--json] [--cpu-time]\n",
+        "float32|bfloat16] [--weights float32|bfloat16] [--runs N] [--cases TEXT] [--json] "
+        "[--cpu-time]\n",
         stderr);
     return 64;
   }

@@ -13,14 +13,20 @@ struct ReadArgs {
   double* sink;
 };
 
-// Baseline code reads 16 bytes a load, which is enough to be bound by memory.
+// Four streams a thread, as linear reads its weights. Baseline code, 16 bytes a load: enough to be
+// bound by memory.
 void read_all(const ReadArgs& args, const Team& team) {
   const Range range = share_of(args.bytes, team, 4096);
+  const int64_t part = (range.end - range.begin) / 4;
   __m128i sum[4] = {};
-  for (int64_t i = range.begin; i < range.end; i += 64) {
-    const auto* p = reinterpret_cast<const __m128i*>(args.data + i);
-    _mm_prefetch(reinterpret_cast<const char*>(p) + 1024, _MM_HINT_T0);
-    for (int j = 0; j < 4; ++j) sum[j] = _mm_add_epi32(sum[j], _mm_load_si128(p + j));
+  for (int64_t i = range.begin; i < range.begin + part; i += 64) {
+#pragma GCC unroll 4
+    for (int stream = 0; stream < 4; ++stream) {
+      const auto* p = reinterpret_cast<const __m128i*>(args.data + i + stream * part);
+      _mm_prefetch(reinterpret_cast<const char*>(p) + 2048, _MM_HINT_T0);
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) sum[j] = _mm_add_epi32(sum[j], _mm_load_si128(p + j));
+    }
   }
   const __m128i all = _mm_add_epi32(_mm_add_epi32(sum[0], sum[1]), _mm_add_epi32(sum[2], sum[3]));
   args.sink[team.rank * 8] = _mm_cvtsi128_si32(all);
