@@ -6,6 +6,7 @@
 #include <iostream>
 #include <sstream>
 
+#include "apps/refrain/bench_dispatch.h"
 #include "runtime/base/log.h"
 #include "runtime/config/options.h"
 #include "runtime/launch/bench.h"
@@ -52,9 +53,9 @@ int bench_command(const std::vector<std::string>& arguments) {
   options.config.log_level = "warning";
   add_engine_options(app, options.config, {.server = false, .positional_model = false});
   const char* group = "Benchmark";
-  app.add_option("kind", options.kind, "decode, prefill, serve or capture")
+  app.add_option("kind", options.kind, "decode, prefill, serve, capture or dispatch")
       ->required()
-      ->check(CLI::IsMember({"decode", "prefill", "serve", "capture"}))
+      ->check(CLI::IsMember({"decode", "prefill", "serve", "capture", "dispatch"}))
       ->group(group);
   app.add_flag("--json", options.json, "A list of JSON objects instead of a table")->group(group);
   app.add_option("--batch", options.batches, "decode: batch sizes, e.g. 1,8,32")
@@ -85,7 +86,7 @@ int bench_command(const std::vector<std::string>& arguments) {
     return report({ErrorCode::kInvalidArgument, "--last-tokens must be more than --first-tokens",
                    "--last-tokens"});
   }
-  return run_bench(options);
+  return options.kind == "dispatch" ? run_dispatch_bench(options) : run_bench(options);
 }
 
 int plan_command(const std::vector<std::string>& arguments) {

@@ -15,7 +15,7 @@ constexpr const char* kHelp =
     "\n"
     "  refrain serve MODEL [options]      coordinator and workers on this machine, OpenAI API\n"
     "  refrain generate [options]         prompts in, text out, no server\n"
-    "  refrain bench KIND [options]       decode, prefill, serve, capture\n"
+    "  refrain bench KIND [options]       decode, prefill, serve, capture, dispatch\n"
     "  refrain plan FILE.json             explain which graphs a configuration captures and runs\n"
     "  refrain version\n"
     "\n"

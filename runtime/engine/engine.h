@@ -49,6 +49,7 @@ struct EngineStats {
   double coordinator_us_per_step = 0;  // CPU, moving average
   std::vector<GraphUse> graph_uses;    // most frequent first
   std::vector<ipc::Ready> ready;       // per rank: manifest, memory account, warnings
+  std::vector<std::string> devices;    // per rank, as its worker names it
 };
 
 class Engine {

@@ -289,7 +289,10 @@ void EngineCore::publish_group() {
     stats.state_detail = group_->detail();
     stats.epoch = group_->epoch();
     stats.group_restarts = group_->restarts();
-    if (stats.state == GroupState::kReady) stats.ready = group_->ready();
+    if (stats.state == GroupState::kReady) {
+      stats.ready = group_->ready();
+      stats.devices = group_->devices();
+    }
   });
 }
 

@@ -141,6 +141,13 @@ std::vector<ipc::Ready> WorkerGroup::ready() const {
   return all;
 }
 
+std::vector<std::string> WorkerGroup::devices() const {
+  std::vector<std::string> all;
+  for (const auto& rank : ranks_)
+    if (rank) all.push_back(rank->hello.device);
+  return all;
+}
+
 void WorkerGroup::arm_timer(Duration delay) {
   executor_->cancel(timer_);
   timer_ = executor_->post_after(delay, [weak = weak_from_this()] {

@@ -62,6 +62,7 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
   uint64_t restarts() const { return restarts_; }
   uint64_t frames_rejected() const { return frames_rejected_; }
   std::vector<ipc::Ready> ready() const;
+  std::vector<std::string> devices() const;  // as the workers name them
 
  private:
   static constexpr size_t kBadFrames = 3;  // of one peer within kBadFrameWindow fence its group

@@ -58,12 +58,19 @@ class Bench {
   void capture(std::vector<BenchCase>& cases);
 
  private:
+  // "host" of "host (avx512, 2 threads)".
+  std::string device_kind() const {
+    const std::string name = stats_.devices.empty() ? "" : stats_.devices.front();
+    return name.substr(0, name.find(' '));
+  }
+
   BenchCase new_case(const char* name, const char* unit) const {
     BenchCase result;
     result.name = name;
     result.unit = unit;
     result.more = {{"model", local_.config().served_model_names.front()},
-                   {"device", local_.config().device},
+                   {"device", device_kind()},
+                   {"device_name", stats_.devices.empty() ? "" : stats_.devices.front()},
                    {"tp", local_.config().worker.tensor_parallel_size},
                    {"dtype", local_.config().worker.dtype},
                    {"host_threads", local_.config().host_threads},
@@ -114,7 +121,7 @@ Status Bench::decode(std::vector<BenchCase>& cases) {
     row.more["batch"] = batch;
     row.more["context"] = options_.prompt_len + (options_.first_tokens + options_.last_tokens) / 2;
     row.more["tokens_per_s"] = 1000.0 * batch / ms;
-    if (local_.config().device != "cuda") {
+    if (device_kind() == "host") {
       row.achieved = static_cast<double>(weight_bytes(stats_)) / ms * 1e3;
       row.limit = bandwidth();
       row.limit_source = fmt::format("memory read by {} threads, measured", threads_);
@@ -257,9 +264,7 @@ int run_bench(const BenchOptions& options) {
   for (const std::string& mode : modes) {
     if (Status status = measure(options, mode, cases); !status) return report(status.error());
   }
-  Json list = Json::array();
-  for (const BenchCase& row : cases) list.push_back(case_json(row));
-  std::fputs(options.json ? (list.dump(2) + "\n").c_str() : case_table(cases).c_str(), stdout);
+  print_cases(cases, options.json);
   return kExitOk;
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// `refrain bench`: decode, prefill, serve, capture and dispatch, measured end to end through the
+// `refrain bench`: decode, prefill, serve and capture, measured end to end through the
 // engine and its workers. Each case becomes one JSON object and one row of a table.
 
 #include <string>
@@ -12,7 +12,7 @@ namespace refrain {
 
 struct BenchOptions {
   EngineConfig config;
-  std::string kind;  // decode | prefill | serve | capture | dispatch
+  std::string kind;  // decode | prefill | serve | capture
   bool json = false;
   std::vector<int32_t> batches = {1};
   std::vector<int32_t> lengths = {512};  // prefill: prompt tokens

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <numeric>
 #include <thread>
 
@@ -51,11 +52,17 @@ std::string case_table(const std::vector<BenchCase>& cases) {
   return table;
 }
 
+void print_cases(const std::vector<BenchCase>& cases, bool json) {
+  Json list = Json::array();
+  for (const BenchCase& row : cases) list.push_back(case_json(row));
+  std::fputs((json ? list.dump(2) + "\n" : case_table(cases)).c_str(), stdout);
+}
+
 double measure_read_bandwidth(int threads) {
   constexpr size_t kWords = (size_t{256} << 20) / sizeof(uint64_t);  // past every cache
   std::vector<uint64_t> memory(kWords, 1);
   double best = 0;
-  for (int repeat = 0; repeat < 3; ++repeat) {
+  for (int repeat = 0; repeat < 10; ++repeat) {
     std::vector<uint64_t> sums(static_cast<size_t>(threads));
     std::vector<std::thread> team;
     const auto begun = std::chrono::steady_clock::now();

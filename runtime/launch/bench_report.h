@@ -22,6 +22,8 @@ struct BenchCase {
 
 Json case_json(const BenchCase& bench_case);
 std::string case_table(const std::vector<BenchCase>& cases);
+// To standard output: the table, or a list of JSON objects.
+void print_cases(const std::vector<BenchCase>& cases, bool json);
 
 // Bytes a second that `threads` threads read from memory together, measured now.
 double measure_read_bandwidth(int threads);

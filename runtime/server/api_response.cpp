@@ -63,7 +63,6 @@ Json completion_logprobs(const ChoiceText& choice, int64_t offset,
   Json tokens = Json::array(), values = Json::array(), tops = Json::array(),
        offsets = Json::array();
   for (const TokenOutput& output : choice.tokens) {
-    const std::string bytes = tokenizer.token_bytes(output.token);
     tokens.push_back(tokenizer.token_to_string(output.token));
     values.push_back(output.logprob);
     Json top = Json::object();
@@ -72,7 +71,7 @@ Json completion_logprobs(const ChoiceText& choice, int64_t offset,
     }
     tops.push_back(std::move(top));
     offsets.push_back(offset);
-    offset += static_cast<int64_t>(bytes.size());
+    offset += count_characters(tokenizer.token_bytes(output.token));
   }
   return {{"tokens", std::move(tokens)},
           {"token_logprobs", std::move(values)},
@@ -190,6 +189,11 @@ Json usage_chunk(const AnswerHead& head, const Usage& usage) {
   chunk["choices"] = Json::array();
   chunk["usage"] = usage_json(usage);
   return chunk;
+}
+
+int64_t count_characters(const std::string& utf8) {
+  return std::count_if(utf8.begin(), utf8.end(),
+                       [](char byte) { return (static_cast<unsigned char>(byte) & 0xc0) != 0x80; });
 }
 
 std::string sse_event(const Json& json) { return "data: " + dump(json) + "\n\n"; }

@@ -53,6 +53,7 @@ Json stream_chunk(const AnswerHead& head, const ChoiceText& choice, int64_t text
 Json role_chunk(const AnswerHead& head, int64_t index);  // chat: the first chunk of a choice
 Json usage_chunk(const AnswerHead& head, const Usage& usage);
 std::string sse_event(const Json& json);
+int64_t count_characters(const std::string& utf8);
 
 // The JSON text; broken UTF-8 (half a character in a single token) becomes U+FFFD.
 std::string dump(const Json& json);

@@ -101,8 +101,8 @@ void CompletionSession::stream_output(Choice& choice, const RequestOutput& outpu
       (part.tokens.empty() || !head_.logprobs)) {
     return;  // held back: half a character, or the beginning of a stop string
   }
-  exchange_->write(sse_event(stream_chunk(head_, part, choice.sent_bytes, *tokenizer_)));
-  choice.sent_bytes += static_cast<int64_t>(part.text.size());
+  exchange_->write(sse_event(stream_chunk(head_, part, choice.sent_characters, *tokenizer_)));
+  choice.sent_characters += count_characters(part.text);
 }
 
 void CompletionSession::finish() {

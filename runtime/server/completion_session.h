@@ -30,7 +30,7 @@ class CompletionSession : public std::enable_shared_from_this<CompletionSession>
   struct Choice {
     ChoiceText text;  // collected (whole answers)
     RequestId id = 0;
-    int64_t sent_bytes = 0;  // streams
+    int64_t sent_characters = 0;  // streams
     bool opened = false;
   };
 

@@ -62,8 +62,10 @@ Json cudagraph_json(const EngineStats& stats) {
                                 {"count", use.count}});
   }
   json["ranks"] = Json::array();
-  for (const ipc::Ready& ready : stats.ready) {
-    Json rank = {{"cudagraph_mode", ready.cudagraph_mode},
+  for (size_t index = 0; index < stats.ready.size(); ++index) {
+    const ipc::Ready& ready = stats.ready[index];
+    Json rank = {{"device", index < stats.devices.size() ? stats.devices[index] : ""},
+                 {"cudagraph_mode", ready.cudagraph_mode},
                  {"uniform_query_len", ready.uniform_query_len},
                  {"capture_sizes", ready.capture_sizes},
                  {"arena_bytes", ready.arena_bytes},

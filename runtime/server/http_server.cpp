@@ -61,6 +61,13 @@ class BeastServer final : public HttpServer {
     net::steady_timer pause;
   };
 
+  // Now and then, so that an accept costs the same however many connections there are.
+  static void forget_closed(Listener& listener) {
+    const auto open = static_cast<size_t>(listener.shared->connections);
+    if (listener.sessions.size() < 2 * open + 64) return;
+    std::erase_if(listener.sessions, [](const auto& weak) { return weak.expired(); });
+  }
+
   static net::awaitable<void> accept(std::shared_ptr<Listener> listener) {
     while (listener->acceptor.is_open()) {
       auto strand = net::make_strand(listener->acceptor.get_executor());
@@ -73,7 +80,7 @@ class BeastServer final : public HttpServer {
         continue;
       }
       if (listener->shared->connections >= listener->shared->options.max_connections) continue;
-      std::erase_if(listener->sessions, [](const auto& weak) { return weak.expired(); });
+      forget_closed(*listener);
       auto session = std::make_shared<HttpSession>(std::move(socket), listener->shared);
       listener->sessions.insert(session);
       net::co_spawn(strand, session->run(), [session](std::exception_ptr failure) {

@@ -1,7 +1,8 @@
 #include "runtime/server/http_session.h"
 
-#include <sys/socket.h>
+#include <poll.h>
 
+#include <array>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
@@ -23,6 +24,9 @@ namespace net = boost::asio;
 namespace beast = boost::beast;
 namespace http = boost::beast::http;
 constexpr auto kAwait = net::as_tuple(net::use_awaitable);
+constexpr auto kWatchPause = std::chrono::milliseconds(100);
+constexpr auto kLingerTime = std::chrono::seconds(1);
+constexpr size_t kLingerBytes = size_t{1} << 20;
 
 int status_of(const beast::error_code& error) {
   if (error == http::error::body_limit) return 413;
@@ -87,7 +91,10 @@ class HttpSession::Exchange final : public HttpExchange {
 };
 
 HttpSession::HttpSession(net::ip::tcp::socket socket, std::shared_ptr<HttpShared> shared)
-    : stream_(std::move(socket)), wake_(stream_.get_executor()), shared_(std::move(shared)) {
+    : stream_(std::move(socket)),
+      wake_(stream_.get_executor()),
+      watch_again_(stream_.get_executor()),
+      shared_(std::move(shared)) {
   ++shared_->connections;
 }
 
@@ -205,18 +212,20 @@ void HttpSession::client_left() {
   on_disconnect_ = nullptr;
 }
 
-// While an answer is being made nothing is read, so a closed connection shows as readable with
-// nothing to read.
+// While an answer is being made nothing is read. A peer that has closed shows as readable and hung
+// up, also behind bytes it sent before (a pipelined request); those alone are looked at again
+// later.
 void HttpSession::watch_disconnect() {
   stream_.socket().async_wait(
       net::ip::tcp::socket::wait_read,
       [self = shared_from_this(), number = exchange_](const beast::error_code& error) {
         if (error || number != self->exchange_ || self->ended_) return;
-        char byte;
-        const ssize_t got =
-            ::recv(self->stream_.socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-        const bool closed = got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK);
-        if (closed) self->client_left();
+        pollfd look{self->stream_.socket().native_handle(), POLLRDHUP, 0};
+        if (::poll(&look, 1, 0) > 0) return self->client_left();
+        self->watch_again_.expires_after(kWatchPause);
+        self->watch_again_.async_wait([self, number](const beast::error_code& cancelled) {
+          if (!cancelled && number == self->exchange_ && !self->ended_) self->watch_disconnect();
+        });
       });
 }
 
@@ -240,6 +249,7 @@ net::awaitable<bool> HttpSession::answer() {
   if (gone_) co_return false;
   stream_.expires_never();
   stream_.socket().cancel();  // the watch
+  watch_again_.cancel();
   buffered_bytes_ = 0;
   co_return keep_alive_;
 }
@@ -258,10 +268,18 @@ net::awaitable<bool> HttpSession::write_part(const Part& part) {
       if (head_only_) response.body().clear();
       std::tie(error, std::ignore) = co_await http::async_write(stream_, response, kAwait);
     } else {
-      response.chunked(true);
+      if (version_ >= 11) {
+        response.chunked(true);
+      } else {  // the end of the connection is the end of the answer
+        keep_alive_ = false;
+        response.keep_alive(false);
+      }
       http::response_serializer<http::string_body> serializer(response);
       std::tie(error, std::ignore) = co_await http::async_write_header(stream_, serializer, kAwait);
     }
+  } else if (version_ < 11) {
+    std::tie(error, std::ignore) =
+        co_await net::async_write(stream_, net::buffer(part.body), kAwait);
   } else if (part.kind == Part::Kind::kChunk) {
     std::tie(error, std::ignore) =
         co_await net::async_write(stream_, http::make_chunk(net::buffer(part.body)), kAwait);
@@ -280,7 +298,18 @@ net::awaitable<void> HttpSession::refuse(int status, std::string message) {
             "application/json",
             shared_->options.error_body(status, message),
             {}};
-  co_await write_part(part);
+  if (!co_await write_part(part)) co_return;
+  // What the client still sends is read and thrown away for a while: closing a socket with unread
+  // bytes would take the answer with it.
+  beast::error_code gone;
+  stream_.socket().shutdown(net::ip::tcp::socket::shutdown_send, gone);
+  stream_.expires_after(kLingerTime);
+  std::array<char, 16384> waste;
+  for (size_t total = 0; total < kLingerBytes;) {
+    const auto [error, bytes] = co_await stream_.async_read_some(net::buffer(waste), kAwait);
+    if (error) co_return;
+    total += bytes;
+  }
 }
 
 }  // namespace refrain

@@ -58,6 +58,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   boost::beast::tcp_stream stream_;
   boost::beast::flat_buffer buffer_;
   boost::asio::steady_timer wake_;
+  boost::asio::steady_timer watch_again_;
   std::shared_ptr<HttpShared> shared_;
   std::deque<Part> parts_;
   size_t buffered_bytes_ = 0;
