@@ -105,7 +105,8 @@ InputBuffers::InputBuffers(Device& device, Stream& stream, const InputSizes& siz
     std::memset(pinned_[i].block, 0, buffers_.layout.total);
   }
 
-  Filler(device, 0).fill(stream, device_memory_->data(), cleared);
+  const Filler zeros(device, 0);  // until the copies have been made
+  zeros.fill(stream, device_memory_->data(), cleared);
   const size_t params_bytes =
       (static_cast<size_t>(sizes.max_reqs) + 1) * sizeof(kernels::SlotParams);
   const auto params = device.allocate_pinned(params_bytes);

@@ -108,6 +108,7 @@ Status ProgramRunner::init_cache(int64_t num_kv_blocks) {
 void ProgramRunner::prepare_capture_batch(const BatchDescriptor& key) {
   const kernels::StepLayout& layout = buffers_->device().layout;
   uint8_t* block = buffers_->pinned(0).block;
+  stream_->synchronize();  // a copy of the batch before may still be reading it
   std::memset(block, 0, layout.total);
   const auto put = [block](size_t offset, int32_t row, int32_t value) {
     reinterpret_cast<int32_t*>(block + offset)[row] = value;

@@ -40,9 +40,15 @@ void CudaContext::check(cudaError_t status, std::string_view call) {
   if (status == cudaSuccess) [[likely]]
     return;
   cudaGetLastError();  // clears what does not stick
-  throw DeviceError(fmt::format("{} on {} (device {}): {} ({}); last operation: {}", call, name_,
+  std::string kernels;
+  for (const kernels::CudaLauncher* launcher : launchers_) {
+    if (*launcher->last_kernel == 0) continue;
+    kernels +=
+        fmt::format("{}{}", kernels.empty() ? "; last kernel: " : ", ", launcher->last_kernel);
+  }
+  throw DeviceError(fmt::format("{} on {} (device {}): {} ({}); last operation: {}{}", call, name_,
                                 device_, cudaGetErrorString(status), cudaGetErrorName(status),
-                                last_operation_));
+                                last_operation_, kernels));
 }
 
 void CudaContext::refuse_in_capture(std::string_view call) {

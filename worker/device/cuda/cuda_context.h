@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/cuda/launcher.h"
 #include "worker/device/device.h"
 
 namespace refrain::worker {
@@ -44,6 +45,9 @@ class CudaContext {
   // Throws DeviceError naming `call` and drops the capture when a stream is capturing.
   void refuse_in_capture(std::string_view call);
   void note(const char* operation) { last_operation_ = operation; }
+  // Of each stream: kernels note their names in it.
+  void add_launcher(const kernels::CudaLauncher* launcher) { launchers_.push_back(launcher); }
+  void remove_launcher(const kernels::CudaLauncher* launcher) { std::erase(launchers_, launcher); }
 
   void add_memory(size_t bytes, MemoryTag tag) { by_tag_[static_cast<int>(tag)] += bytes; }
   void drop_memory(size_t bytes, MemoryTag tag) { by_tag_[static_cast<int>(tag)] -= bytes; }
@@ -73,6 +77,7 @@ class CudaContext {
   size_t by_tag_[kNumMemoryTags] = {};
   std::vector<cudaEvent_t> events_;  // free ones
   std::vector<Watch*> watches_;
+  std::vector<const kernels::CudaLauncher*> launchers_;
   bool abandoned_ = false;
 };
 

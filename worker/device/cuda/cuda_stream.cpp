@@ -49,12 +49,14 @@ CudaStream::CudaStream(std::shared_ptr<CudaContext> context)
   launcher_.workspace_bytes = kWorkspaceBytes;
   launcher_.gemm_plans = &gemm_plans_;
   launcher_.sm_count = context_->sm_count();
+  context_->add_launcher(&launcher_);
   context_->check(cudaMemsetAsync(workspace_->data(), 0, kWorkspaceBytes, launcher_.stream),
                   "cudaMemset of a workspace");
 }
 
 CudaStream::~CudaStream() {
   drop_capture();
+  context_->remove_launcher(&launcher_);
   if (context_->abandoned()) return;
   cudaStreamSynchronize(launcher_.stream);  // the workspace goes next
   cudaStreamDestroy(launcher_.stream);
