@@ -53,6 +53,9 @@ AttentionCase::AttentionCase(Harness& harness, HeadShape shape, DType dtype,
   args_.sliding_window = sliding_window;
   args_.scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim));
   args_.tokens = {live_tokens_ + padded_, put_int(harness_, live_tokens_)};
+  const bool decode = std::all_of(rows_.begin(), rows_.end(),
+                                  [](const RowSpec& row) { return row.query_len == 1; });
+  args_.uniform_query_len = decode ? 1 : 0;
   args_.reqs = {requests + padded_, put_int(harness_, requests)};
 }
 

@@ -121,6 +121,10 @@ TEST_P(RowOpsTest, EmbedReadsTiledAndRowMajorTablesAndGivesZerosOutsideItsShard)
                                 WeightLayout::kRowMajor, vocab, cols}};
       const std::vector<int32_t> ids = {100, 136, 99, 117, 137};
       for (const Weight& weight : tables) {
+        if (weight.layout != harness().weight_layout() &&
+            weight.layout != WeightLayout::kRowMajor) {
+          continue;  // every device reads row-major tables
+        }
         const Matrix out = fresh_matrix(harness(), kRows, cols, dtype, 1);
         table().embed(stream(), {harness().put(ids), weight, 100, 137, out, rows()});
         std::vector<double> expected;

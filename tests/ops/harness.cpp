@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "kernels/host/launcher.h"
+#include "kernels/host/pack.h"
 
 namespace refrain::kernels {
 namespace {
@@ -66,7 +67,7 @@ std::unique_ptr<Harness> make_host_harness(HostIsa isa, int threads) {
   return std::make_unique<HostHarness>(isa, threads);
 }
 
-std::vector<HarnessChoice> all_harnesses() {
+std::vector<HarnessChoice> host_harnesses() {
   std::vector<HarnessChoice> choices;
   for (const HostIsa isa :
        {HostIsa::kScalar, HostIsa::kAvx2, HostIsa::kAvx512, HostIsa::kAvx512Bf16}) {
@@ -167,6 +168,25 @@ void expect_same_bits(const std::vector<float>& a, const std::vector<float>& b) 
     ASSERT_EQ(std::bit_cast<uint32_t>(a[i]), std::bit_cast<uint32_t>(b[i]))
         << "element " << i << ": " << a[i] << " and " << b[i];
   }
+}
+
+void expect_same_across_keys(const Harness& harness, const std::vector<float>& a,
+                             const std::vector<float>& b) {
+  if (harness.bitwise_across_keys()) return expect_same_bits(a, b);
+  const double absolute = 2 * harness.attention_error(DType::kBFloat16);
+  const std::vector<double> tolerance(b.size(), absolute);
+  expect_close(a, {b.begin(), b.end()}, tolerance, DType::kBFloat16);
+}
+
+Weight put_weight(Harness& harness, const std::vector<float>& values, int64_t n, int64_t k,
+                  DType dtype) {
+  if (harness.weight_layout() == WeightLayout::kRowMajor) {
+    return {put_matrix(harness, values, n, k, dtype).data, dtype, WeightLayout::kRowMajor, n, k};
+  }
+  std::vector<std::byte> packed(tiled16_bytes(n, k, dtype), std::byte{0xff});
+  EXPECT_TRUE(pack_tiled16({values.data(), DType::kFloat32, k}, n, k, dtype, packed.data(), 0));
+  pad_tiled16(packed.data(), n, k, dtype);
+  return {harness.put(packed), dtype, WeightLayout::kTiled16, n, k};
 }
 
 int32_t* put_int(Harness& harness, int32_t value) {

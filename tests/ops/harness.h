@@ -25,6 +25,12 @@ class Harness {
   virtual void upload(void* device, const void* host, size_t bytes) = 0;
   virtual void download(void* host, const void* device, size_t bytes) = 0;  // waits for the stream
 
+  // What a device promises differently: the host the strictest, others say so here.
+  virtual WeightLayout weight_layout() const { return WeightLayout::kTiled16; }
+  virtual bool bitwise_across_keys() const { return true; }  // rows keep their bits in every batch
+  virtual bool writes_dead_rows() const { return false; }    // linear may write rows past the live
+  virtual double attention_error(DType) const { return 2e-5; }  // absolute, beside the rounding
+
   template <class T>
   T* put(const std::vector<T>& values) {
     T* device = static_cast<T*>(allocate(std::max<size_t>(1, values.size()) * sizeof(T)));
@@ -47,9 +53,10 @@ std::unique_ptr<Harness> make_host_harness(HostIsa isa, int threads);
 
 struct HarnessChoice {
   std::string name;
-  std::function<std::unique_ptr<Harness>()> make;
+  std::function<std::unique_ptr<Harness>()> make;  // null: no such device here
 };
-std::vector<HarnessChoice> all_harnesses();  // every host instruction set of this machine
+std::vector<HarnessChoice> host_harnesses();  // every host instruction set of this machine
+std::vector<HarnessChoice> all_harnesses();   // those of this test program (choices.cpp)
 std::string choice_name(const testing::TestParamInfo<HarnessChoice>& info);
 std::ostream& operator<<(std::ostream& out, const HarnessChoice& choice);
 
@@ -70,11 +77,21 @@ void expect_close(const std::vector<float>& actual, const std::vector<double>& e
 // The same bits, NaN included.
 void expect_same_bits(const std::vector<float>& a, const std::vector<float>& b);
 
+// The same bits where the device promises them for different launch shapes, else close.
+void expect_same_across_keys(const Harness& harness, const std::vector<float>& a,
+                             const std::vector<float>& b);
+
 int32_t* put_int(Harness& harness, int32_t value);
+// A weight [n, k] in the device's layout.
+Weight put_weight(Harness& harness, const std::vector<float>& values, int64_t n, int64_t k,
+                  DType dtype);
 
 class OpsTest : public testing::TestWithParam<HarnessChoice> {
  protected:
-  void SetUp() override { harness_ = GetParam().make(); }
+  void SetUp() override {
+    harness_ = GetParam().make();
+    if (harness_ == nullptr) GTEST_SKIP() << "this machine has no such device";
+  }
   Harness& harness() { return *harness_; }
   const KernelTable& table() { return harness_->table(); }
   StreamRef stream() { return harness_->stream(); }

@@ -29,6 +29,7 @@ class PrepareInputsTest : public OpsTest {
 
   void SetUp() override {
     OpsTest::SetUp();
+    if (IsSkipped()) return;
     SlotState& s = args_.slots;
     s.num_slots = kSlots;
     s.max_blocks = kMaxBlocks;
@@ -159,6 +160,47 @@ TEST_P(PrepareInputsTest, WritesNothingPastThePaddedCounts) {
   EXPECT_EQ(got(args_.inputs.kv_slots, kTokens)[2], -1);
   EXPECT_EQ(got(args_.inputs.seq_lens, kReqs)[2], -1);
   EXPECT_EQ(got(args_.inputs.query_start, kReqs + 1)[3], -1);
+}
+
+// More tokens and rows than one block of threads takes, some rows without tokens.
+TEST_P(PrepareInputsTest, FillsManyTokensAndRows) {
+  constexpr int32_t kManyTokens = 1500, kManyReqs = 600, kLive = 550;
+  BatchInputs& in = args_.inputs;
+  in.token_ids = harness().fresh<int32_t>(kManyTokens);
+  in.positions = harness().fresh<int32_t>(kManyTokens);
+  in.token_row = harness().fresh<int32_t>(kManyTokens);
+  in.kv_slots = harness().fresh<int64_t>(kManyTokens);
+  in.query_start = harness().fresh<int32_t>(kManyReqs + 1);
+  in.seq_lens = harness().fresh<int32_t>(kManyReqs);
+  in.row_slot = harness().fresh<int32_t>(kManyReqs);
+  in.logit_index = harness().fresh<int32_t>(kManyReqs);
+  in.row_flags = harness().fresh<uint8_t>(kManyReqs);
+  args_.layout = make_step_layout(2048, 640, 16);
+  Step step;
+  Ints ids, rows, positions, starts = {0}, lengths;
+  for (int32_t r = 0; r < kLive; ++r) {
+    Row row{r % kSlots, r % 7, {}, 0};
+    for (int32_t i = 0; i < r % 5; ++i) {
+      row.tokens.push_back((r * 3 + i) % kVocab);
+      ids.push_back(row.tokens.back());
+      rows.push_back(r);
+      positions.push_back(row.context + i);
+    }
+    starts.push_back(static_cast<int32_t>(ids.size()));
+    lengths.push_back(row.context + r % 5);
+    step.rows.push_back(row);
+  }
+  run(step, kManyTokens, kManyReqs);
+  ids.resize(kManyTokens, 0);
+  rows.resize(kManyTokens, -1);
+  positions.resize(kManyTokens, 0);
+  starts.resize(kManyReqs + 1, starts.back());
+  lengths.resize(kManyReqs, 1);
+  EXPECT_EQ(got(in.token_ids, kManyTokens), ids);
+  EXPECT_EQ(got(in.token_row, kManyTokens), rows);
+  EXPECT_EQ(got(in.positions, kManyTokens), positions);
+  EXPECT_EQ(got(in.query_start, kManyReqs + 1), starts);
+  EXPECT_EQ(got(in.seq_lens, kManyReqs), lengths);
 }
 
 INSTANTIATE_TEST_SUITE_P(Device, PrepareInputsTest, testing::ValuesIn(all_harnesses()),
