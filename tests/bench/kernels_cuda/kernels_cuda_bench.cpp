@@ -1,0 +1,269 @@
+// Speed of the CUDA kernels at the shapes of 1B, 8B and 70B (four-way parallel) models:
+// microseconds and bytes a second beside the reading rate measured in the same run. Every kernel
+// runs in a chain captured as a graph, its weights or cache taking turns through a pool larger than
+// the cache. Options: --cases TEXT (only cases whose name holds it), --pool-gib N, --json PATH.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+#include "tests/bench/kernels_cuda/bench_device.h"
+
+namespace refrain::kernels {
+namespace {
+
+constexpr DType kBf16 = DType::kBFloat16;
+
+struct Options {
+  std::string cases;
+  std::string json;
+  size_t pool_gib = 6;
+};
+
+class Report {
+ public:
+  Report(BenchDevice& device, const Options& options) : device_(device), options_(options) {
+    cudaDeviceProp properties;
+    check_cuda(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
+    limit_ = device.read_gbps();
+    fmt::print("{}, reading {:.0f} GB/s\n{:<34}{:>9}{:>17}{:>8}{:>7}{:>9}\n", properties.name,
+               limit_, "case", "us", "lowest..highest", "GB/s", "%", "TFLOP/s");
+    json_ = fmt::format("{{\"device\": \"{}\", \"read_gbps\": {:.1f}, \"cases\": [",
+                        properties.name, limit_);
+  }
+  bool wants(const std::string& name) const {
+    return name.find(options_.cases) != std::string::npos;
+  }
+  void add(const std::string& name, const Spread& t, double bytes, double flops) {
+    const double gbps = bytes / t.median * 1e-3, tflops = flops / t.median * 1e-6;
+    fmt::print("{:<34}{:>9.2f}{:>8.1f}..{:<7.1f}{:>8.0f}{:>7.1f}{:>9.1f}\n", name, t.median,
+               t.lowest, t.highest, gbps, 100 * gbps / limit_, tflops);
+    std::fflush(stdout);
+    json_ += fmt::format(
+        "{}\n{{\"case\": \"{}\", \"us\": {:.3f}, \"low\": {:.3f}, \"high\": {:.3f}, \"gbps\": "
+        "{:.1f}, \"tflops\": {:.2f}}}",
+        first_ ? "" : ",", name, t.median, t.lowest, t.highest, gbps, tflops);
+    first_ = false;
+  }
+  void finish() {
+    if (options_.json.empty()) return;
+    std::FILE* file = std::fopen(options_.json.c_str(), "w");
+    if (file == nullptr) throw std::runtime_error("cannot write " + options_.json);
+    fmt::print(file, "{}\n]}}\n", json_);
+    std::fclose(file);
+  }
+
+ private:
+  BenchDevice& device_;
+  const Options& options_;
+  double limit_ = 0;
+  std::string json_;
+  bool first_ = true;
+};
+
+// A chain long enough that launches of 1 … 250 us are timed to a per cent, and that the pool turns.
+int chain(double bytes) { return std::clamp(static_cast<int>(2e9 / bytes), 8, 64); }
+
+void bench_linear(BenchDevice& device, Report& report) {
+  struct Shape {
+    const char* name;
+    int64_t n, k;
+    bool residual, logits;
+  };
+  constexpr Shape kShapes[] = {
+      {"1B qkv", 3072, 2048, false, false},         {"1B o", 2048, 2048, true, false},
+      {"1B gate_up", 16384, 2048, false, false},    {"1B down", 2048, 8192, true, false},
+      {"8B qkv", 6144, 4096, false, false},         {"8B o", 4096, 4096, true, false},
+      {"8B gate_up", 28672, 4096, false, false},    {"8B down", 4096, 14336, true, false},
+      {"8B lm_head", 128256, 4096, false, true},    {"8B/4 qkv", 1536, 4096, false, false},
+      {"8B/4 o", 4096, 1024, false, false},         {"8B/4 down", 4096, 3584, false, false},
+      {"70B/4 qkv", 2560, 8192, false, false},      {"70B/4 o", 8192, 2048, false, false},
+      {"70B/4 gate_up", 14336, 8192, false, false}, {"70B/4 down", 8192, 7168, false, false},
+  };
+  for (const Shape& s : kShapes) {
+    for (const int m : {1, 2, 4, 8, 32, 128}) {
+      const std::string name = fmt::format("linear {} m {}", s.name, m);
+      if (!report.wants(name)) continue;
+      LinearArgs args;
+      args.in = {device.part(static_cast<size_t>(m * s.k * 2), 0), kBf16, s.k};
+      const DType out = s.logits ? DType::kFloat32 : kBf16;
+      args.out = {device.allocate(static_cast<size_t>(m * s.n) * size_of(out)), out, s.n};
+      if (s.residual) args.residual = args.out;
+      args.rows = {m, nullptr};
+      const auto bytes = static_cast<size_t>(s.n * s.k * 2);
+      const Spread t = device.time(chain(static_cast<double>(bytes)), [&](int i) {
+        args.weight = {device.part(bytes, i), kBf16, WeightLayout::kRowMajor, s.n, s.k};
+        cuda_kernel_table().linear(device.stream(), args);
+      });
+      report.add(name, t, static_cast<double>(bytes),
+                 2.0 * static_cast<double>(m) * static_cast<double>(s.n * s.k));
+    }
+  }
+}
+
+void bench_attention(BenchDevice& device, Report& report) {
+  struct Heads {
+    const char* name;
+    int32_t q, kv;
+  };
+  struct Batch {
+    int32_t rows, query, context;
+  };
+  constexpr Batch kBatches[] = {{1, 1, 512},   {1, 1, 4096},   {1, 1, 32768},  {8, 1, 1024},
+                                {32, 1, 1024}, {128, 1, 1024}, {128, 1, 4096}, {1, 512, 0},
+                                {1, 2048, 0},  {1, 8192, 0},   {16, 64, 1024}};
+  const int32_t dim = 128, block = 16;
+  for (const Heads& h : {Heads{"32/8", 32, 8}, Heads{"8/2", 8, 2}}) {
+    for (const Batch& b : kBatches) {
+      const std::string name =
+          fmt::format("attention {} b {} q {} ctx {}", h.name, b.rows, b.query, b.context);
+      if (!report.wants(name)) continue;
+      const int32_t length = b.context + b.query, tokens = b.rows * b.query;
+      const int32_t blocks = (length + block - 1) / block;
+      const size_t row_bytes = size_t{2} * static_cast<size_t>(h.kv * dim) * 2;  // of a token
+      const size_t cache = static_cast<size_t>(b.rows * blocks * block) * row_bytes;
+      std::vector<int32_t> table, slots, lens, starts = {0};
+      for (int32_t r = 0; r < b.rows; ++r) {
+        for (int32_t i = 0; i < blocks; ++i) table.push_back(i * b.rows + r);
+        slots.push_back(r);
+        lens.push_back(length);
+        starts.push_back((r + 1) * b.query);
+      }
+      AttentionArgs args;
+      args.q = {device.part(static_cast<size_t>(tokens * h.q * dim * 2), 0), kBf16, h.q * dim};
+      args.out = {device.allocate(static_cast<size_t>(tokens * h.q * dim * 2)), kBf16, h.q * dim};
+      args.cache_dtype = kBf16;
+      args.inputs.query_start = device.put(starts);
+      args.inputs.seq_lens = device.put(lens);
+      args.inputs.row_slot = device.put(slots);
+      args.block_table = device.put(table);
+      args.max_blocks = blocks;
+      args.q_heads = h.q;
+      args.kv_heads = h.kv;
+      args.head_dim = dim;
+      args.scale = 0.088f;
+      args.tokens = {tokens, nullptr};
+      args.reqs = {b.rows, nullptr};
+      args.uniform_query_len = b.query == 1 ? 1 : 0;
+      const Spread t = device.time(std::min(32, chain(static_cast<double>(cache))), [&](int i) {
+        args.cache = device.part(cache, i);
+        cuda_kernel_table().attention(device.stream(), args);
+      });
+      const double pairs =
+          static_cast<double>(b.rows) * b.query * (b.context + (b.query + 1) / 2.0);
+      report.add(name, t, static_cast<double>(b.rows) * length * static_cast<double>(row_bytes),
+                 4.0 * pairs * h.q * dim);
+    }
+  }
+}
+
+void bench_rows(BenchDevice& device, Report& report) {
+  const int32_t cols = 4096, wide = 14336;
+  const auto* weight = static_cast<const float*>(device.allocate(cols * 4));
+  for (const int32_t m : {1, 8, 32, 128, 2048}) {
+    const Rows rows{m, nullptr};
+    const auto bytes = static_cast<size_t>(m) * cols * 2;
+    const Matrix a{device.part(bytes, 0), kBf16, cols}, b{device.part(bytes, 1), kBf16, cols};
+    const Matrix out{device.allocate(bytes), kBf16, cols};
+    std::string name = fmt::format("add_rms_norm {} m {}", cols, m);
+    if (report.wants(name)) {
+      const Spread t = device.time(64, [&](int) {
+        cuda_kernel_table().add_rms_norm(device.stream(), {a, b, weight, out, cols, 1e-5f, rows});
+      });
+      report.add(name, t, 4.0 * static_cast<double>(bytes), 0);
+    }
+    name = fmt::format("silu_mul {} m {}", wide, m);
+    if (report.wants(name)) {
+      const Matrix in{device.part(static_cast<size_t>(m) * wide * 4, 0), kBf16, wide * 2};
+      const Matrix to{device.allocate(static_cast<size_t>(m) * wide * 2), kBf16, wide};
+      const Spread t = device.time(64, [&](int) {
+        cuda_kernel_table().silu_mul(device.stream(), {in, to, wide, rows});
+      });
+      report.add(name, t, 6.0 * static_cast<double>(m) * wide, 0);
+    }
+  }
+}
+
+void bench_sample(BenchDevice& device, Report& report) {
+  const int32_t vocab = 128256;
+  struct Mode {
+    const char* name;
+    float temperature, top_p;
+    int32_t top_k;
+  };
+  constexpr Mode kModes[] = {{"greedy", 0, 1, 0},
+                             {"all", 1, 1, 0},
+                             {"top-p", 1, 0.9f, 0},
+                             {"top-k 50 top-p", 1, 0.9f, 50}};
+  for (const Mode& mode : kModes) {
+    for (const int32_t rows : {1, 32, 128}) {
+      const std::string name = fmt::format("sample {} rows {}", mode.name, rows);
+      if (!report.wants(name)) continue;
+      std::vector<float> logits(static_cast<size_t>(rows) * vocab);
+      uint32_t state = 1;
+      for (float& x : logits) {
+        state = state * 1664525u + 1013904223u;
+        x = static_cast<float>(state >> 8) * 0x1.0p-22f;
+      }
+      SlotParams params;
+      params.temperature = mode.temperature;
+      params.top_p = mode.top_p;
+      params.top_k = mode.top_k;
+      std::vector<int32_t> slots(static_cast<size_t>(rows));
+      for (int32_t r = 0; r < rows; ++r) slots[static_cast<size_t>(r)] = r;
+      SampleArgs args;
+      args.logits = device.put(logits);
+      args.shard_cols = vocab;
+      args.shard_stride = int64_t{rows} * vocab;
+      args.vocab_size = vocab;
+      args.inputs.row_slot = device.put(slots);
+      args.inputs.seq_lens = device.put(slots);
+      args.inputs.row_flags =
+          device.put(std::vector<uint8_t>(static_cast<size_t>(rows), kRowSamples));
+      args.slots.params = device.put(std::vector<SlotParams>(static_cast<size_t>(rows), params));
+      args.slots.last_token = device.put(slots);
+      const auto n = static_cast<size_t>(rows);
+      args.outputs.tokens = static_cast<int32_t*>(device.allocate(n * 4));
+      args.outputs.logprobs = static_cast<float*>(device.allocate(n * 4));
+      args.outputs.top_tokens = static_cast<int32_t*>(device.allocate(n * 4 * kMaxLogprobs));
+      args.outputs.top_logprobs = static_cast<float*>(device.allocate(n * 4 * kMaxLogprobs));
+      args.rows = {rows, nullptr};
+      const Spread t =
+          device.time(16, [&](int) { cuda_kernel_table().sample(device.stream(), args); });
+      report.add(name, t, 4.0 * static_cast<double>(rows) * vocab, 0);
+    }
+  }
+}
+
+int run(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string_view name = argv[i];
+    if (name == "--cases") {
+      options.cases = argv[i + 1];
+    } else if (name == "--json") {
+      options.json = argv[i + 1];
+    } else if (name == "--pool-gib") {
+      options.pool_gib = std::stoul(argv[i + 1]);
+    } else {
+      fmt::print(stderr, "unknown option {}; options: --cases TEXT --pool-gib N --json PATH\n",
+                 name);
+      return 64;
+    }
+  }
+  BenchDevice device(options.pool_gib << 30);
+  Report report(device, options);
+  bench_linear(device, report);
+  bench_attention(device, report);
+  bench_rows(device, report);
+  bench_sample(device, report);
+  report.finish();
+  return 0;
+}
+
+}  // namespace
+}  // namespace refrain::kernels
+
+int main(int argc, char** argv) { return refrain::kernels::run(argc, argv); }
