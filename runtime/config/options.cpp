@@ -8,6 +8,18 @@
 namespace refrain {
 namespace {
 
+// CLI::Range lets "nan" pass.
+CLI::Validator number_in(double least, double most) {
+  return CLI::Validator(
+      [least, most](const std::string& text) {
+        double value = 0;
+        const bool number = CLI::detail::lexical_cast(text, value);
+        if (number && value >= least && value <= most) return std::string();
+        return fmt::format("\"{}\" is not a number from {} to {}", text, least, most);
+      },
+      fmt::format("FLOAT in [{} - {}]", least, most));
+}
+
 void add_model_options(CLI::App& app, EngineConfig& config, bool positional) {
   const char* names = positional ? "--model,model" : "--model";
   app.add_option(names, config.model, "Directory with config.json, tokenizer.json, *.safetensors")
@@ -56,11 +68,11 @@ void add_parallel_options(CLI::App& app, EngineConfig& config) {
       ->check(CLI::IsMember({"trace", "debug", "info", "warning", "error", "off"}))
       ->group(group);
   app.add_option("--start-timeout", config.start_timeout, "Seconds workers may take to be ready")
-      ->check(CLI::Range(1.0, 86400.0))
+      ->check(number_in(1.0, 86400.0))
       ->group(group);
   app.add_option("--heartbeat-timeout", config.heartbeat_timeout,
                  "Seconds without a worker's heartbeat that count as a hang")
-      ->check(CLI::Range(0.1, 3600.0))
+      ->check(number_in(0.1, 3600.0))
       ->group(group);
   app.add_option("--collective-timeout-ms", config.worker.collective_timeout_ms,
                  "Deadline of a collective between workers")
@@ -105,7 +117,7 @@ void add_cache_options(CLI::App& app, EngineConfig& config) {
       ->group(group);
   app.add_option("--gpu-memory-utilization", config.worker.gpu_memory_utilization,
                  "Share of a GPU's memory that a worker may use")
-      ->check(CLI::Range(0.01, 1.0))
+      ->check(number_in(0.01, 1.0))
       ->capture_default_str()
       ->group(group);
   app.add_option("--num-gpu-blocks-override", config.worker.num_gpu_blocks_override,
@@ -157,7 +169,7 @@ void add_graph_options(CLI::App& app, EngineConfig& config) {
       ->group(group);
   app.add_option("--max-padding-ratio", worker.max_padding_ratio,
                  "No PIECEWISE graph above this multiple of the batch (0: off)")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(number_in(0.0, 1e6))
       ->group(group);
   app.add_option("--attention-backend", worker.attention_backend, "Attention implementation")
       ->capture_default_str()
@@ -182,7 +194,7 @@ void add_server_options(CLI::App& app, EngineConfig& config) {
       ->group(group);
   app.add_option("--drain-timeout", config.drain_timeout,
                  "Seconds that running requests get after SIGTERM")
-      ->check(CLI::Range(0.0, 86400.0))
+      ->check(number_in(0.0, 86400.0))
       ->capture_default_str()
       ->group(group);
 }

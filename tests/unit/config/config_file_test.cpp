@@ -1,0 +1,87 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/unit/config/command_line.h"
+
+namespace refrain {
+namespace {
+
+using testing::HasSubstr;
+
+class ConfigFile : public testing::Test {
+ protected:
+  std::string write(const std::string& text) {
+    const std::string path = testing::TempDir() + "/config_file_test_" +
+                             testing::UnitTest::GetInstance()->current_test_info()->name() +
+                             ".json";
+    std::ofstream(path) << text;
+    paths_.push_back(path);
+    return path;
+  }
+  ~ConfigFile() override {
+    for (const std::string& path : paths_) std::filesystem::remove(path);
+  }
+
+ private:
+  std::vector<std::string> paths_;
+};
+
+TEST_F(ConfigFile, HoldsOptionsByTheirNamesWithEitherDash) {
+  const auto path = write(R"({"$schema": "x", "max-num-seqs": 7, "max_model_len": 99,
+      "enforce-eager": true, "enable_prefix_caching": false, "served-model-name": ["a", "b"],
+      "cudagraph-capture-sizes": [1, 2], "drain-timeout": 1.25,
+      "compilation-config": {"cudagraph_mode": "FULL"}})");
+  const Parsed parsed = parse_words({"--config", path});
+  ASSERT_TRUE(parsed.outcome) << parsed.error();
+  EXPECT_EQ(parsed.config.worker.max_num_seqs, 7);
+  EXPECT_EQ(parsed.config.worker.max_model_len, 99);
+  EXPECT_TRUE(parsed.config.worker.enforce_eager);
+  EXPECT_FALSE(parsed.config.enable_prefix_caching);
+  EXPECT_EQ(parsed.config.served_model_names, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(parsed.config.worker.cudagraph_capture_sizes, (std::vector<int32_t>{1, 2}));
+  EXPECT_EQ(parsed.config.worker.cudagraph_mode, "FULL");
+  EXPECT_EQ(parsed.config.drain_timeout, 1.25);
+}
+
+TEST_F(ConfigFile, TheCommandLineWinsWhereverItStands) {
+  const auto path = write(R"({"max-num-seqs": 7, "seed": 3})");
+  for (const auto& words : std::vector<std::vector<std::string>>{
+           {"--max-num-seqs", "9", "--config", path}, {"--config=" + path, "--max-num-seqs=9"}}) {
+    const Parsed parsed = parse_words(words);
+    ASSERT_TRUE(parsed.outcome) << parsed.error();
+    EXPECT_EQ(parsed.config.worker.max_num_seqs, 9);
+    EXPECT_EQ(parsed.config.worker.seed, 3);
+  }
+}
+
+TEST_F(ConfigFile, MistakesNameTheFileOrTheOption) {
+  EXPECT_THAT(parse_words({"--config", "/nowhere.json"}).error(), HasSubstr("/nowhere.json"));
+  const auto broken = write("{");
+  EXPECT_THAT(parse_words({"--config", broken}).error(), HasSubstr(broken));
+  const auto list = write("[1]");
+  EXPECT_THAT(parse_words({"--config", list}).error(), HasSubstr("one JSON object"));
+  const auto unknown = write(R"({"max-num-seq": 7})");
+  EXPECT_THAT(parse_words({"--config", unknown}).error(), HasSubstr("--max-num-seqs"));
+  const auto nothing = write(R"({"seed": null})");
+  EXPECT_THAT(parse_words({"--config", nothing}).error(), HasSubstr("seed"));
+  const auto nested = write(R"({"config": "other.json"})");
+  EXPECT_THAT(parse_words({"--config", nested}).error(), HasSubstr("cannot name another"));
+  const auto range = write(R"({"port": 99999})");
+  EXPECT_THAT(parse_words({"--config", range}).error(), HasSubstr("--port"));
+}
+
+TEST(ConfigFiles, OfTheProjectParse) {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("configs/engine")) {
+    const Parsed parsed = parse_words({"--config", entry.path().string()});
+    EXPECT_TRUE(parsed.outcome) << entry.path() << ": " << parsed.error();
+    ++count;
+  }
+  EXPECT_GT(count, 0);
+}
+
+}  // namespace
+}  // namespace refrain

@@ -1,0 +1,133 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/config/compilation_config.h"
+#include "runtime/config/options.h"
+
+namespace refrain {
+namespace {
+
+using testing::HasSubstr;
+
+class FinishConfig : public testing::Test {
+ protected:
+  FinishConfig() {
+    model_.torch_dtype = "bfloat16";
+    model_.max_position_embeddings = 2048;
+    model_.num_kv_heads = 3;
+    config_.model = "/models/Some-Model/";
+    config_.worker.dtype = "auto";
+    config_.worker.max_model_len = 0;
+  }
+  std::string error() {
+    const Status status = finish_engine_config(config_, model_);
+    return status ? "" : status.error().field + ": " + status.error().message;
+  }
+  ModelConfig model_;
+  EngineConfig config_;
+};
+
+TEST_F(FinishConfig, FillsWhatDependsOnTheModel) {
+  ASSERT_EQ(error(), "");
+  EXPECT_EQ(config_.worker.max_model_len, 2048);
+  EXPECT_EQ(config_.worker.dtype, "bfloat16");
+  EXPECT_EQ(config_.served_model_names, std::vector<std::string>{"Some-Model"});
+  EXPECT_EQ(config_.tokenizer, config_.model);
+  EXPECT_GE(config_.host_threads, 1);
+}
+
+TEST_F(FinishConfig, KeepsWhatWasGiven) {
+  config_.worker.max_model_len = 100;
+  config_.worker.dtype = "float32";
+  config_.served_model_names = {"x"};
+  config_.tokenizer = "t";
+  config_.host_threads = 3;
+  config_.load_format = "dummy";
+  ASSERT_EQ(error(), "");
+  EXPECT_EQ(config_.worker.max_model_len, 100);
+  EXPECT_EQ(config_.worker.dtype, "float32");
+  EXPECT_EQ(config_.served_model_names, std::vector<std::string>{"x"});
+  EXPECT_EQ(config_.tokenizer, "t");
+  EXPECT_EQ(config_.host_threads, 3);
+  EXPECT_TRUE(config_.worker.load_dummy);
+}
+
+TEST_F(FinishConfig, ThreadsAreSharedOutOverTheRanksAndNeverNone) {
+  config_.worker.tensor_parallel_size = 3;
+  ASSERT_EQ(error(), "");
+  EXPECT_GE(config_.host_threads, 1);
+}
+
+TEST_F(FinishConfig, RefusesMoreRanksThanKvHeads) {
+  config_.worker.tensor_parallel_size = 4;
+  EXPECT_THAT(error(),
+              testing::AllOf(HasSubstr("--tensor-parallel-size"), HasSubstr("3 KV heads")));
+}
+
+TEST_F(FinishConfig, RefusesAContextLongerThanTheModels) {
+  config_.worker.max_model_len = 2049;
+  EXPECT_THAT(error(), testing::AllOf(HasSubstr("--max-model-len"), HasSubstr("2048")));
+}
+
+TEST_F(FinishConfig, RefusesAStepTooSmallForItsRequests) {
+  config_.worker.max_num_seqs = 64;
+  config_.worker.max_num_batched_tokens = 63;
+  EXPECT_THAT(error(), HasSubstr("--max-num-batched-tokens"));
+}
+
+TEST_F(FinishConfig, RefusesAPaddingRatioBelowOne) {
+  config_.worker.max_padding_ratio = 0.5;
+  EXPECT_THAT(error(), HasSubstr("--max-padding-ratio"));
+}
+
+std::string compilation_error(const std::string& json) {
+  ipc::WorkerConfig config;
+  const Status status = apply_compilation_config(json, config);
+  return status ? "" : status.error().field + ": " + status.error().message;
+}
+
+TEST(CompilationConfig, TakesVllmsKeys) {
+  ipc::WorkerConfig config;
+  const Status status = apply_compilation_config(
+      R"({"cudagraph_mode": "PIECEWISE", "cudagraph_capture_sizes": [8, 1],
+          "max_cudagraph_capture_size": 16, "splitting_ops": ["attention"]})",
+      config);
+  ASSERT_TRUE(status) << status.error().message;
+  EXPECT_EQ(config.cudagraph_mode, "PIECEWISE");
+  EXPECT_TRUE(config.has_capture_sizes);
+  EXPECT_EQ(config.cudagraph_capture_sizes, (std::vector<int32_t>{8, 1}));
+  EXPECT_EQ(config.max_cudagraph_capture_size, 16);
+  EXPECT_TRUE(config.has_splitting_ops);
+  EXPECT_EQ(config.splitting_ops, std::vector<std::string>{"attention"});
+}
+
+TEST(CompilationConfig, AnEmptyListIsGivenAllTheSame) {
+  ipc::WorkerConfig config;
+  ASSERT_TRUE(apply_compilation_config(R"({"splitting_ops": []})", config));
+  EXPECT_TRUE(config.has_splitting_ops);
+  EXPECT_TRUE(config.splitting_ops.empty());
+}
+
+TEST(CompilationConfig, MistakesNameTheKey) {
+  EXPECT_THAT(compilation_error("{"), HasSubstr("JSON object"));
+  EXPECT_THAT(compilation_error("3"), HasSubstr("JSON object"));
+  EXPECT_THAT(compilation_error(R"({"cudagraph_mod": 1})"), HasSubstr("cudagraph_mod"));
+  EXPECT_THAT(compilation_error(R"({"cudagraph_mode": 1})"), HasSubstr("cudagraph_mode"));
+  EXPECT_THAT(compilation_error(R"({"splitting_ops": [1]})"), HasSubstr("splitting_ops"));
+  EXPECT_THAT(compilation_error(R"({"splitting_ops": "a"})"), HasSubstr("splitting_ops"));
+  for (const char* sizes : {"1", "[0]", "[-1]", "[1.5]", "[\"1\"]", "[9999999999]", "[null]",
+                            "[18446744073709551615]"}) {
+    EXPECT_THAT(compilation_error(std::string(R"({"cudagraph_capture_sizes": )") + sizes + "}"),
+                HasSubstr("cudagraph_capture_sizes"))
+        << sizes;
+  }
+}
+
+TEST(NearestName, IsNoneWhenNothingIsNear) {
+  EXPECT_EQ(nearest_name("--prot", {"--port", "--host"}), "--port");
+  EXPECT_EQ(nearest_name("--unrelated-thing", {"--port", "--host"}), "");
+  EXPECT_EQ(nearest_name("--x", {}), "");
+}
+
+}  // namespace
+}  // namespace refrain

@@ -1,0 +1,165 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <functional>
+#include <map>
+
+#include "tests/unit/config/command_line.h"
+
+namespace refrain {
+namespace {
+
+using testing::HasSubstr;
+
+struct OptionCase {
+  std::vector<std::string> words;
+  std::function<bool(const EngineConfig&)> took;
+};
+
+std::vector<OptionCase> model_cases() {
+  using C = const EngineConfig&;
+  return {
+      {{"--model", "m"}, [](C c) { return c.model == "m"; }},
+      {{"m"}, [](C c) { return c.model == "m"; }},
+      {{"--tokenizer", "t"}, [](C c) { return c.tokenizer == "t"; }},
+      {{"--served-model-name", "a,b"},
+       [](C c) {
+         return c.served_model_names == std::vector<std::string>{"a", "b"};
+       }},
+      {{"--chat-template", "f.jinja"}, [](C c) { return c.chat_template == "f.jinja"; }},
+      {{"--dtype", "float32"}, [](C c) { return c.worker.dtype == "float32"; }},
+      {{"--load-format", "dummy"}, [](C c) { return c.load_format == "dummy"; }},
+      {{"--max-model-len", "77"}, [](C c) { return c.worker.max_model_len == 77; }},
+      {{"--seed", "5"}, [](C c) { return c.worker.seed == 5; }},
+      {{"--tensor-parallel-size", "3"}, [](C c) { return c.worker.tensor_parallel_size == 3; }},
+      {{"--tp", "2"}, [](C c) { return c.worker.tensor_parallel_size == 2; }},
+      {{"--device", "host"}, [](C c) { return c.device == "host"; }},
+      {{"--host-threads", "4"}, [](C c) { return c.host_threads == 4; }},
+      {{"--host-isa", "avx2"}, [](C c) { return c.host_isa == "avx2"; }},
+      {{"--log-level", "debug"}, [](C c) { return c.log_level == "debug"; }},
+      {{"--start-timeout", "9"}, [](C c) { return c.start_timeout == 9; }},
+      {{"--heartbeat-timeout", "0.5"}, [](C c) { return c.heartbeat_timeout == 0.5; }},
+      {{"--collective-timeout-ms", "70"}, [](C c) { return c.worker.collective_timeout_ms == 70; }},
+  };
+}
+
+std::vector<OptionCase> engine_cases() {
+  using C = const EngineConfig&;
+  return {
+      {{"--max-num-seqs", "9"}, [](C c) { return c.worker.max_num_seqs == 9; }},
+      {{"--max-num-batched-tokens=99"}, [](C c) { return c.worker.max_num_batched_tokens == 99; }},
+      {{"--max-queue", "3"}, [](C c) { return c.max_queue == 3; }},
+      {{"--no-enable-prefix-caching"}, [](C c) { return !c.enable_prefix_caching; }},
+      {{"--enable-prefix-caching=false"}, [](C c) { return !c.enable_prefix_caching; }},
+      {{"--no-async-scheduling"}, [](C c) { return !c.async_scheduling; }},
+      {{"--block-size", "32"}, [](C c) { return c.worker.block_size == 32; }},
+      {{"--kv-cache-dtype", "float32"}, [](C c) { return c.worker.kv_cache_dtype == "float32"; }},
+      {{"--kv-cache-memory-bytes", "1000000"},
+       [](C c) { return c.worker.kv_cache_memory_bytes == 1000000; }},
+      {{"--gpu-memory-utilization", "0.5"},
+       [](C c) { return c.worker.gpu_memory_utilization == 0.5; }},
+      {{"--num-gpu-blocks-override", "12"},
+       [](C c) { return c.worker.num_gpu_blocks_override == 12; }},
+      {{"--enforce-eager"}, [](C c) { return c.worker.enforce_eager; }},
+      {{"--cudagraph-mode", "FULL"}, [](C c) { return c.worker.cudagraph_mode == "FULL"; }},
+      {{"--cudagraph-capture-sizes", "1,2,4"},
+       [](C c) {
+         return c.worker.has_capture_sizes &&
+                c.worker.cudagraph_capture_sizes == std::vector<int32_t>{1, 2, 4};
+       }},
+      {{"--max-cudagraph-capture-size", "64"},
+       [](C c) { return c.worker.max_cudagraph_capture_size == 64; }},
+      {{"--splitting-ops", "attention,linear"},
+       [](C c) { return c.worker.has_splitting_ops && c.worker.splitting_ops.size() == 2; }},
+      {{"--compilation-config", R"({"cudagraph_mode": "NONE"})"},
+       [](C c) { return c.worker.cudagraph_mode == "NONE"; }},
+      {{"--disable-padding"}, [](C c) { return c.worker.disable_padding; }},
+      {{"--max-padding-ratio", "2.5"}, [](C c) { return c.worker.max_padding_ratio == 2.5; }},
+      {{"--attention-backend", "x"}, [](C c) { return c.worker.attention_backend == "x"; }},
+      {{"--debug-cudagraph"}, [](C c) { return c.worker.debug_cudagraph; }},
+      {{"--host", "0.0.0.0"}, [](C c) { return c.host == "0.0.0.0"; }},
+      {{"--port", "0"}, [](C c) { return c.port == 0; }},
+      {{"--api-key", "k1,k2"},
+       [](C c) {
+         return c.api_keys == std::vector<std::string>{"k1", "k2"};
+       }},
+      {{"--drain-timeout", "1.5"}, [](C c) { return c.drain_timeout == 1.5; }},
+  };
+}
+
+class EachOption : public testing::TestWithParam<OptionCase> {};
+
+TEST_P(EachOption, ReachesTheConfiguration) {
+  const Parsed parsed = parse_words(GetParam().words);
+  ASSERT_TRUE(parsed.outcome) << parsed.error();
+  EXPECT_TRUE(GetParam().took(parsed.config)) << GetParam().words.front();
+  EXPECT_FALSE(GetParam().took(parse_words({}).config)) << "the default is the same";
+}
+
+INSTANTIATE_TEST_SUITE_P(Model, EachOption, testing::ValuesIn(model_cases()));
+INSTANTIATE_TEST_SUITE_P(Engine, EachOption, testing::ValuesIn(engine_cases()));
+
+TEST(Options, EveryDeclaredOptionHasACaseAbove) {
+  std::string tested = "--config --help";
+  for (const auto& cases : {model_cases(), engine_cases()}) {
+    for (const OptionCase& one : cases) tested += " " + one.words.front();
+  }
+  EngineConfig config;
+  CLI::App app;
+  add_engine_options(app, config, {});
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) {
+      EXPECT_THAT(tested, HasSubstr(name)) << "no case parses --" << name;
+    }
+  }
+}
+
+TEST(Options, TheLastOfTwoWins) {
+  EXPECT_EQ(parse_words({"--max-num-seqs", "3", "--max-num-seqs", "5"}).config.worker.max_num_seqs,
+            5);
+}
+
+TEST(Options, UnknownOneSuggestsTheNearest) {
+  EXPECT_THAT(parse_words({"--max-num-seq", "4"}).error(),
+              testing::AllOf(HasSubstr("--max-num-seq"), HasSubstr("did you mean --max-num-seqs")));
+  EXPECT_THAT(parse_words({"--tensor_parallel_size", "4"}).error(),
+              HasSubstr("did you mean --tensor-parallel-size"));
+  const std::string far = parse_words({"--zebra-crossing-of-the-north"}).error();
+  EXPECT_THAT(far, HasSubstr("unknown option --zebra-crossing-of-the-north"));
+  EXPECT_THAT(far, testing::Not(HasSubstr("did you mean")));
+}
+
+TEST(Options, ValuesOutOfRangeNameTheOption) {
+  const std::vector<std::vector<std::string>> bad = {
+      {"--port", "65536"},           {"--port", "-1"},
+      {"--max-num-seqs", "0"},       {"--max-num-seqs", "many"},
+      {"--max-num-seqs", "1e9"},     {"--max-model-len", "99999999999999"},
+      {"--dtype", "float16"},        {"--gpu-memory-utilization", "nan"},
+      {"--block-size", "17"},        {"--host-isa", "mmx"},
+      {"--max-padding-ratio", "-1"}, {"--cudagraph-capture-sizes", "1,x"},
+      {"--compilation-config", "{"}};
+  for (const auto& words : bad) {
+    EXPECT_THAT(parse_words(words).error(), HasSubstr(words[0])) << words[1];
+  }
+}
+
+TEST(Options, AMissingValueNamesTheOption) {
+  EXPECT_THAT(parse_words({"--port"}).error(), HasSubstr("--port"));
+  EXPECT_THAT(parse_words({"--config"}).error(), HasSubstr("--config"));
+}
+
+TEST(Options, ProgramsWithoutAServerTakeNoServerOptions) {
+  EXPECT_THAT(parse_words({"--port", "1"}, {.server = false}).error(), HasSubstr("--port"));
+  EXPECT_THAT(parse_words({"word"}, {.positional_model = false}).error(), HasSubstr("word"));
+}
+
+TEST(Options, KeysComeFromTheEnvironmentToo) {
+  ASSERT_EQ(setenv("REFRAIN_API_KEY", "from-outside", 1), 0);
+  const auto keys = parse_words({}).config.api_keys;
+  ASSERT_EQ(unsetenv("REFRAIN_API_KEY"), 0);
+  EXPECT_EQ(keys, std::vector<std::string>{"from-outside"});
+}
+
+}  // namespace
+}  // namespace refrain
