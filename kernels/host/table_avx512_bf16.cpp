@@ -47,7 +47,7 @@ void linear_bf16(const LinearArgs& args, const Team& team) {
   if (!dot) return linear<DotSimd>(args, team);
   const LinearShare share = linear_share<DotSimd>(live_rows(args.rows), args.weight.n, team);
   const auto* x = static_cast<const BFloat16*>(args.in.data) + share.rows.begin * args.in.stride;
-  run_tiles<DotStep, DotSimd::kTileBlock>(args, x, args.in.stride, share.rows, share.tiles);
+  run_share<DotStep>(args, x, args.in.stride, share.rows, share.tiles);
 }
 
 }  // namespace

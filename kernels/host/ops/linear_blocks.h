@@ -42,18 +42,24 @@ struct FloatStep<S, BFloat16> {
   template <int kRows, int kTiles>
   static void run(const X* x, int64_t x_stride, const W* w, int64_t w_stride,
                   typename S::Reg (&acc)[kRows][kTiles]) {
+    typename S::Reg weights[kTiles];
 #pragma GCC unroll 8
-    for (int t = 0; t < kTiles; ++t) {
-      const auto even = S::load_even(w + t * w_stride);
+    for (int t = 0; t < kTiles; ++t) weights[t] = S::load_even(w + t * w_stride);
+    add_products<kRows, kTiles>(x, x_stride, weights, acc);
 #pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) {
-        acc[r][t] = S::fma(S::broadcast(x[r * x_stride]), even, acc[r][t]);
-      }
-      const auto odd = S::load_odd(w + t * w_stride);
+    for (int t = 0; t < kTiles; ++t) weights[t] = S::load_odd(w + t * w_stride);
+    add_products<kRows, kTiles>(x + 1, x_stride, weights, acc);
+  }
+
+ private:
+  template <int kRows, int kTiles>
+  static void add_products(const X* x, int64_t x_stride, typename S::Reg (&weights)[kTiles],
+                           typename S::Reg (&acc)[kRows][kTiles]) {
 #pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) {
-        acc[r][t] = S::fma(S::broadcast(x[r * x_stride + 1]), odd, acc[r][t]);
-      }
+    for (int r = 0; r < kRows; ++r) {
+      const auto in = S::broadcast(x[r * x_stride]);
+#pragma GCC unroll 8
+      for (int t = 0; t < kTiles; ++t) acc[r][t] = S::fma(in, weights[t], acc[r][t]);
     }
   }
 };
@@ -64,7 +70,7 @@ inline constexpr int64_t kPrefetchBytes =
 // sums[r][t][16] of kRows rows and kTiles tiles over k inputs; `resume`: added to what is there.
 template <class Step, int kRows, int kTiles>
 void multiply_block(const typename Step::X* x, int64_t x_stride, const typename Step::W* w,
-                    int64_t w_stride, int64_t k, bool resume, float* sums) {
+                    int64_t w_stride, int64_t k, bool resume, Prefetch prefetch, float* sums) {
   using S = typename Step::Simd;
   typename S::Reg acc[kRows][kTiles];
 #pragma GCC unroll 8
@@ -75,10 +81,10 @@ void multiply_block(const typename Step::X* x, int64_t x_stride, const typename 
     }
   }
   for (int64_t i = 0; i < k; i += Step::kInputs) {
-#pragma GCC unroll 8
-    for (int t = 0; t < kTiles; ++t) {
-      _mm_prefetch(reinterpret_cast<const char*>(w + t * w_stride) + kPrefetchBytes, _MM_HINT_T0);
+    for (int line = 0; line < prefetch.lines; ++line) {
+      _mm_prefetch(prefetch.at + line * prefetch.stride, _MM_HINT_T0);
     }
+    prefetch.at += prefetch.advance;
     Step::template run<kRows, kTiles>(x, x_stride, w, w_stride, acc);
     x += Step::kInputs;
     w += 16 * Step::kInputs;
@@ -110,42 +116,65 @@ void finish_block(const LinearArgs& args, int64_t row, int64_t rows, int64_t til
 // multiply_block of `rows` <= kRows rows: finds the instance.
 template <class Step, int kRows, int kTiles>
 void multiply_rows(int rows, const typename Step::X* x, int64_t x_stride, const typename Step::W* w,
-                   int64_t w_stride, int64_t k, bool resume, float* sums) {
+                   int64_t w_stride, int64_t k, bool resume, const Prefetch& prefetch,
+                   float* sums) {
   if constexpr (kRows > 1) {
     if (rows < kRows) {
       return multiply_rows<Step, kRows - 1, kTiles>(rows, x, x_stride, w, w_stride, k, resume,
-                                                    sums);
+                                                    prefetch, sums);
     }
   }
-  multiply_block<Step, kRows, kTiles>(x, x_stride, w, w_stride, k, resume, sums);
+  multiply_block<Step, kRows, kTiles>(x, x_stride, w, w_stride, k, resume, prefetch, sums);
+}
+
+// One block of rows reads each tile as it comes, a little ahead. Of several, each asks for its part
+// of the next tiles, so that memory is read evenly while all of them compute.
+template <class Step, int kTiles>
+Prefetch plan_prefetch(const typename Step::W* w, int64_t k, int64_t block, int64_t blocks) {
+  const int64_t tile_bytes = k * 16 * static_cast<int64_t>(sizeof(typename Step::W));
+  const char* at = reinterpret_cast<const char*>(w);
+  if (blocks == 1) return {at + kPrefetchBytes, tile_bytes, 64, kTiles};
+  const int64_t next_lines = kTiles * tile_bytes / 64, steps = k / Step::kInputs;
+  const int64_t lines = (next_lines + blocks * steps - 1) / (blocks * steps);
+  return {at + kTiles * tile_bytes + block * lines * steps * 64, 64, lines * 64,
+          static_cast<int>(lines)};
 }
 
 // Rows [rows.begin, rows.end), of which x is the first, times kTiles tiles.
-template <class Step, int kTiles>
+template <class Step, int kRows, int kTiles>
 void run_rows(const LinearArgs& args, const typename Step::X* x, int64_t x_stride, Range rows,
               int64_t tile) {
-  constexpr int kRows = Step::Simd::kRowBlock;
   alignas(64) float sums[kRows * kTiles * 16];
-  const int64_t tile_size = args.weight.k * 16;
-  const auto* w = static_cast<const typename Step::W*>(args.weight.data) + tile * tile_size;
+  const int64_t k = args.weight.k;
+  const auto* w = static_cast<const typename Step::W*>(args.weight.data) + tile * k * 16;
   const RowBlocks blocks{rows.end - rows.begin, kRows};
   for (int64_t b = 0; b < blocks.count(); ++b) {
     const int64_t begin = blocks.begin(b);
     const auto count = static_cast<int>(blocks.begin(b + 1) - begin);
-    multiply_rows<Step, kRows, kTiles>(count, x + begin * x_stride, x_stride, w, tile_size,
-                                       args.weight.k, false, sums);
+    multiply_rows<Step, kRows, kTiles>(count, x + begin * x_stride, x_stride, w, k * 16, k, false,
+                                       plan_prefetch<Step, kTiles>(w, k, b, blocks.count()), sums);
     finish_block<typename Step::Simd>(args, rows.begin + begin, count, tile, kTiles, sums);
   }
 }
 
-template <class Step, int kTiles>
+template <class Step, int kRows, int kTiles>
 void run_tiles(const LinearArgs& args, const typename Step::X* x, int64_t x_stride, Range rows,
                Range tiles) {
-  while (tiles.end - tiles.begin >= kTiles) {
-    run_rows<Step, kTiles>(args, x, x_stride, rows, tiles.begin);
-    tiles.begin += kTiles;
+  for (; tiles.end - tiles.begin >= kTiles; tiles.begin += kTiles) {
+    run_rows<Step, kRows, kTiles>(args, x, x_stride, rows, tiles.begin);
   }
-  if constexpr (kTiles > 1) run_tiles<Step, kTiles / 2>(args, x, x_stride, rows, tiles);
+  if constexpr (kTiles > 1) run_tiles<Step, kRows, kTiles / 2>(args, x, x_stride, rows, tiles);
+}
+
+// Few rows: more tiles at once, so that memory is read in more streams.
+template <class Step>
+void run_share(const LinearArgs& args, const typename Step::X* x, int64_t x_stride, Range rows,
+               Range tiles) {
+  using S = typename Step::Simd;
+  if (rows.end - rows.begin <= S::kFewRows) {
+    return run_tiles<Step, S::kFewRows, S::kFewTiles>(args, x, x_stride, rows, tiles);
+  }
+  run_tiles<Step, S::kRowBlock, S::kTileBlock>(args, x, x_stride, rows, tiles);
 }
 
 template <class S>
@@ -184,8 +213,8 @@ void linear_few_rows(const LinearArgs& args, const LinearShare& share, const Tea
     rows.end = std::min(rows.begin + fits, share.rows.end);
     const Matrix x =
         widen_rows<S>(args.in, rows, args.weight.k, reinterpret_cast<float*>(team.scratch));
-    run_tiles<FloatStep<S, W>, S::kTileBlock>(args, static_cast<const float*>(x.data), x.stride,
-                                              rows, share.tiles);
+    run_share<FloatStep<S, W>>(args, static_cast<const float*>(x.data), x.stride, rows,
+                               share.tiles);
   }
 }
 

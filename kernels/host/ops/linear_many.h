@@ -55,7 +55,7 @@ void many_block(const LinearArgs& args, const Matrix& x, Range rows, int64_t til
       multiply_rows<FloatStep<S, float>, kRows, kTiles>(
           static_cast<int>(blocks.begin(b + 1) - begin),
           static_cast<const float*>(x.data) + begin * x.stride + at, x.stride, w, w_stride, depth,
-          at > 0, scratch.sums + begin * kTiles * 16);
+          at > 0, {}, scratch.sums + begin * kTiles * 16);
     }
   }
   finish_block<S>(args, rows.begin, rows.end - rows.begin, tile, kTiles, scratch.sums);

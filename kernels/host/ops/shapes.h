@@ -52,4 +52,13 @@ struct LinearShare {
   Range tiles;
 };
 
+// What a block of linear asks for while it computes: `lines` cache lines a step, `stride` bytes
+// apart.
+struct Prefetch {
+  const char* at = nullptr;
+  int64_t stride = 0;
+  int64_t advance = 0;  // bytes from one step to the next
+  int lines = 0;
+};
+
 }  // namespace refrain::kernels

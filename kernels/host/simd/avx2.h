@@ -11,6 +11,8 @@ struct Simd {
   };
   static constexpr int kRowBlock = 3;
   static constexpr int kTileBlock = 2;
+  static constexpr int kFewRows = 1;
+  static constexpr int kFewTiles = 4;
 
   static Reg broadcast(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
   static Reg zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }

@@ -7,8 +7,10 @@ namespace refrain::kernels::host_avx512 {
 
 struct Simd {
   using Reg = __m512;
-  static constexpr int kRowBlock = 6;
-  static constexpr int kTileBlock = 4;
+  static constexpr int kRowBlock = 8;
+  static constexpr int kTileBlock = 3;
+  static constexpr int kFewRows = 4;
+  static constexpr int kFewTiles = 4;
 
   static Reg broadcast(float x) { return _mm512_set1_ps(x); }
   static Reg zero() { return _mm512_setzero_ps(); }

@@ -11,8 +11,11 @@ struct Simd {
   struct Reg {
     float v[16];
   };
-  static constexpr int kRowBlock = 4;  // rows and 16-output tiles that linear keeps in registers
+  // Rows and 16-output tiles that linear keeps in registers; with kFewRows or fewer, kFewTiles.
+  static constexpr int kRowBlock = 4;
   static constexpr int kTileBlock = 1;
+  static constexpr int kFewRows = 1;
+  static constexpr int kFewTiles = 1;
 
   static Reg broadcast(float x) {
     Reg r;
