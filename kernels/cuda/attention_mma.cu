@@ -14,6 +14,8 @@
 namespace refrain::kernels {
 namespace {
 
+constexpr int32_t kShareKeys = 16;
+
 // Whether a row of `tokens` tokens belongs to the decode kernel.
 __host__ __device__ bool is_short(int32_t tokens, int32_t group) {
   return tokens * group <= kWarpQueries;
@@ -53,12 +55,13 @@ __global__ void __launch_bounds__(kTileThreads, 2) decode_kernel(AttentionArgs a
   tile.group = group;
   tile.blocks = args.block_table + int64_t{args.inputs.row_slot[row]} * args.max_blocks;
   const KeySpan all = visible_keys(args, tile);
-  const int32_t chunks = (all.end - all.begin + kTileKeys - 1) / kTileKeys;
-  KeySpan mine = all;
-  mine.begin = all.begin + chunks * rank / splits * kTileKeys;
-  mine.end = min(all.end, all.begin + chunks * (rank + 1) / splits * kTileKeys);
-  Attend<kDim, true> attend{args, tile, all, shared};
-  attend.run(mine);
+  // Shares of whole groups of 16 keys, as even as they can be.
+  const int32_t groups = (all.end - all.begin + kShareKeys - 1) / kShareKeys;
+  KeySpan mine;
+  mine.begin = all.begin + groups * rank / splits * kShareKeys;
+  mine.end = min(all.end, all.begin + groups * (rank + 1) / splits * kShareKeys);
+  Attend<kDim, true> attend{args, tile, mine, shared};
+  attend.run();
   attend.merge_warps();
   attend.merge_cluster(splits);
 }
@@ -117,9 +120,8 @@ __global__ void __launch_bounds__(kTileThreads, 2) prefill_kernel(AttentionArgs 
   tile.kv_head = static_cast<int32_t>(blockIdx.x);
   tile.group = group;
   tile.blocks = args.block_table + int64_t{args.inputs.row_slot[row]} * args.max_blocks;
-  const KeySpan all = visible_keys(args, tile);
-  Attend<kDim, false> attend{args, tile, all, shared};
-  attend.run(all);
+  Attend<kDim, false> attend{args, tile, visible_keys(args, tile), shared};
+  attend.run();
   attend.write();
 }
 

@@ -93,7 +93,7 @@ struct Attend {
 
   const AttentionArgs& args;
   const QueryTile& tile;
-  KeySpan visible;  // keys outside are never read
+  KeySpan visible;  // keys outside are neither read nor seen
   uint8_t* shared;
   uint32_t q[kDim / 16][4];
   float acc[kDimTiles][4];
@@ -113,6 +113,7 @@ struct Attend {
     const int64_t head = int64_t{tile.kv_head} * tile.group + query % tile.group;
     const auto* p = static_cast<const uint16_t*>(args.q.data) +
                     (tile.token + query / tile.group) * args.q.stride + head * kDim + col;
+    if (reinterpret_cast<uintptr_t>(p) % 4 == 0) return *reinterpret_cast<const uint32_t*>(p);
     return static_cast<uint32_t>(p[0]) | static_cast<uint32_t>(p[1]) << 16;
   }
 
@@ -127,25 +128,30 @@ struct Attend {
     }
   }
 
-  // Starts the copy of the keys and values of positions [chunk, chunk + 64).
+  // Starts the copy of the keys and values of positions [chunk, chunk + 64), 16 of them by each
+  // warp. A lane looks up the place of one position for all that copy it.
   __device__ void fetch(int32_t chunk, int stage) {
     constexpr int kUnits = kDim / 8;  // 16-byte pieces of a row
-    const auto base = static_cast<uint32_t>(__cvta_generic_to_shared(shared)) + stage * kStageBytes;
+    constexpr int kKeys = kTileKeys / kTileWarps;
+    const auto base = static_cast<uint32_t>(__cvta_generic_to_shared(shared)) +
+                      stage * kStageBytes + warp() * kKeys * kRowBytes;
     const auto* cache = static_cast<const __nv_bfloat16*>(args.cache);
-#pragma unroll 4
-    for (int i = static_cast<int>(threadIdx.x); i < kTileKeys * kUnits; i += kTileThreads) {
-      const int key = i / kUnits, unit = i % kUnits;
-      const int32_t position = chunk + key;
-      const bool valid = position >= visible.begin && position < visible.end;
-      const int32_t at = valid ? position : visible.begin;
-      const int64_t block = tile.blocks[at / args.block_size];
-      const int64_t row =
-          (block * 2 * args.kv_heads + tile.kv_head) * args.block_size + at % args.block_size;
-      const auto* from = cache + row * kDim + unit * 8;
+    const int32_t position = chunk + warp() * kKeys + lane() % kKeys;
+    int32_t own = -1;
+    if (position >= visible.begin && position < visible.end) {
+      own = (tile.blocks[position / args.block_size] * 2 * args.kv_heads + tile.kv_head) *
+                args.block_size +
+            position % args.block_size;
+    }
+#pragma unroll
+    for (int e = lane(); e < kKeys * kUnits; e += 32) {
+      const int key = e / kUnits, unit = e % kUnits;
+      const int32_t row = __shfl_sync(~0u, own, key);
+      const auto* from = cache + int64_t{max(row, 0)} * kDim + unit * 8;
       const uint32_t to = base + key * kRowBytes + unit * 16;
-      copy_async(to, from, valid);
+      copy_async(to, from, row >= 0);
       copy_async(to + kTileKeys * kRowBytes, from + int64_t{args.kv_heads} * args.block_size * kDim,
-                 valid);
+                 row >= 0);
     }
   }
 
@@ -225,8 +231,8 @@ struct Attend {
     }
   }
 
-  // All keys of `span`, whose begin is visible.begin plus a multiple of 64.
-  __device__ void run(KeySpan span) {
+  __device__ void run() {
+    const KeySpan span = visible;
     const int32_t chunks = (span.end - span.begin + kTileKeys - 1) / kTileKeys;
 #pragma unroll
     for (int s = 0; s < kStages - 1; ++s) {
@@ -247,7 +253,11 @@ struct Attend {
     const auto base = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
     for (int32_t c = 0; c < chunks; ++c) {
       wait_copies<kStages - 2>();
-      __syncthreads();  // the stage is full, and the one before it is free
+      if constexpr (kSplit) {
+        __syncwarp();  // a warp copied the keys that it uses
+      } else {
+        __syncthreads();  // the stage is full, and the one before it is free
+      }
       const int32_t next = c + kStages - 1;
       if (next < chunks) fetch(span.begin + next * kTileKeys, next % kStages);
       commit_copies();

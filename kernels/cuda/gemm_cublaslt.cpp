@@ -19,30 +19,33 @@ struct GemmKey {
   auto operator<=>(const GemmKey&) const = default;
 };
 
-uint32_t alignment(const void* address) {
-  const auto at = reinterpret_cast<uintptr_t>(address);
+// Of the address of every row: cuBLASLt takes the first row's for all.
+uint32_t alignment(const void* address, int64_t stride, DType dtype) {
+  const auto bits = reinterpret_cast<uintptr_t>(address) |
+                    static_cast<uintptr_t>(stride * static_cast<int64_t>(size_of(dtype)));
   uint32_t align = 256;
-  while (at % align != 0) align /= 2;
+  while (bits % align != 0) align /= 2;
   return align;
 }
 
 GemmKey key_of(const LinearArgs& args) {
   const bool residual = args.residual.data != nullptr;
-  return {args.rows.padded,
-          args.weight.n,
-          args.weight.k,
-          args.in.stride,
-          args.out.stride,
-          residual ? args.residual.stride : 0,
-          args.in.dtype,
-          args.weight.dtype,
-          args.out.dtype,
-          args.bias != nullptr,
-          residual,
-          alignment(args.in.data),
-          alignment(args.weight.data),
-          alignment(args.out.data),
-          residual ? alignment(args.residual.data) : 256};
+  return {
+      args.rows.padded,
+      args.weight.n,
+      args.weight.k,
+      args.in.stride,
+      args.out.stride,
+      residual ? args.residual.stride : 0,
+      args.in.dtype,
+      args.weight.dtype,
+      args.out.dtype,
+      args.bias != nullptr,
+      residual,
+      alignment(args.in.data, args.in.stride, args.in.dtype),
+      alignment(args.weight.data, args.weight.k, args.weight.dtype),
+      alignment(args.out.data, args.out.stride, args.out.dtype),
+      residual ? alignment(args.residual.data, args.residual.stride, args.residual.dtype) : 256};
 }
 
 cudaDataType_t type_of(DType dtype) { return dtype == DType::kFloat32 ? CUDA_R_32F : CUDA_R_16BF; }
@@ -93,6 +96,8 @@ void choose_algorithm(const CudaLauncher& launcher, const GemmKey& key, Gemm& ge
                  "cublasLtMatmulPreferenceSetAttribute");
   };
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{launcher.workspace_bytes});
+  // Parts of a split sum are added in float32, never in the output's type.
+  set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.weight_align);
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.in_align);
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,

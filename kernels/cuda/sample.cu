@@ -68,8 +68,18 @@ struct Sampler {
       const int64_t from = first > cluster.begin ? first : cluster.begin;
       const int64_t to = first + args.shard_cols < end ? first + args.shard_cols : end;
       const float* p = args.logits + shard * args.shard_stride + row * args.shard_cols - first;
+      int64_t t = from;
+      if (reinterpret_cast<uintptr_t>(p + from) % 16 == 0) {
+        const int64_t whole = from + (to - from) / 4 * 4;
 #pragma unroll 8
-      for (int64_t t = from + threadIdx.x; t < to; t += kRowThreads) {
+        for (t += threadIdx.x * 4; t < whole; t += kRowThreads * 4) {
+          const float4 x = *reinterpret_cast<const float4*>(p + t);
+          const auto i = static_cast<int32_t>(t - cluster.begin);
+          f(i, x.x), f(i + 1, x.y), f(i + 2, x.z), f(i + 3, x.w);
+        }
+        t = whole;
+      }
+      for (t += threadIdx.x; t < to; t += kRowThreads) {
         f(static_cast<int32_t>(t - cluster.begin), p[t]);
       }
     }
@@ -306,7 +316,7 @@ __global__ void __launch_bounds__(kRowThreads) sample_kernel(SampleArgs args, in
 }  // namespace
 
 void sample(StreamRef stream, const SampleArgs& args) {
-  const int64_t slice = ceil_div(args.vocab_size, kRowCluster);
+  const int64_t slice = ceil_div(args.vocab_size, kRowCluster * 4) * 4;
   LaunchShape shape;
   shape.grid = dim3(kRowCluster, static_cast<unsigned>(args.rows.padded));
   shape.threads = kRowThreads;
