@@ -1,0 +1,166 @@
+#include "runtime/server/api_request.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/server/url.h"
+
+namespace refrain {
+namespace {
+
+using testing::HasSubstr;
+
+std::string completion_error(const std::string& json) {
+  const auto body = parse_json(json);
+  if (!body) return body.error().message;
+  const auto request = parse_completion_request(*body);
+  return request ? "" : request.error().field + ": " + request.error().message;
+}
+
+std::string chat_error(const std::string& json) {
+  const auto body = parse_ordered_json(json);
+  if (!body) return body.error().message;
+  const auto request = parse_chat_request(*body);
+  return request ? "" : request.error().field + ": " + request.error().message;
+}
+
+TEST(CompletionRequest, ReadsEveryField) {
+  const auto body = parse_json(R"({"model": "m", "prompt": ["a", [1, 2]], "n": 3, "stream": true,
+      "stream_options": {"include_usage": true}, "max_tokens": 7, "temperature": 0.5, "top_p": 0.9,
+      "top_k": 5, "min_p": 0.1, "seed": -1, "stop": ["x", "y"], "logit_bias": {"5": -2.5},
+      "presence_penalty": 1, "frequency_penalty": -1, "repetition_penalty": 1.5, "logprobs": 2,
+      "stop_token_ids": [9], "allowed_token_ids": [1, 2], "ignore_eos": true, "min_tokens": 2,
+      "user": "u", "response_format": {"type": "text"}})");
+  ASSERT_TRUE(body) << body.error().message;
+  const auto request = parse_completion_request(*body);
+  ASSERT_TRUE(request) << request.error().message;
+  EXPECT_EQ(std::get<std::string>(request->prompts[0]), "a");
+  EXPECT_EQ(std::get<std::vector<TokenId>>(request->prompts[1]), (std::vector<TokenId>{1, 2}));
+  EXPECT_EQ(request->n, 3);
+  EXPECT_TRUE(request->stream && request->include_usage && request->logprobs);
+  EXPECT_EQ(request->max_tokens, 7);
+  const SamplingParams& sampling = request->sampling;
+  EXPECT_EQ(sampling.temperature, 0.5);
+  EXPECT_EQ(sampling.top_k, 5);
+  EXPECT_EQ(sampling.seed, static_cast<uint64_t>(-1));
+  EXPECT_EQ(sampling.stop, (std::vector<std::string>{"x", "y"}));
+  EXPECT_EQ(sampling.logit_bias, (std::vector<std::pair<TokenId, float>>{{5, -2.5f}}));
+  EXPECT_EQ(sampling.logprobs, 2);
+  EXPECT_EQ(sampling.stop_token_ids, std::vector<TokenId>{9});
+  EXPECT_EQ(sampling.allowed_token_ids, (std::vector<TokenId>{1, 2}));
+  EXPECT_TRUE(sampling.ignore_eos);
+}
+
+TEST(CompletionRequest, AbsentAndNullFieldsTakeDefaults) {
+  const auto request =
+      parse_completion_request(*parse_json(R"({"prompt": "a", "n": null, "stop": null})"));
+  ASSERT_TRUE(request);
+  EXPECT_EQ(request->n, 1);
+  EXPECT_EQ(request->max_tokens, 16);
+  EXPECT_TRUE(request->sampling.stop.empty());
+  EXPECT_EQ(request->sampling.logprobs, -1);
+}
+
+// R-15: −1, 0, 2^31, 2^63, huge, fractions, strings, booleans, lists.
+TEST(CompletionRequest, NumbersOutOfRangeNameTheirField) {
+  const std::vector<std::pair<std::string, std::vector<std::string>>> cases = {
+      {"n", {"0", "-1", "17", "2147483648", "9223372036854775808", "1.5", "\"2\"", "true", "[1]"}},
+      {"max_tokens", {"0", "-1", "2147483648", "9223372036854775808", "1e308", "\"x\"", "{}"}},
+      {"logprobs", {"-1", "21", "true", "1.5"}},
+      {"temperature", {"\"hot\"", "[]", "1e308", "-1e308"}},
+      {"top_k", {"-2", "2147483648", "0.5"}},
+      {"seed", {"\"a\"", "1.5", "9223372036854775808"}},
+      {"best_of", {"2", "0"}},
+      {"stop", {"5", "[5]", "{}"}},
+      {"logit_bias", {"[]", "{\"x\": 1}", "{\"1\": 101}", "{\"-1\": 1}", "{\"1\": \"a\"}"}},
+      {"stop_token_ids", {"5", "[-1]", "[1.5]", "[4294967296]"}},
+      {"allowed_token_ids", {"\"a\"", "[\"a\"]"}},
+      {"stream", {"\"yes\"", "1"}},
+      {"echo", {"1"}},
+      {"stream_options", {"{}"}},
+      {"response_format", {"\"text\"", "{\"type\": \"json_object\"}"}},
+      {"suffix", {"\"x\""}},
+      {"prompt", {"5", "{}", "[]", "[{}]", "[1, \"a\"]", "[1.5]", "[[-1]]", "null"}},
+  };
+  for (const auto& [field, values] : cases) {
+    for (const std::string& value : values) {
+      const std::string begin = field == "prompt" ? "{" : R"({"prompt": "a", )";
+      const std::string error = completion_error(begin + "\"" + field + "\": " + value + "}");
+      EXPECT_THAT(error, HasSubstr(field)) << field << " = " << value;
+    }
+  }
+}
+
+TEST(CompletionRequest, ManyPromptsAreRefused) {
+  std::string prompts;
+  for (int i = 0; i < 257; ++i) prompts += (i == 0 ? "" : ",") + std::string("\"a\"");
+  EXPECT_THAT(completion_error("{\"prompt\": [" + prompts + "]}"), HasSubstr("256"));
+}
+
+TEST(ChatRequest, MessagesReachTheTemplateAsTheyStand) {
+  const auto body = parse_ordered_json(R"({"messages": [
+      {"role": "system", "content": "s"},
+      {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}],
+      "tools": [{"zeta": 1, "alpha": 2}], "chat_template_kwargs": {"enable_thinking": false},
+      "max_completion_tokens": 9, "logprobs": true, "top_logprobs": 4})");
+  ASSERT_TRUE(body);
+  const auto request = parse_chat_request(*body);
+  ASSERT_TRUE(request) << request.error().message;
+  EXPECT_EQ(request->template_input["messages"][1]["content"], "ab");
+  EXPECT_EQ(request->template_input["tools"].dump(), R"([{"zeta":1,"alpha":2}])");
+  EXPECT_EQ(request->template_input["enable_thinking"], false);
+  EXPECT_EQ(request->template_input["add_generation_prompt"], true);
+  EXPECT_EQ(request->max_tokens, 9);
+  EXPECT_EQ(request->sampling.logprobs, 4);
+  EXPECT_FALSE(request->add_special_tokens);
+}
+
+TEST(ChatRequest, MistakesNameTheirField) {
+  const std::string good = R"("messages": [{"role": "user", "content": "a"}])";
+  for (const char* messages : {"5", "[]", "[5]", "[{}]", R"([{"role": 5, "content": "a"}])",
+                               R"([{"role": "user"}])", R"([{"role": "user", "content": 5}])",
+                               R"([{"role": "user", "content": [{"type": "image_url"}]}])"}) {
+    EXPECT_THAT(chat_error(std::string(R"({"messages": )") + messages + "}"), HasSubstr("messages"))
+        << messages;
+  }
+  EXPECT_THAT(chat_error("{}"), HasSubstr("messages"));
+  EXPECT_THAT(chat_error("{" + good + R"(, "top_logprobs": 2})"), HasSubstr("top_logprobs"));
+  EXPECT_THAT(chat_error("{" + good + R"(, "tools": 5})"), HasSubstr("tools"));
+  EXPECT_THAT(chat_error("{" + good + R"(, "tool_choice": "required"})"), HasSubstr("tool_choice"));
+  EXPECT_THAT(chat_error("{" + good + R"(, "chat_template_kwargs": {"messages": []}})"),
+              HasSubstr("chat_template_kwargs"));
+}
+
+TEST(ParseJson, DepthAndMembersAreBounded) {
+  EXPECT_TRUE(parse_json(std::string(64, '[') + std::string(64, ']')));
+  EXPECT_THAT(parse_json(std::string(65, '[') + std::string(65, ']')).error().message,
+              HasSubstr("64 levels"));
+  EXPECT_THAT(parse_json(std::string(1'000'000, '[')).error().message, HasSubstr("64 levels"));
+  EXPECT_TRUE(parse_json("\"" + std::string(100, '[') + "\\\"" + std::string(100, '{') + "\""));
+  std::string wide = "{\"a\": [1, 2, 3]";
+  for (int i = 0; i < 3; ++i) wide += ", \"k" + std::to_string(i) + "\": 1";
+  EXPECT_TRUE(parse_ordered_json(wide + "}", 64, 4));
+  EXPECT_THAT(parse_ordered_json(wide + "}", 64, 3).error().message, HasSubstr("3 members"));
+}
+
+TEST(ParseJson, MistakesAreSentencesWithoutInternals) {
+  for (const char* text : {"", "{", "[1,]", "\xff\xfe", "{\"a\": nan}", "]", "{\"a\" 1}"}) {
+    const auto parsed = parse_json(text);
+    ASSERT_FALSE(parsed) << text;
+    EXPECT_THAT(parsed.error().message, HasSubstr("not valid JSON")) << text;
+    EXPECT_THAT(parsed.error().message, testing::Not(HasSubstr("json.exception"))) << text;
+  }
+}
+
+TEST(Url, DecodesWhatIsEncodedAndLeavesTheRest) {
+  EXPECT_EQ(url_decode("a%20b+c%2Fd"), "a b c/d");
+  EXPECT_EQ(url_decode("%zz%4"), "%zz%4");
+  EXPECT_EQ(url_decode("%"), "%");
+  const auto query = parse_query("a=1&b&=x&c=%26&&a=2");
+  EXPECT_EQ(query.at("a"), "2");
+  EXPECT_EQ(query.at("b"), "");
+  EXPECT_EQ(query.at("c"), "&");
+}
+
+}  // namespace
+}  // namespace refrain

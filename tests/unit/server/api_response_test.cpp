@@ -1,0 +1,88 @@
+#include "runtime/server/api_response.h"
+
+#include <gtest/gtest.h>
+
+#include "runtime/text/tokenizer.h"
+
+namespace refrain {
+namespace {
+
+class ApiResponse : public testing::Test {
+ protected:
+  ApiResponse() : tokenizer_(*text::Tokenizer::load("tests/fixtures/models/qwen3")) {
+    choice_.text = "ab";
+    choice_.tokens = {{64, -0.5f, {{64, -0.5f}, {65, -1.5f}}}, {65, -0.25f, {{65, -0.25f}}}};
+    choice_.finish = FinishReason::kStop;
+    choice_.stop_reason = "END";
+    head_ = {"id-1", "m", 17, false, true};
+  }
+  text::Tokenizer tokenizer_;
+  ChoiceText choice_;
+  AnswerHead head_;
+  Usage usage_{3, 2, 1};
+};
+
+TEST_F(ApiResponse, CompletionHasOpenAIsShape) {
+  const Json json = whole_answer(head_, {choice_}, usage_, tokenizer_);
+  EXPECT_EQ(json["object"], "text_completion");
+  EXPECT_EQ(json["id"], "id-1");
+  EXPECT_EQ(json["created"], 17);
+  const Json& entry = json["choices"][0];
+  EXPECT_EQ(entry["text"], "ab");
+  EXPECT_EQ(entry["finish_reason"], "stop");
+  EXPECT_EQ(entry["stop_reason"], "END");
+  const Json& logprobs = entry["logprobs"];
+  ASSERT_EQ(logprobs["tokens"].size(), 2u);
+  EXPECT_EQ(logprobs["tokens"][0], tokenizer_.token_to_string(64));
+  EXPECT_EQ(logprobs["token_logprobs"][1], -0.25f);
+  EXPECT_EQ(logprobs["text_offset"][0], 0);
+  EXPECT_EQ(logprobs["text_offset"][1], count_characters(tokenizer_.token_bytes(64)));
+  EXPECT_EQ(logprobs["top_logprobs"][0].size(), 2u);
+  EXPECT_EQ(json["usage"]["total_tokens"], 5);
+  EXPECT_EQ(json["usage"]["prompt_tokens_details"]["cached_tokens"], 1);
+}
+
+TEST_F(ApiResponse, ChatHasOpenAIsShape) {
+  head_.chat = true;
+  const Json json = whole_answer(head_, {choice_}, usage_, tokenizer_);
+  EXPECT_EQ(json["object"], "chat.completion");
+  EXPECT_EQ(json["choices"][0]["message"]["role"], "assistant");
+  EXPECT_EQ(json["choices"][0]["message"]["content"], "ab");
+  const Json& token = json["choices"][0]["logprobs"]["content"][0];
+  EXPECT_EQ(token["logprob"], -0.5f);
+  EXPECT_EQ(token["bytes"].size(), tokenizer_.token_bytes(64).size());
+  EXPECT_EQ(token["top_logprobs"].size(), 2u);
+}
+
+TEST_F(ApiResponse, ChunksTellOffsetsAndOnlyTheLastAReason) {
+  const Json last = stream_chunk(head_, choice_, 10, tokenizer_);
+  EXPECT_EQ(last["choices"][0]["logprobs"]["text_offset"][0], 10);
+  EXPECT_EQ(last["choices"][0]["finish_reason"], "stop");
+  choice_.finish = FinishReason::kNone;
+  const Json middle = stream_chunk(head_, choice_, 0, tokenizer_);
+  EXPECT_TRUE(middle["choices"][0]["finish_reason"].is_null());
+  EXPECT_FALSE(middle["choices"][0].contains("stop_reason"));
+  head_.chat = true;
+  head_.logprobs = false;
+  EXPECT_EQ(stream_chunk(head_, choice_, 0, tokenizer_)["choices"][0]["delta"]["content"], "ab");
+  EXPECT_EQ(role_chunk(head_, 1)["choices"][0]["delta"]["role"], "assistant");
+  EXPECT_TRUE(usage_chunk(head_, usage_)["choices"].empty());
+}
+
+TEST_F(ApiResponse, ErrorsCarryTypeParamAndStatus) {
+  const Json bad = error_json(400, {ErrorCode::kInvalidArgument, "no", "top_p"})["error"];
+  EXPECT_EQ(bad["type"], "invalid_request_error");
+  EXPECT_EQ(bad["param"], "top_p");
+  EXPECT_EQ(bad["code"], 400);
+  EXPECT_TRUE(error_json(503, {ErrorCode::kUnavailable, "no", {}})["error"]["param"].is_null());
+  EXPECT_EQ(http_status(ErrorCode::kOverloaded), 429);
+  EXPECT_EQ(http_status(ErrorCode::kTooLarge), 413);
+}
+
+TEST_F(ApiResponse, BrokenUtf8IsReplacedNotThrown) {
+  EXPECT_EQ(dump(Json{{"a", "x\xff"}}), "{\"a\":\"x\xef\xbf\xbd\"}");
+  EXPECT_EQ(count_characters("a\xc3\xa9\xe2\x82\xac"), 3);
+}
+
+}  // namespace
+}  // namespace refrain
