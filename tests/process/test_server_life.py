@@ -91,6 +91,60 @@ def test_killed_supervisor_leaves_no_process(start_server):
              "coordinator and workers gone")
 
 
+def test_killed_coordinator_comes_back_and_leaves_nothing(start_server):
+    server = start_server(*SMALL)
+    before = server.coordinator()
+    os.kill(before, signal.SIGKILL)
+    wait_for(lambda: not command_line(before), 5, "the coordinator is gone")
+    server.wait_ready()
+    assert server.coordinator() != before
+    answer = server.client().completions.create(model=SMOLLM2.name, prompt="The capital of France is", temperature=0,
+                                                max_tokens=1)
+    assert answer.choices[0].text == " Paris"
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize("line", ["listening", "joined", "weights", None])
+def test_a_signal_while_it_starts_ends_it_cleanly(start_server, line):
+    """At once (None), and after each of the start's landmarks."""
+    server = start_server(*SMALL, ready=False)
+    if line:
+        wait_for(lambda: line in server.log.read_text(), 30, line)
+    assert server.stop() == 0, server.log.read_text()
+
+
+@pytest.mark.parametrize("who", ["worker", "coordinator"])
+def test_a_process_killed_while_it_starts_is_started_again(start_server, who):
+    server = start_server(*SMALL, ready=False)
+    wait_for(lambda: "joined" in server.log.read_text(), 30, "a worker has joined")
+    os.kill(server.workers()[0] if who == "worker" else server.coordinator(), signal.SIGKILL)
+    server.wait_ready()
+    assert server.stop() == 0
+
+
+def test_the_second_interrupt_ends_at_once(start_server):
+    server = start_server(*SMALL)
+    stream = server.client().completions.create(model=SMOLLM2.name, prompt="Once upon a time", stream=True,
+                                                temperature=0, max_tokens=450, extra_body={"ignore_eos": True})
+    chunks = iter(stream)
+    next(chunks)
+    server.process.send_signal(signal.SIGINT)
+    wait_for(lambda: "finishing" in server.log.read_text(), 10, "draining")
+    server.process.send_signal(signal.SIGINT)
+    with pytest.raises(openai.APIError):
+        for _ in chunks:
+            pass
+    assert server.process.wait(timeout=10) == 0
+
+
+def test_a_request_that_comes_while_workers_start_waits_for_them(start_server):
+    server = start_server(*SMALL, ready=False)
+    wait_for(lambda: "listening" in server.log.read_text(), 30, "listening")
+    answer = server.client().completions.create(model=SMOLLM2.name, prompt="The capital of France is", temperature=0,
+                                                max_tokens=1)
+    assert answer.choices[0].text == " Paris"
+
+
 def run(*argv, timeout=60):
     return subprocess.run([str(BIN / argv[0]), *map(str, argv[1:])], capture_output=True, text=True, timeout=timeout)
 
