@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <memory>
 #include <string>
 #include <utility>
@@ -122,6 +124,16 @@ class Session {
     return runner_->wait();
   }
 
+  // `count` elements of device memory.
+  template <class T>
+  std::vector<T> read(const T* from, size_t count) {
+    const auto pinned = device_->allocate_pinned(count * sizeof(T));
+    const auto stream = device_->create_stream();
+    stream->copy(pinned->data(), from, count * sizeof(T));
+    stream->synchronize();
+    return {static_cast<const T*>(pinned->data()), static_cast<const T*>(pinned->data()) + count};
+  }
+
   worker::ProgramRunner& runner() { return *runner_; }
   worker::Device& device() { return *device_; }
   ipc::SlotSetup& setup() { return setup_; }
@@ -138,6 +150,22 @@ class Session {
   ipc::SlotSetup setup_;
   StepId steps_ = 0;
 };
+
+// Logits of the same tokens run at different keys: equal bits on the host; on CUDA kernels may
+// differ by the key, and so may the last bits.
+inline void expect_same_values(const std::vector<float>& got, const std::vector<float>& expected,
+                               double tolerance = 1e-4) {
+  if (SessionOptions{}.device == "host") {
+    EXPECT_EQ(got, expected);
+    return;
+  }
+  ASSERT_EQ(got.size(), expected.size());
+  double largest = 0;
+  for (float value : expected) largest = std::max(largest, std::abs(static_cast<double>(value)));
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_NEAR(got[i], expected[i], tolerance * largest) << "logit " << i;
+  }
+}
 
 // A prompt of `count` tokens, different for every `seed`.
 inline std::vector<TokenId> prompt(int count, int seed) {

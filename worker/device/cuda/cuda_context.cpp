@@ -18,6 +18,7 @@ constexpr std::chrono::milliseconds kLookEvery{2};
 }  // namespace
 
 CudaContext::CudaContext(int device) : device_(device) {
+  events_.reserve(64);  // steps allocate nothing
   check(cudaSetDevice(device), "cudaSetDevice");
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");

@@ -1,0 +1,141 @@
+// Where a decode step's time goes: the step through the runner (two in flight), its graph launched
+// back to back, and each kind of op in a graph of its own, over all layers, so that weights come
+// from memory as they do in a step. Dummy weights; --device by REFRAIN_TEST_DEVICE.
+// usage: step_bench MODEL_DIRECTORY CONTEXT BATCH...
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+
+#include "tests/graph/runner/session.h"
+
+namespace refrain::tests {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double us_since(Clock::time_point begun) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - begun).count();
+}
+
+// us of one launch, from the difference of two runs.
+double time_graph(worker::Stream& stream, worker::Graph& graph) {
+  const auto run = [&](int launches) {
+    stream.synchronize();
+    const auto begun = Clock::now();
+    for (int i = 0; i < launches; ++i) stream.launch(graph);
+    stream.synchronize();
+    return us_since(begun);
+  };
+  run(3);
+  std::vector<double> samples;
+  for (int i = 0; i < 5; ++i) samples.push_back((run(40) - run(10)) / 30);
+  std::sort(samples.begin(), samples.end());
+  return samples[2];
+}
+
+// "linear mlp.down_proj.weight": the op and, of a linear, its weight without the layer's name.
+std::string kind_of(const worker::Program& program, const worker::Op& op) {
+  std::string kind = worker::op_name(op);
+  const auto* linear = std::get_if<worker::LinearOp>(&op);
+  if (linear == nullptr) return kind;
+  const std::string& tensor = program.value(linear->weight).parts.front().tensor;
+  const size_t layers = tensor.find("layers.");
+  if (layers == std::string::npos) return kind + " " + tensor;
+  return kind + " " + tensor.substr(tensor.find('.', layers + 7) + 1);
+}
+
+double weight_bytes(const worker::Program& program, const worker::Op& op) {
+  const auto* linear = std::get_if<worker::LinearOp>(&op);
+  if (linear == nullptr) return 0;
+  const worker::Value& weight = program.value(linear->weight);
+  return static_cast<double>(weight.rows.scale * weight.cols) *
+         static_cast<double>(size_of(weight.dtype));
+}
+
+void profile(Session& session, const worker::BatchDescriptor& key) {
+  worker::HostedProgram& hosted = session.runner().hosted();
+  const worker::Program& program = hosted.program;
+  worker::Stream& stream = *hosted.context.stream;
+  std::map<std::string, std::vector<const worker::Op*>> kinds;
+  for (const worker::Op& op : program.ops) kinds[kind_of(program, op)].push_back(&op);
+  double sum = 0;
+  for (const auto& [kind, ops] : kinds) {
+    stream.begin_capture();
+    for (const worker::Op* op : ops) worker::launch_op(hosted.context, *op, key);
+    const auto graph = stream.end_capture();
+    const double us = time_graph(stream, *graph);
+    double bytes = 0;
+    for (const worker::Op* op : ops) bytes += weight_bytes(program, *op);
+    std::printf("  %-44s %4zu ops %9.1f us %8.2f us each", kind.c_str(), ops.size(), us,
+                us / static_cast<double>(ops.size()));
+    if (bytes > 0) std::printf(" %7.0f GB/s", bytes / us * 1e-3);
+    std::printf("\n");
+    sum += us;
+  }
+  std::printf("  %-44s %18.1f us\n", "sum", sum);
+}
+
+void bench(const std::string& model, int context, int batch) {
+  SessionOptions options;
+  options.config.dtype = "bfloat16";
+  options.config.load_dummy = true;
+  options.config.max_num_seqs = batch;
+  options.config.max_num_batched_tokens = 2048;
+  options.config.max_model_len = context + 512;
+  options.config.block_size = 16;
+  options.config.cudagraph_mode = "FULL";
+  options.config.cudagraph_capture_sizes = {batch};
+  options.num_blocks = 1 + int64_t{batch} * ((options.config.max_model_len + 15) / 16);
+  Session session(model, options);
+  session.start();
+  for (int slot = 0; slot < batch; ++slot) session.run({{slot, prompt(context, slot), 0}});
+  int computed = context;
+  const auto next = [&] {
+    std::vector<Row> rows;
+    for (int slot = 0; slot < batch; ++slot) rows.push_back({slot, {kTokenOnDevice}, computed});
+    ++computed;
+    return session.make_step(rows);
+  };
+  const auto steps = [&](int count) {
+    std::vector<ipc::Step> prepared;
+    for (int i = 0; i < count; ++i) prepared.push_back(next());
+    const auto begun = Clock::now();
+    session.runner().submit(prepared[0]);
+    for (int i = 1; i < count; ++i) {
+      session.runner().submit(prepared[static_cast<size_t>(i)]);
+      session.runner().wait();
+    }
+    session.runner().wait();
+    return us_since(begun);
+  };
+  steps(10);
+  const double few = steps(20), many = steps(120);
+  worker::HostedProgram& hosted = session.runner().hosted();
+  const auto keys = hosted.dispatcher->keys(ipc::RuntimeMode::kFull);
+  for (size_t id = 0; id < keys.size(); ++id) {
+    if (!keys[id].uniform || keys[id].num_tokens != batch) continue;
+    const auto& executable =
+        hosted.executables.at(ipc::RuntimeMode::kFull, static_cast<int32_t>(id));
+    auto& graph = *std::get<worker::GraphPiece>(executable.pieces.front()).graph;
+    std::printf(
+        "batch %d context %d on %s: step through the runner %.1f us; graph of %d nodes %.1f us\n",
+        batch, context, session.device().name().c_str(), (many - few) / 100, graph.num_nodes(),
+        time_graph(*hosted.context.stream, graph));
+    profile(session, keys[id]);
+  }
+}
+
+}  // namespace
+}  // namespace refrain::tests
+
+int main(int argc, char** argv) {
+  if (argc < 4) {
+    std::fprintf(stderr, "usage: step_bench MODEL_DIRECTORY CONTEXT BATCH...\n");
+    return 64;
+  }
+  for (int i = 3; i < argc; ++i)
+    refrain::tests::bench(argv[1], std::atoi(argv[2]), std::atoi(argv[i]));
+  return 0;
+}
