@@ -1,9 +1,10 @@
 """`refrain generate` and `refrain plan` as a person runs them."""
 import json
+import signal
 import subprocess
 
 import pytest
-from conftest import BIN, SMOLLM2, TINY
+from conftest import BIN, SMOLLM2, TINY, command_line, descendants
 
 TINY_MODEL = TINY / "qwen3"
 
@@ -56,6 +57,22 @@ def test_made_up_weights_run_at_any_layout(generate):
     answers = [generate(lines, "--load-format", "dummy", "--tensor-parallel-size", tp, "--dtype", "float32",
                         model=TINY_MODEL)[0] for tp in (1, 2)]
     assert answers[0][0]["output_ids"] == answers[1][0]["output_ids"]
+
+
+def test_an_interrupted_run_writes_nothing_and_leaves_nothing(tmp_path):
+    prompts, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    prompts.write_text(json.dumps({"prompt": "Once", "max_tokens": 4000, "ignore_eos": True}) + "\n")
+    process = subprocess.Popen([str(BIN / "refrain"), "generate", "--model", str(SMOLLM2), "--prompts", str(prompts),
+                                "--output", str(output), "--log-level", "debug"], stderr=subprocess.PIPE, text=True)
+    for line in process.stderr:
+        if "workers ready" in line:
+            break
+    children = descendants(process.pid)
+    process.send_signal(signal.SIGINT)
+    rest = process.stderr.read()
+    assert process.wait(timeout=30) != 0 and "interrupted" in rest
+    assert not output.exists() and len(children) == 1
+    assert not any(command_line(pid) for pid in children)
 
 
 def plan(text):

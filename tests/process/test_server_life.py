@@ -145,6 +145,29 @@ def test_a_request_that_comes_while_workers_start_waits_for_them(start_server):
     assert answer.choices[0].text == " Paris"
 
 
+def test_a_group_that_keeps_failing_ends_with_75(start_server):
+    server = start_server(model=TINY / "qwen3", tp=1)
+    seen = set()
+    for _ in range(4):
+        worker = wait_for(lambda: set(server.workers()) - seen, 30, "a fresh worker").pop()
+        seen.add(worker)
+        os.kill(worker, signal.SIGKILL)
+    assert server.process.wait(timeout=30) == 75
+    assert "giving up" in server.log.read_text()
+
+
+def test_workers_started_by_hand_end_with_their_coordinator(tmp_path):
+    address = f"ipc://{tmp_path}/run/engine"
+    coordinator = start_by_hand("coordinator", "--model", TINY / "qwen3", "--listen", address, "--port", 0,
+                                log=tmp_path / "coordinator.log")
+    worker = start_by_hand("worker", "--model", TINY / "qwen3", "--rank", 0, "--tensor-parallel-size", 1,
+                           "--coordinator", address, log=tmp_path / "worker.log")
+    wait_for(lambda: "ready:" in (tmp_path / "coordinator.log").read_text(), 30, "ready")
+    coordinator.send_signal(signal.SIGTERM)
+    assert coordinator.wait(timeout=20) == 0
+    assert worker.wait(timeout=20) == 0
+
+
 def run(*argv, timeout=60):
     return subprocess.run([str(BIN / argv[0]), *map(str, argv[1:])], capture_output=True, text=True, timeout=timeout)
 
