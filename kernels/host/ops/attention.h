@@ -20,6 +20,7 @@ struct AttentionScratch {
   float* keys;     // [kChunk / 16, dim, 16] transposed
   float* values;   // [kChunk, dim]
   int64_t dim;     // head_dim rounded up to 16
+  PrefetchRuns ahead;
 };
 
 template <class S>
@@ -61,49 +62,70 @@ void transpose_tail(const T* const (&rows)[16], int64_t first, int64_t dim, floa
   S::transpose(from, 0, out);
 }
 
-// Asks for the keys and values of up to sixteen positions from `first` on, in address order.
+// A tile's keys: of chunk [chunk, chunk + 64), those that any of its queries sees.
+template <class S>
+KeyRange tile_keys(const AttentionArgs& args, const AttentionTile& tile, int64_t chunk) {
+  const KeyRange first = visible_keys<S>(args, tile.position, chunk);
+  const KeyRange last = visible_keys<S>(args, tile.position + tile.tokens - 1, chunk);
+  return {first.begin, last.end};
+}
+
+// The first chunk that the tile sees anything of.
+template <class S>
+int64_t first_chunk(const AttentionArgs& args, const AttentionTile& tile) {
+  if (args.sliding_window == 0) return 0;
+  const int64_t seen = std::max<int64_t>(0, tile.position - args.sliding_window + 1);
+  return seen / kChunk * kChunk;
+}
+
+// Where the keys of `position` lie; its values are a K or V half of the block further.
 template <class S, class T>
-void prefetch_group(const AttentionArgs& args, const AttentionTile& tile, int64_t first,
-                    int64_t end) {
-  const int64_t bytes = args.head_dim * static_cast<int64_t>(sizeof(T));
-  for (int64_t value = 0; value < 2; ++value) {
-    for (int64_t position = first; position < std::min(first + 16, end); ++position) {
-      const int64_t row =
-          ((tile.blocks[position / args.block_size] * 2 + value) * args.kv_heads + tile.kv_head) *
-              args.block_size +
-          position % args.block_size;
-      const char* at = static_cast<const char*>(args.cache) + row * bytes;
-      for (int64_t b = 0; b < bytes; b += 64) _mm_prefetch(at + b, _MM_HINT_T0);
-    }
+const T* key_row(const AttentionArgs& args, const AttentionTile& tile, int64_t position) {
+  const int64_t block = tile.blocks[position / args.block_size];
+  const int64_t row = (block * 2 * args.kv_heads + tile.kv_head) * args.block_size;
+  return static_cast<const T*>(args.cache) + (row + position % args.block_size) * args.head_dim;
+}
+
+// Plans to ask for the keys and values of a chunk over the about 256 steps that another one takes.
+template <class S, class T>
+void plan_ahead(const AttentionArgs& args, const AttentionTile& tile, int64_t chunk,
+                PrefetchRuns& ahead) {
+  const KeyRange range = tile_keys<S>(args, tile, chunk);
+  const int64_t row_bytes = args.head_dim * static_cast<int64_t>(sizeof(T));
+  const int64_t to_values = args.kv_heads * args.block_size * row_bytes;
+  for (int key = range.begin; key < range.end;) {
+    const int64_t in_block = args.block_size - (chunk + key) % args.block_size;
+    const auto count = static_cast<int>(std::min<int64_t>(in_block, range.end - key));
+    const auto* at = reinterpret_cast<const char*>(key_row<S, T>(args, tile, chunk + key));
+    ahead.add(at, count * row_bytes);
+    ahead.add(at + to_values, count * row_bytes);
+    key += count;
   }
+  ahead.rate = static_cast<int>((2 * kChunk * row_bytes / 64 + 255) / 256);
 }
 
 // Keys transposed and values widened for the chunk's keys in `range`; lanes of other keys repeat a
-// key of the range, and are never looked at. Asks for the next chunk (of positions up to `last`).
+// key of the range, and are never looked at.
 template <class S, class T>
 void load_chunk(const AttentionArgs& args, const AttentionTile& tile, int64_t chunk, KeyRange range,
-                int64_t last, const AttentionScratch& s) {
+                AttentionScratch& s) {
   const int64_t dim = args.head_dim, whole = dim / 16 * 16;
-  const int64_t head_size = args.block_size * dim;
   for (int group = range.begin / 16; group * 16 < range.end; ++group) {
-    prefetch_group<S, T>(args, tile, chunk + kChunk + group * 16, last + 1);
     const T* rows[16];
     for (int i = 0; i < 16; ++i) {
       const int key = std::clamp(group * 16 + i, range.begin, range.end - 1);
-      const int64_t position = chunk + key;
-      const int64_t block = tile.blocks[position / args.block_size];
-      rows[i] = static_cast<const T*>(args.cache) +
-                (block * 2 * args.kv_heads + tile.kv_head) * head_size +
-                position % args.block_size * dim;
+      rows[i] = key_row<S, T>(args, tile, chunk + key);
     }
     for (int64_t d = 0; d < whole; d += 16) {
+      s.ahead.ask(4);
       S::transpose(rows, d, s.keys + (group * s.dim + d) * 16);
     }
     if (whole < dim) {
       transpose_tail<S, T>(rows, whole, dim, s.keys + (group * s.dim + whole) * 16);
     }
     for (int i = 0; i < 16; ++i) {
-      const T* value = rows[i] + args.kv_heads * head_size;
+      s.ahead.ask();
+      const T* value = rows[i] + args.kv_heads * args.block_size * dim;
       float* to = s.values + (group * 16 + i) * s.dim;
       for (int64_t d = 0; d < whole; d += 16) S::store(to + d, S::load(value + d));
       if (whole < dim) {
@@ -115,7 +137,7 @@ void load_chunk(const AttentionArgs& args, const AttentionTile& tile, int64_t ch
 
 // scores[query … query + kQueries) of the kGroups × 16 keys from group `first` on.
 template <class S, int kQueries, int kGroups>
-void score_groups(const AttentionScratch& s, int query, int first) {
+void score_groups(AttentionScratch& s, int query, int first) {
   typename S::Reg acc[kQueries][kGroups];
 #pragma GCC unroll 8
   for (int i = 0; i < kQueries; ++i) {
@@ -125,6 +147,7 @@ void score_groups(const AttentionScratch& s, int query, int first) {
   const float* keys = s.keys + first * s.dim * 16;
   const float* q = s.q + query * s.dim;
   for (int64_t d = 0; d < s.dim; ++d) {
+    s.ahead.ask();
 #pragma GCC unroll 8
     for (int g = 0; g < kGroups; ++g) {
       const auto k = S::load(keys + (g * s.dim + d) * 16);
@@ -144,14 +167,14 @@ void score_groups(const AttentionScratch& s, int query, int first) {
 }
 
 template <class S, int kQueries>
-void score_queries(const AttentionScratch& s, int query, int first, int last) {
+void score_queries(AttentionScratch& s, int query, int first, int last) {
   for (; first + 4 <= last; first += 4) score_groups<S, kQueries, 4>(s, query, first);
   for (; first < last; ++first) score_groups<S, kQueries, 1>(s, query, first);
 }
 
 // One softmax step of a query: scores become probabilities, its sums are rescaled.
 template <class S>
-void softmax_step(const AttentionScratch& s, int query, KeyRange keys) {
+void softmax_step(AttentionScratch& s, int query, KeyRange keys) {
   using Reg = typename S::Reg;
   float* scores = s.scores + query * kChunk;
   const Reg lowest = S::broadcast(-std::numeric_limits<float>::infinity());
@@ -185,7 +208,7 @@ void softmax_step(const AttentionScratch& s, int query, KeyRange keys) {
 
 // acc += probabilities · values over keys [first, last), for kVectors × 16 columns from `d`.
 template <class S, int kQueries, int kVectors>
-void add_values(const AttentionScratch& s, int query, int64_t d, int first, int last) {
+void add_values(AttentionScratch& s, int query, int64_t d, int first, int last) {
   typename S::Reg acc[kQueries][kVectors];
   float* at = s.acc + query * s.dim + d;
 #pragma GCC unroll 8
@@ -195,6 +218,7 @@ void add_values(const AttentionScratch& s, int query, int64_t d, int first, int 
   }
   const float* p = s.scores + query * kChunk;
   for (int key = first; key < last; ++key) {
+    s.ahead.ask();
     const float* value = s.values + key * s.dim + d;
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
@@ -213,7 +237,7 @@ void add_values(const AttentionScratch& s, int query, int64_t d, int first, int 
 }
 
 template <class S, int kQueries>
-void add_values_all(const AttentionScratch& s, int query, int first, int last) {
+void add_values_all(AttentionScratch& s, int query, int first, int last) {
   int64_t d = 0;
   for (; d + 64 <= s.dim; d += 64) add_values<S, kQueries, 4>(s, query, d, first, last);
   for (; d < s.dim; d += 16) add_values<S, kQueries, 1>(s, query, d, first, last);
@@ -223,7 +247,7 @@ void add_values_all(const AttentionScratch& s, int query, int first, int last) {
 // meets its keys in ascending order and no others, so a later token's values cannot reach it.
 template <class S, int kQueries>
 void attend_queries(const AttentionArgs& args, const AttentionTile& tile, int64_t chunk, int query,
-                    const AttentionScratch& s) {
+                    AttentionScratch& s) {
   KeyRange keys[kQueries];
   KeyRange shared{0, kChunk}, any{kChunk, 0};
 #pragma GCC unroll 8
@@ -254,8 +278,10 @@ void attend_queries(const AttentionArgs& args, const AttentionTile& tile, int64_
   }
 }
 
+// `next`: the tile after this one, or null.
 template <class S, class T>
-void attend_tile(const AttentionArgs& args, const AttentionTile& tile, const AttentionScratch& s) {
+void attend_tile(const AttentionArgs& args, const AttentionTile& tile, const AttentionTile* next,
+                 AttentionScratch& s) {
   const int64_t head = tile.kv_head * tile.heads;
   for (int q = 0; q < tile.queries(); ++q) {
     const int64_t col = (head + q % tile.heads) * args.head_dim;
@@ -267,13 +293,15 @@ void attend_tile(const AttentionArgs& args, const AttentionTile& tile, const Att
     s.highest[q] = -std::numeric_limits<float>::infinity();
     s.total[q] = 0;
   }
-  const int64_t last = tile.position + tile.tokens - 1;
-  const int64_t seen =
-      args.sliding_window > 0 ? std::max<int64_t>(0, tile.position - args.sliding_window + 1) : 0;
-  for (int64_t chunk = seen / kChunk * kChunk; chunk <= last; chunk += kChunk) {
-    const KeyRange range{static_cast<int>(std::max<int64_t>(0, seen - chunk)),
-                         static_cast<int>(std::min<int64_t>(kChunk, last + 1 - chunk))};
-    load_chunk<S, T>(args, tile, chunk, range, last, s);
+  const int64_t end = tile.position + tile.tokens;
+  for (int64_t chunk = first_chunk<S>(args, tile); chunk < end; chunk += kChunk) {
+    s.ahead.clear();
+    if (chunk + kChunk < end) {
+      plan_ahead<S, T>(args, tile, chunk + kChunk, s.ahead);
+    } else if (next != nullptr) {
+      plan_ahead<S, T>(args, *next, first_chunk<S>(args, *next), s.ahead);
+    }
+    load_chunk<S, T>(args, tile, chunk, tile_keys<S>(args, tile, chunk), s);
     int q = 0;
     for (; q + 4 <= tile.queries(); q += 4) attend_queries<S, 4>(args, tile, chunk, q, s);
     const int rest = tile.queries() - q;
@@ -304,24 +332,14 @@ void zero_padded_tokens(const AttentionArgs& args, const Team& team) {
 template <class S>
 void attention(const AttentionArgs& args, const Team& team) {
   zero_padded_tokens<S>(args, team);
-  const AttentionScratch scratch = make_scratch<S>(args, team);
-  const int heads = args.q_heads / args.kv_heads;
-  const int most = std::max(1, std::min(kTileTokens, kTileQueries / heads));
-  const int64_t rows = live_rows(args.reqs);
-  int64_t unit = 0;
-  for (int64_t r = 0; r < rows; ++r) {
-    const int64_t begin = args.inputs.query_start[r], end = args.inputs.query_start[r + 1];
-    const int64_t context = args.inputs.seq_lens[r] - (end - begin);
-    const int32_t* blocks = args.block_table + int64_t{args.inputs.row_slot[r]} * args.max_blocks;
-    for (int64_t t = begin; t < end; t += most) {
-      const int tokens = static_cast<int>(std::min<int64_t>(most, end - t));
-      for (int64_t h = 0; h < args.kv_heads; ++h, ++unit) {
-        if (unit % team.size != team.rank) continue;
-        const AttentionTile tile{t, tokens, context + (t - begin), h, heads, blocks};
-        args.cache_dtype == DType::kBFloat16 ? attend_tile<S, BFloat16>(args, tile, scratch)
-                                             : attend_tile<S, float>(args, tile, scratch);
-      }
-    }
+  AttentionScratch scratch = make_scratch<S>(args, team);
+  TileWalk walk(args, team);
+  AttentionTile tile, next;
+  for (bool more = walk.next(tile); more; tile = next) {
+    more = walk.next(next);
+    const AttentionTile* following = more ? &next : nullptr;
+    args.cache_dtype == DType::kBFloat16 ? attend_tile<S, BFloat16>(args, tile, following, scratch)
+                                         : attend_tile<S, float>(args, tile, following, scratch);
   }
 }
 

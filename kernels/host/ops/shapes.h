@@ -31,6 +31,75 @@ struct AttentionTile {
   int64_t position_of(int query) const { return position + query / heads; }
 };
 
+// Hands out this thread's tiles: all tiles of all live rows, dealt to the team one by one.
+class TileWalk {
+ public:
+  TileWalk(const AttentionArgs& args, const Team& team)
+      : args_(args), team_(team), rows_(live_rows(args.reqs)) {
+    const int heads = args.q_heads / args.kv_heads;
+    const int fit = kTileQueries / heads;
+    most_ = fit < 1 ? 1 : fit < kTileTokens ? fit : kTileTokens;
+  }
+
+  // False when there is none left.
+  bool next(AttentionTile& tile) {
+    for (; row_ < rows_; ++row_, token_ = -1) {
+      const int64_t begin = args_.inputs.query_start[row_],
+                    end = args_.inputs.query_start[row_ + 1];
+      if (token_ < 0) token_ = begin;
+      for (; token_ < end; token_ += most_, head_ = 0) {
+        while (head_ < args_.kv_heads) {
+          const int64_t head = head_++;
+          if (unit_++ % team_.size != team_.rank) continue;
+          const int64_t left = end - token_;
+          const int64_t context = args_.inputs.seq_lens[row_] - (end - begin);
+          tile = {token_,
+                  static_cast<int>(left < most_ ? left : most_),
+                  context + (token_ - begin),
+                  head,
+                  args_.q_heads / args_.kv_heads,
+                  args_.block_table + int64_t{args_.inputs.row_slot[row_]} * args_.max_blocks};
+          return true;
+        }
+      }
+    }
+    return false;
+  }
+
+ private:
+  const AttentionArgs& args_;
+  const Team& team_;
+  int64_t rows_;
+  int64_t most_ = 1;
+  int64_t row_ = 0;
+  int64_t token_ = -1;  // -1: the row's first
+  int64_t head_ = 0;
+  int64_t unit_ = 0;
+};
+
+// Memory to ask for while computing on something else: asked for all at once, it would only fill
+// the core's line buffers and stall it.
+struct PrefetchRuns {
+  struct Run {
+    const char* at;
+    const char* end;
+  };
+  Run runs[2 * kChunk];
+  int count = 0;
+  int next = 0;
+  int rate = 0;  // lines a step
+
+  void clear() { count = next = rate = 0; }
+  void add(const char* at, int64_t bytes) { runs[count++] = {at, at + bytes}; }
+  void ask(int steps = 1) {
+    for (int lines = steps * rate; lines > 0 && next < count; --lines) {
+      __builtin_prefetch(runs[next].at);
+      runs[next].at += 64;
+      if (runs[next].at >= runs[next].end) ++next;
+    }
+  }
+};
+
 // Keys of [chunk, chunk + 64) that a query at `position` sees, relative to the chunk.
 struct KeyRange {
   int begin;
