@@ -66,8 +66,7 @@ struct Simd {
     return _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
   }
   // Three rounds of shuffles: 4-byte and 8-byte pairs inside 16-byte groups, then the groups.
-  template <class T>
-  static void transpose(const T* const* rows, int64_t offset, float* out) {
+  static void transpose(const float* const* rows, int64_t offset, float* out) {
     __m512 a[16], b[16];
 #pragma GCC unroll 8
     for (int i = 0; i < 16; i += 2) {
@@ -95,6 +94,40 @@ struct Simd {
       store(out + (4 + c) * 16, _mm512_shuffle_f32x4(lo13, hi13, 0x88));
       store(out + (8 + c) * 16, _mm512_shuffle_f32x4(lo02, hi02, 0xdd));
       store(out + (12 + c) * 16, _mm512_shuffle_f32x4(lo13, hi13, 0xdd));
+    }
+  }
+
+  // The same with columns in pairs of 4 bytes, rows i and i + 8 side by side: 8 registers, not 16.
+  static void transpose(const BFloat16* const* rows, int64_t offset, float* out) {
+    const auto half = [&](int i) {
+      return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows[i] + offset));
+    };
+    __m512i a[8], b[8];
+#pragma GCC unroll 4
+    for (int i = 0; i < 8; i += 2) {
+      const __m512i even = _mm512_inserti64x4(_mm512_castsi256_si512(half(i)), half(i + 8), 1);
+      const __m512i odd = _mm512_inserti64x4(_mm512_castsi256_si512(half(i + 1)), half(i + 9), 1);
+      a[i] = _mm512_unpacklo_epi32(even, odd);
+      a[i + 1] = _mm512_unpackhi_epi32(even, odd);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 8; i += 4) {
+#pragma GCC unroll 2
+      for (int j = 0; j < 2; ++j) {
+        b[i + 2 * j] = _mm512_unpacklo_epi64(a[i + j], a[i + 2 + j]);
+        b[i + 2 * j + 1] = _mm512_unpackhi_epi64(a[i + j], a[i + 2 + j]);
+      }
+    }
+    // b[c] holds pair c of rows 0-3, pair 4 + c of rows 0-3, the same of rows 8-11; b[4 + c] of
+    // rows 4-7 and 12-15.
+    const __m512i low = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13);
+    const __m512i high = _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15);
+    const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
+#pragma GCC unroll 8
+    for (int c = 0; c < 8; ++c) {
+      const __m512i pairs = _mm512_permutex2var_epi64(b[c % 4], c < 4 ? low : high, b[4 + c % 4]);
+      store(out + 2 * c * 16, _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)));
+      store(out + (2 * c + 1) * 16, _mm512_castsi512_ps(_mm512_and_si512(pairs, upper)));
     }
   }
 
