@@ -10,6 +10,8 @@
 namespace refrain {
 namespace {
 
+constexpr int64_t kMegabyte = 1'000'000;
+
 const char* phase_words(ipc::StartPhase phase) {
   switch (phase) {
     case ipc::StartPhase::kConnect:
@@ -40,7 +42,11 @@ std::string progress_line(const StartProgress& progress) {
   const ipc::Progress& report = progress.progress;
   std::string line = progress.ranks > 1 ? fmt::format("rank {}: ", progress.rank) : std::string();
   line += phase_words(report.phase);
-  if (report.total > 0) line += fmt::format(" {}/{}", report.done, report.total);
+  if (report.phase == ipc::StartPhase::kLoadWeights && report.total >= kMegabyte) {
+    line += fmt::format(" {}/{} MB", report.done / kMegabyte, report.total / kMegabyte);
+  } else if (report.total > 0) {
+    line += fmt::format(" {}/{}", report.done, report.total);
+  }
   if (!report.detail.empty()) line += fmt::format(" ({})", report.detail);
   return line;
 }

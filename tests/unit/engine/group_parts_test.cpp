@@ -135,6 +135,12 @@ ipc::Progress progress(ipc::StartPhase phase, int64_t done, int64_t total) {
   return {phase, done, total, ""};
 }
 
+TEST(StartProgress, WeightsAreToldInMegabytes) {
+  const StartProgress one{0, 1, progress(ipc::StartPhase::kLoadWeights, 3'000'000, 9'500'000)};
+  EXPECT_EQ(progress_line(one), "loading weights 3/9 MB");
+  EXPECT_EQ(progress_bar(one, 10), "[###-------] loading weights 3/9 MB");
+}
+
 TEST(StartBoard, ShowsTheRankFurthestBehindAndOnlyChanges) {
   StartBoard board(2);
   EXPECT_TRUE(board.report(0, progress(ipc::StartPhase::kCapture, 1, 10)).has_value());
