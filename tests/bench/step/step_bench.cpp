@@ -85,7 +85,7 @@ void bench(const std::string& model, int context, int batch) {
   options.config.max_num_batched_tokens = 2048;
   options.config.max_model_len = context + 512;
   options.config.block_size = 16;
-  options.config.cudagraph_mode = "FULL";
+  options.config.cudagraph_mode = "FULL_DECODE_ONLY";
   options.config.cudagraph_capture_sizes = {batch};
   options.num_blocks = 1 + int64_t{batch} * ((options.config.max_model_len + 15) / 16);
   Session session(model, options);
