@@ -37,23 +37,29 @@ __device__ void clear_padding(const AttentionArgs& args, int32_t kv_head, int32_
 template <int kDim>
 __global__ void __launch_bounds__(kTileThreads, 2) decode_kernel(AttentionArgs args) {
   extern __shared__ __align__(16) uint8_t shared[];
-  wait_for_predecessor();
   let_successor_start();
+  // Read before the wait: lengths, tables and the keys of earlier steps. prepare_inputs wrote them,
+  // and a linear, which starts its successor only when all before it have ended, stands between.
   const auto kv_head = static_cast<int32_t>(blockIdx.y), row = static_cast<int32_t>(blockIdx.z);
   const auto rank = static_cast<int32_t>(blockIdx.x), splits = static_cast<int32_t>(gridDim.x);
-  if (rank == 0) clear_padding(args, kv_head, row, static_cast<int32_t>(gridDim.z));
-  if (row >= live_rows(args.reqs)) return;  // the whole cluster
-  const int32_t first = args.inputs.query_start[row];
-  const int32_t tokens = args.inputs.query_start[row + 1] - first;
   const int32_t group = args.q_heads / args.kv_heads;
-  if (tokens == 0 || !is_short(tokens, group)) return;
+  const int32_t first = __ldcg(args.inputs.query_start + row);
+  const int32_t tokens = __ldcg(args.inputs.query_start + row + 1) - first;
+  const int32_t length = __ldcg(args.inputs.seq_lens + row);
+  const int32_t slot = __ldcg(args.inputs.row_slot + row);
+  const bool live = row < (args.reqs.live == nullptr ? args.reqs.padded : __ldcg(args.reqs.live));
+  if (!live || tokens == 0 || !is_short(tokens, group)) {  // the whole cluster
+    wait_for_predecessor();
+    if (rank == 0) clear_padding(args, kv_head, row, static_cast<int32_t>(gridDim.z));
+    return;
+  }
   QueryTile tile;
   tile.token = first;
   tile.tokens = tokens;
-  tile.position = args.inputs.seq_lens[row] - tokens;
+  tile.position = length - tokens;
   tile.kv_head = kv_head;
   tile.group = group;
-  tile.blocks = args.block_table + int64_t{args.inputs.row_slot[row]} * args.max_blocks;
+  tile.blocks = args.block_table + int64_t{slot} * args.max_blocks;
   const KeySpan all = visible_keys(args, tile);
   // Shares of whole groups of 16 keys, as even as they can be.
   const int32_t groups = (all.end - all.begin + kShareKeys - 1) / kShareKeys;
@@ -61,6 +67,9 @@ __global__ void __launch_bounds__(kTileThreads, 2) decode_kernel(AttentionArgs a
   mine.begin = all.begin + groups * rank / splits * kShareKeys;
   mine.end = min(all.end, all.begin + groups * (rank + 1) / splits * kShareKeys);
   Attend<kDim, true> attend{args, tile, mine, shared};
+  attend.prefetch(tile.position);
+  wait_for_predecessor();
+  if (rank == 0) clear_padding(args, kv_head, row, static_cast<int32_t>(gridDim.z));
   attend.run();
   attend.merge_warps();
   attend.merge_cluster(splits);
@@ -106,8 +115,8 @@ __device__ bool find_tile(const AttentionArgs& args, int32_t per_tile, int32_t g
 template <int kDim>
 __global__ void __launch_bounds__(kTileThreads, 2) prefill_kernel(AttentionArgs args) {
   extern __shared__ __align__(16) uint8_t shared[];
-  wait_for_predecessor();
   let_successor_start();
+  wait_for_predecessor();
   const int32_t group = args.q_heads / args.kv_heads, per_tile = kTileQueries / group;
   int32_t row, in_row;
   if (!find_tile(args, per_tile, group, static_cast<int32_t>(blockIdx.y), row, in_row)) return;

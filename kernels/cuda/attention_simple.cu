@@ -69,8 +69,8 @@ __device__ void attend(const AttentionArgs& args, const float* q, int64_t token,
 
 __global__ void __launch_bounds__(kWarps * 32) attention_simple_kernel(AttentionArgs args) {
   __shared__ float q[kWarps][kMaxHeadDim];
-  wait_for_predecessor();
   let_successor_start();
+  wait_for_predecessor();
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int32_t head = static_cast<int32_t>(blockIdx.x) * kWarps + warp;
   const auto token = static_cast<int32_t>(blockIdx.y);

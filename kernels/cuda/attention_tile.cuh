@@ -95,6 +95,7 @@ struct Attend {
   const QueryTile& tile;
   KeySpan visible;  // keys outside are neither read nor seen
   uint8_t* shared;
+  int started = 0;  // stages that prefetch() filled
   uint32_t q[kDim / 16][4];
   float acc[kDimTiles][4];
   float highest[2], sum[2];  // of rows lane / 4 and lane / 4 + 8, in units of log2
@@ -139,7 +140,7 @@ struct Attend {
     const int32_t position = chunk + warp() * kKeys + lane() % kKeys;
     int32_t own = -1;
     if (position >= visible.begin && position < visible.end) {
-      own = (tile.blocks[position / args.block_size] * 2 * args.kv_heads + tile.kv_head) *
+      own = (__ldcg(tile.blocks + position / args.block_size) * 2 * args.kv_heads + tile.kv_head) *
                 args.block_size +
             position % args.block_size;
     }
@@ -231,12 +232,29 @@ struct Attend {
     }
   }
 
-  __device__ void run() {
-    const KeySpan span = visible;
-    const int32_t chunks = (span.end - span.begin + kTileKeys - 1) / kTileKeys;
+  __device__ int32_t chunks() const {
+    return (visible.end - visible.begin + kTileKeys - 1) / kTileKeys;
+  }
+
+  // Before the wait for the previous kernel: the first stages, as far as their keys lie below
+  // position `stable`, written in earlier steps.
+  __device__ void prefetch(int32_t stable) {
+    started = 0;
 #pragma unroll
     for (int s = 0; s < kStages - 1; ++s) {
-      if (s < chunks) fetch(span.begin + s * kTileKeys, s);
+      if (s < chunks() && min(visible.begin + (s + 1) * kTileKeys, visible.end) <= stable) {
+        fetch(visible.begin + s * kTileKeys, s);
+        started = s + 1;
+      }
+    }
+  }
+
+  __device__ void run() {
+    const KeySpan span = visible;
+    const int32_t chunks = this->chunks();
+#pragma unroll
+    for (int s = 0; s < kStages - 1; ++s) {
+      if (s >= started && s < chunks) fetch(span.begin + s * kTileKeys, s);
       commit_copies();
     }
     load_queries();
@@ -302,19 +320,27 @@ struct Attend {
   // A partial result: sums [16][kDim], then maxima [16], then totals [16].
   __device__ float* partial(int i) const { return reinterpret_cast<float*>(shared) + i * kPartial; }
 
-  // Combines partials: get(i) is the i-th; calls out(query, col, value, top, total).
-  template <class Get, class Out>
-  __device__ static void combine(int count, int first, int step, Get get, Out out) {
-    for (int e = first; e < kWarpQueries * kDim; e += step) {
+  // Combines `count` (at most kMost) partials, get(i) the i-th: out(query, col, value, top, total)
+  // for the tile's queries. Unrolled, so that reads from other blocks are under way together.
+  template <int kMost, class Get, class Out>
+  __device__ void combine(int count, int first, int step, Get get, Out out) const {
+    for (int e = first; e < tile.queries() * kDim; e += step) {
       const int query = e / kDim;
-      float top = -INFINITY, total = 0, value = 0;
-      for (int i = 0; i < count; ++i) top = fmaxf(top, get(i)[kWarpQueries * kDim + query]);
-      for (int i = 0; i < count; ++i) {
-        const float* p = get(i);
-        const float high = p[kWarpQueries * kDim + query];
-        const float weight = high == -INFINITY ? 0.0f : exp2f(high - top);
-        total += weight * p[kWarpQueries * (kDim + 1) + query];
-        value += weight * p[e];
+      float highs[kMost], totals[kMost], values[kMost], top = -INFINITY, total = 0, value = 0;
+#pragma unroll
+      for (int i = 0; i < kMost; ++i) {
+        const float* p = get(i < count ? i : 0);
+        highs[i] = i < count ? p[kWarpQueries * kDim + query] : -INFINITY;
+        totals[i] = p[kWarpQueries * (kDim + 1) + query];
+        values[i] = p[e];
+      }
+#pragma unroll
+      for (int i = 0; i < kMost; ++i) top = fmaxf(top, highs[i]);
+#pragma unroll
+      for (int i = 0; i < kMost; ++i) {
+        const float weight = highs[i] == -INFINITY ? 0.0f : exp2f(highs[i] - top);
+        total += weight * totals[i];
+        value += weight * values[i];
       }
       out(query, e % kDim, value, top, total);
     }
@@ -326,6 +352,7 @@ struct Attend {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int query = lane() / 4 + half * 8;
+      if (query >= tile.queries()) continue;
 #pragma unroll
       for (int d = 0; d < kDimTiles; ++d) {
         mine[query * kDim + d * 8 + lane() % 4 * 2] = acc[d][half * 2];
@@ -338,7 +365,7 @@ struct Attend {
     }
     __syncthreads();
     float* all = partial(kTileWarps);
-    combine(
+    combine<kTileWarps>(
         kTileWarps, static_cast<int>(threadIdx.x), kTileThreads,
         [this](int i) { return partial(i); },
         [all](int query, int col, float value, float top, float total) {
@@ -352,14 +379,17 @@ struct Attend {
   // The cluster's blocks share the queries' columns and write the output.
   __device__ void merge_cluster(int splits) {
     auto cluster = cooperative_groups::this_cluster();
+    const auto write = [this](int query, int col, float value, float, float total) {
+      store(query, col, value / total);
+    };
+    const auto get = [&](int i) { return cluster.map_shared_rank(partial(kTileWarps), i); };
+    const int first = static_cast<int>(cluster.block_rank() * kTileThreads + threadIdx.x);
     if (splits > 1) cluster.sync();
-    combine(
-        splits, static_cast<int>(cluster.block_rank()) * kTileThreads + threadIdx.x,
-        splits * kTileThreads,
-        [&](int i) { return cluster.map_shared_rank(partial(kTileWarps), i); },
-        [this](int query, int col, float value, float, float total) {
-          if (query < tile.queries()) store(query, col, value / total);
-        });
+    if (splits <= 4) {
+      combine<4>(splits, first, splits * kTileThreads, get, write);
+    } else {
+      combine<16>(splits, first, splits * kTileThreads, get, write);
+    }
     if (splits > 1) cluster.sync();  // no block leaves while another reads its sums
   }
 };

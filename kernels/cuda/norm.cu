@@ -46,8 +46,8 @@ __global__ void __launch_bounds__(kMaxThreads)
     rms_norm_kernel(RmsNormArgs args, bool wide, bool wide_weight) {
   Weights weights;
   weights.load(args.weight, args.cols, wide_weight);
-  wait_for_predecessor();
   let_successor_start();
+  wait_for_predecessor();
   const int64_t row = blockIdx.x;
   if (row >= live_rows(args.rows)) return;
   float x[kHeld][8], squares = 0;
@@ -66,8 +66,8 @@ __global__ void __launch_bounds__(kMaxThreads)
     add_rms_norm_kernel(AddRmsNormArgs args, bool wide, bool wide_weight) {
   Weights weights;
   weights.load(args.weight, args.cols, wide_weight);
-  wait_for_predecessor();
   let_successor_start();
+  wait_for_predecessor();
   const int64_t row = blockIdx.x;
   if (row >= live_rows(args.rows)) return;
   float x[kHeld][8], squares = 0;

@@ -55,8 +55,8 @@ __device__ void rotate(Head& head, int32_t rotary, const float* cos_sin) {
 }
 
 __global__ void __launch_bounds__(kWarps * 32) rope_kernel(RopeKvWriteArgs args) {
-  wait_for_predecessor();
   let_successor_start();
+  wait_for_predecessor();
   const int64_t token = blockIdx.y;
   const int32_t h = static_cast<int32_t>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
   if (token >= live_rows(args.rows) || h >= args.q_heads + 2 * args.kv_heads) return;

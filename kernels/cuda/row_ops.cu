@@ -22,8 +22,8 @@ LaunchShape shape_of(int64_t cols, const Rows& rows) {
 __device__ int64_t first_col() { return (int64_t{blockIdx.x} * kThreads + threadIdx.x) * 8; }
 
 __global__ void __launch_bounds__(kThreads) embed_kernel(EmbedArgs args, bool wide, bool wide_out) {
-  wait_for_predecessor();
   let_successor_start();
+  wait_for_predecessor();
   const int64_t row = blockIdx.y, col = first_col(), n = args.table.k - col;
   if (row >= live_rows(args.rows) || n <= 0) return;
   const int32_t id = args.ids[row];
@@ -36,8 +36,8 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(EmbedArgs args, bool wi
 }
 
 __global__ void __launch_bounds__(kThreads) select_kernel(SelectRowsArgs args, bool wide) {
-  wait_for_predecessor();
   let_successor_start();
+  wait_for_predecessor();
   const int64_t row = blockIdx.y, col = first_col(), n = args.cols - col;
   if (row >= live_rows(args.rows) || n <= 0) return;
   float x[8];
@@ -46,8 +46,8 @@ __global__ void __launch_bounds__(kThreads) select_kernel(SelectRowsArgs args, b
 }
 
 __global__ void __launch_bounds__(kThreads) add_kernel(AddArgs args, bool wide) {
-  wait_for_predecessor();
   let_successor_start();
+  wait_for_predecessor();
   const int64_t row = blockIdx.y, col = first_col(), n = args.cols - col;
   if (row >= live_rows(args.rows) || n <= 0) return;
   float a[8], b[8];
@@ -60,8 +60,8 @@ __global__ void __launch_bounds__(kThreads) add_kernel(AddArgs args, bool wide) 
 
 // silu(x) = x / (1 + e^-x).
 __global__ void __launch_bounds__(kThreads) silu_mul_kernel(SiluMulArgs args, bool wide) {
-  wait_for_predecessor();
   let_successor_start();
+  wait_for_predecessor();
   const int64_t row = blockIdx.y, col = first_col(), n = args.cols - col;
   if (row >= live_rows(args.rows) || n <= 0) return;
   float gate[8], up[8];

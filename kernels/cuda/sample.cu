@@ -280,8 +280,8 @@ __device__ int32_t Sampler::run() {
 __global__ void __launch_bounds__(kRowThreads) sample_kernel(SampleArgs args, int32_t slice) {
   extern __shared__ float logits[];  // [slice]
   __shared__ RowShared shared;
-  wait_for_predecessor();
   let_successor_start();
+  wait_for_predecessor();
   const int64_t row = blockIdx.y;
   const bool first = blockIdx.x == 0;
   if (first) {
