@@ -22,8 +22,9 @@ def test_tokens_do_not_depend_on_how_a_prompt_is_chunked(generate, lines):
 
 def test_preemption_changes_no_token(generate, lines):
     """A cache of a few blocks forces recomputation; the answers stay."""
-    roomy, _ = generate(lines, *SMALL)
-    tight, done = generate(lines, *SMALL, "--max-model-len", 160, "--num-gpu-blocks-override", 24, "--log-level", "debug")
+    short = [*SMALL, "--max-model-len", 160]
+    roomy, _ = generate(lines, *short)
+    tight, _ = generate(lines, *short, "--num-gpu-blocks-override", 24)
     assert [a["output_ids"] for a in tight] == [a["output_ids"] for a in roomy]
 
 
