@@ -1,11 +1,15 @@
-// linear for at most 8 rows, bfloat16: bound by reading the weights once. A block computes 16 or 32
-// outputs; its eight warps take turns along K, and a warp multiplies 16 outputs × 16 columns × 8
-// rows by one mma. The sum over k may be taken in any order, so a lane feeds the mma with 16 bytes
-// of consecutive columns of its row of weights, and with the same columns of its row of inputs:
-// both are plain row-major 16-byte loads, and one copy of the weights serves this and cuBLASLt. The
-// first weights are loaded before the wait for the previous kernel.
+// linear for at most 8 rows, bfloat16: bound by reading the weights once. A block computes 16
+// outputs at a time, its eight warps taking turns along K; a warp multiplies 16 outputs × 16
+// columns × 8 rows by one mma. The sum over k may be taken in any order, so a lane feeds the mma
+// with 16 bytes of consecutive columns of its row of weights, and with the same columns of its row
+// of inputs: both are plain row-major pieces, and one copy of the weights serves this and cuBLASLt.
+// Blocks stay for many outputs; every lane copies its weights into a ring of its own in shared
+// memory, which needs no barrier, is never drained between outputs and is full before the wait for
+// the previous kernel.
 
 #include <cuda_bf16.h>
+
+#include <algorithm>
 
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -15,9 +19,13 @@ namespace refrain::kernels {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr int kMaxRows = 8;  // columns of the mma
-constexpr int kStep = 32;    // k of two mma: 8 for each of the four lanes of a row
-constexpr int kLoads = 4;    // 16-byte loads of weights a lane has in flight, twice over
+constexpr int kThreads = kWarps * 32;
+constexpr int kOutputs = 16;  // rows of the mma
+constexpr int kMaxRows = 8;   // its columns
+constexpr int kChunk = 64;    // k of a stage of a warp: 128 bytes of each of 16 rows of weights
+constexpr int kPieces = 4;    // of 16 bytes, a lane and stage: two steps of k, two outputs
+
+constexpr int ring_bytes(int stages) { return stages * kPieces * kThreads * 16; }
 
 struct GemvArgs {
   const __nv_bfloat16* weight;  // [n, k]
@@ -31,13 +39,10 @@ struct GemvArgs {
   Rows rows;
 };
 
-// Weights are read once: past L1; a chunk takes 256 bytes of each row.
-__device__ uint4 load_weight(const __nv_bfloat16* p) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(p));
-  return v;
+__device__ void copy_async(uint32_t to, const void* from, bool valid) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "r"(valid ? 16 : 0)
+               : "memory");
 }
 
 __device__ void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
@@ -49,100 +54,56 @@ __device__ void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// What a warp multiplies at a time: kSteps steps of k for kTiles tiles of 16 outputs.
-template <int kTiles>
-struct Chunk {
-  static constexpr int kSteps = kLoads / kTiles;
-  static constexpr int32_t kColumns = kSteps * kStep;
-  uint4 w[kSteps][kTiles][2];  // of outputs lane / 4 and lane / 4 + 8
-  uint4 x[kSteps];             // of row lane / 4
+// The stream of a warp's weights: chunk after chunk, block of outputs after block of outputs.
+struct WeightStream {
+  const GemvArgs& args;
+  uint32_t ring;    // this lane's first piece
+  int32_t turns;    // chunks a warp takes of a block of outputs
+  int64_t left;     // stages still to be issued
+  int64_t outputs;  // first output of the next stage
+  int32_t turn = 0;
+  const __nv_bfloat16* rows[2];
 
-  __device__ static int32_t column(int32_t chunk, int step) {
-    return chunk * kColumns + step * kStep + static_cast<int32_t>(threadIdx.x) % 4 * 8;
+  __device__ int32_t column(int32_t turn) const {
+    return (turn * kWarps + static_cast<int32_t>(threadIdx.x) / 32) * kChunk +
+           static_cast<int32_t>(threadIdx.x) % 4 * 8;
   }
-  __device__ void load_weights(const __nv_bfloat16* const (&rows)[kTiles][2], int32_t chunk,
-                               int32_t k) {
+  __device__ void find_rows() {
 #pragma unroll
-    for (int s = 0; s < kSteps; ++s) {
-      const int32_t at = column(chunk, s);
+    for (int half = 0; half < 2; ++half) {
+      const int64_t row = outputs + half * 8 + threadIdx.x % 32 / 4;
+      rows[half] = args.weight + min(row, args.n - 1) * args.k;
+    }
+  }
+  // Starts the copies of one stage; one group of copies even when none are left.
+  __device__ void issue(int stage) {
+    if (left > 0) {
+      const int32_t col = column(turn);
 #pragma unroll
-      for (int t = 0; t < kTiles; ++t) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          w[s][t][half] = at < k ? load_weight(rows[t][half] + at) : make_uint4(0, 0, 0, 0);
-        }
+      for (int i = 0; i < kPieces; ++i) {
+        const int32_t at = col + i / 2 * 32;
+        const bool valid = at < args.k;
+        copy_async(ring + (stage * kPieces + i) * kThreads * 16, rows[i % 2] + (valid ? at : 0),
+                   valid);
+      }
+      --left;
+      if (++turn == turns) {
+        turn = 0;
+        outputs += int64_t{gridDim.x} * kOutputs;
+        find_rows();
       }
     }
-  }
-  // `row` null: this lane's row of inputs is beyond the padded ones.
-  __device__ void load_inputs(const __nv_bfloat16* row, int32_t chunk, int32_t k) {
-#pragma unroll
-    for (int s = 0; s < kSteps; ++s) {
-      const int32_t at = column(chunk, s);
-      x[s] = row != nullptr && at < k ? *reinterpret_cast<const uint4*>(row + at)
-                                      : make_uint4(0, 0, 0, 0);
-    }
-  }
-  __device__ void multiply(float (&acc)[kTiles][4]) const {
-#pragma unroll
-    for (int s = 0; s < kSteps; ++s) {
-#pragma unroll
-      for (int t = 0; t < kTiles; ++t) {
-        const uint4 &a = w[s][t][0], &b = w[s][t][1];
-        mma(acc[t], a.x, b.x, a.y, b.y, x[s].x, x[s].y);
-        mma(acc[t], a.z, b.z, a.w, b.w, x[s].z, x[s].w);
-      }
-    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
   }
 };
 
-template <int kTiles>
-__global__ void __launch_bounds__(kWarps * 32, 2) gemv_kernel(GemvArgs args) {
-  constexpr int kOutputs = kTiles * 16;
-  __shared__ float partial[kWarps][kOutputs][kMaxRows + 1];
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int64_t first = int64_t{blockIdx.x} * kOutputs;
-  const __nv_bfloat16* rows[kTiles][2];
-#pragma unroll
-  for (int t = 0; t < kTiles; ++t) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int64_t output = min(first + t * 16 + half * 8 + lane / 4, args.n - 1);
-      rows[t][half] = args.weight + output * args.k;
-    }
-  }
-  const int32_t chunks = (args.k + Chunk<kTiles>::kColumns - 1) / Chunk<kTiles>::kColumns;
-  Chunk<kTiles> now, next;
-  now.load_weights(rows, warp, args.k);
-  wait_for_predecessor();
-  let_successor_start();
-  const __nv_bfloat16* in =
-      lane / 4 < args.rows.padded ? args.in + lane / 4 * args.in_stride : nullptr;
-  now.load_inputs(in, warp, args.k);
-  float acc[kTiles][4] = {};
-  for (int32_t chunk = warp; chunk < chunks; chunk += 2 * kWarps) {
-    // The other buffer's loads are under way while this one is multiplied.
-    next.load_weights(rows, chunk + kWarps, args.k);
-    next.load_inputs(in, chunk + kWarps, args.k);
-    now.multiply(acc);
-    if (chunk + kWarps >= chunks) break;
-    now.load_weights(rows, chunk + 2 * kWarps, args.k);
-    now.load_inputs(in, chunk + 2 * kWarps, args.k);
-    next.multiply(acc);
-  }
-#pragma unroll
-  for (int t = 0; t < kTiles; ++t) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      partial[warp][t * 16 + i / 2 * 8 + lane / 4][lane % 4 * 2 + i % 2] = acc[t][i];
-    }
-  }
-  __syncthreads();
-  const int32_t live = live_rows(args.rows);
-  for (int e = static_cast<int>(threadIdx.x); e < kOutputs * kMaxRows; e += kWarps * 32) {
+// Sums of the warps' parts of 16 outputs, by one warp; then bias and residual.
+__device__ void finish(const GemvArgs& args, const float (&partial)[kWarps][kOutputs][kMaxRows],
+                       int64_t first, int32_t live) {
+  for (int e = static_cast<int>(threadIdx.x) % 32; e < kOutputs * live; e += 32) {
     const int row = e / kOutputs, output = e % kOutputs;
     const int64_t n = first + output;
-    if (row >= live || n >= args.n) continue;
+    if (n >= args.n) continue;
     float sum = 0;
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) sum += partial[w][output][row];
@@ -151,6 +112,63 @@ __global__ void __launch_bounds__(kWarps * 32, 2) gemv_kernel(GemvArgs args) {
       sum += load_element(args.residual.data, args.residual.dtype, row * args.residual.stride + n);
     }
     store_element(args.out.data, args.out.dtype, row * args.out.stride + n, sum);
+  }
+}
+
+template <int kStages>
+__global__ void __launch_bounds__(kThreads, 2) gemv_kernel(GemvArgs args) {
+  extern __shared__ uint4 ring[];  // [kStages][kPieces][kThreads]
+  __shared__ float partial[2][kWarps][kOutputs][kMaxRows];
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int64_t blocks = (args.n + kOutputs - 1) / kOutputs;
+  const int64_t mine = (blocks - blockIdx.x + gridDim.x - 1) / gridDim.x;
+  const int32_t turns = (args.k + kChunk * kWarps - 1) / (kChunk * kWarps);
+  const int64_t stages = mine * turns;
+  WeightStream stream{args, static_cast<uint32_t>(__cvta_generic_to_shared(ring + threadIdx.x)),
+                      turns, stages, int64_t{blockIdx.x} * kOutputs};
+  stream.find_rows();
+#pragma unroll
+  for (int s = 0; s < kStages; ++s) stream.issue(s);
+  wait_for_predecessor();
+  let_successor_start();
+  const int32_t live = live_rows(args.rows);
+  const __nv_bfloat16* in = args.in + lane / 4 * args.in_stride;
+  const bool has_row = lane / 4 < args.rows.padded;
+  float acc[4] = {};
+  int stage = 0, turn = 0;
+  int64_t block = 0;
+  for (int64_t i = 0; i < stages; ++i) {
+    uint4 x[2];
+    const int32_t col = stream.column(turn);
+#pragma unroll
+    for (int s = 0; s < 2; ++s) {
+      x[s] = has_row && col + s * 32 < args.k ? *reinterpret_cast<const uint4*>(in + col + s * 32)
+                                              : make_uint4(0, 0, 0, 0);
+    }
+    asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 1) : "memory");
+    const uint4* w = ring + stage * kPieces * kThreads + threadIdx.x;
+#pragma unroll
+    for (int s = 0; s < 2; ++s) {
+      const uint4 a = w[s * 2 * kThreads], b = w[(s * 2 + 1) * kThreads];
+      mma(acc, a.x, b.x, a.y, b.y, x[s].x, x[s].y);
+      mma(acc, a.z, b.z, a.w, b.w, x[s].z, x[s].w);
+    }
+    stream.issue(stage);
+    stage = stage + 1 == kStages ? 0 : stage + 1;
+    if (++turn < turns) continue;
+    turn = 0;
+    auto& part = partial[block % 2];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      part[warp][j / 2 * 8 + lane / 4][lane % 4 * 2 + j % 2] = acc[j];
+      acc[j] = 0;
+    }
+    // By the time the other half is written again, all have passed the next barrier.
+    __syncthreads();
+    if (warp == block % kWarps) {
+      finish(args, part, (blockIdx.x + block * gridDim.x) * kOutputs, live);
+    }
+    ++block;
   }
 }
 
@@ -205,16 +223,18 @@ void linear_gemv(StreamRef stream, const LinearArgs& args) {
   gemv.residual = args.residual;
   gemv.out = args.out;
   gemv.rows = args.rows;
+  // Two blocks a multiprocessor with long rings, or three with shorter ones: whichever leaves the
+  // fullest multiprocessor fewer outputs.
+  const int64_t blocks = ceil_div(args.weight.n, kOutputs), sms = launcher(stream).sm_count;
+  const bool two = ceil_div(blocks, sms * 2) * 2 <= ceil_div(blocks, sms * 3) * 3;
   LaunchShape shape;
-  shape.threads = kWarps * 32;
-  // Two tiles a block halve the reading of inputs, which counts with many rows; only where enough
-  // blocks remain for every multiprocessor to hold several.
-  const bool two = args.rows.padded > 2 && args.weight.n >= int64_t{64} * launcher(stream).sm_count;
-  shape.grid = dim3(static_cast<unsigned>(ceil_div(args.weight.n, two ? 32 : 16)));
+  shape.threads = kThreads;
+  shape.grid = dim3(static_cast<unsigned>(std::min(blocks, sms * (two ? 2 : 3))));
+  shape.shared_bytes = static_cast<size_t>(ring_bytes(two ? 6 : 4));
   if (two) {
-    launch<&gemv_kernel<2>>(stream, "linear", shape, gemv);
+    launch<&gemv_kernel<6>, ring_bytes(6)>(stream, "linear", shape, gemv);
   } else {
-    launch<&gemv_kernel<1>>(stream, "linear", shape, gemv);
+    launch<&gemv_kernel<4>, ring_bytes(4)>(stream, "linear", shape, gemv);
   }
 }
 
