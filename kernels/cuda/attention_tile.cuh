@@ -10,6 +10,7 @@
 
 #include "kernels/core/op_args.h"
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/tensor_core.cuh"
 
 namespace refrain::kernels {
 
@@ -41,42 +42,6 @@ __device__ inline KeySpan visible_keys(const AttentionArgs& args, const QueryTil
   return span;
 }
 
-__device__ inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-// Four 8 × 8 matrices; lane i gives the address of row i % 8 of matrix i / 8.
-template <bool kTransposed>
-__device__ inline void load_matrices(uint32_t (&r)[4], uint32_t address) {
-  if constexpr (kTransposed) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(address)
-                 : "memory");
-  } else {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(address)
-                 : "memory");
-  }
-}
-
-// 16 bytes from global to shared memory, zeros if not `valid`.
-__device__ inline void copy_async(uint32_t to, const void* from, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-               "r"(valid ? 16 : 0)
-               : "memory");
-}
-__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int kLeft>
-__device__ inline void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
-}
-
 // kSplit: the block's warps share 16 queries and split the keys of a stage; else each warp has 16
 // queries of its own and sees all keys.
 template <int kDim, bool kSplit>
@@ -95,7 +60,8 @@ struct Attend {
   const QueryTile& tile;
   KeySpan visible;  // keys outside are neither read nor seen
   uint8_t* shared;
-  int started = 0;  // stages that prefetch() filled
+  int started = 0;    // stages that prefetch() filled
+  int32_t block = 0;  // of this lane's position of the next stage
   uint32_t q[kDim / 16][4];
   float acc[kDimTiles][4];
   float highest[2], sum[2];  // of rows lane / 4 and lane / 4 + 8, in units of log2
@@ -106,7 +72,9 @@ struct Attend {
   __device__ static int first_key() { return kSplit ? warp() * kWarpKeys : 0; }
 
   __device__ Attend(const AttentionArgs& a, const QueryTile& t, KeySpan v, uint8_t* memory)
-      : args(a), tile(t), visible(v), shared(memory) {}
+      : args(a), tile(t), visible(v), shared(memory) {
+    look_up(visible.begin);
+  }
 
   // Element (query, column) as a bit pattern; queries past the tile read as 0.
   __device__ uint32_t query_pair(int query, int col) const {
@@ -129,6 +97,20 @@ struct Attend {
     }
   }
 
+  // The position whose place this lane looks up, of the 64 from `chunk` on.
+  __device__ static int32_t place(int32_t chunk) {
+    constexpr int kKeys = kTileKeys / kTileWarps;
+    return chunk + warp() * kKeys + lane() % kKeys;
+  }
+  __device__ bool is_visible(int32_t position) const {
+    return position >= visible.begin && position < visible.end;
+  }
+  // Reads the block of the next stage's position, one stage ahead of its use.
+  __device__ void look_up(int32_t chunk) {
+    const int32_t position = place(chunk);
+    if (is_visible(position)) block = __ldcg(tile.blocks + position / args.block_size);
+  }
+
   // Starts the copy of the keys and values of positions [chunk, chunk + 64), 16 of them by each
   // warp. A lane looks up the place of one position for all that copy it.
   __device__ void fetch(int32_t chunk, int stage) {
@@ -137,13 +119,12 @@ struct Attend {
     const auto base = static_cast<uint32_t>(__cvta_generic_to_shared(shared)) +
                       stage * kStageBytes + warp() * kKeys * kRowBytes;
     const auto* cache = static_cast<const __nv_bfloat16*>(args.cache);
-    const int32_t position = chunk + warp() * kKeys + lane() % kKeys;
     int32_t own = -1;
-    if (position >= visible.begin && position < visible.end) {
-      own = (__ldcg(tile.blocks + position / args.block_size) * 2 * args.kv_heads + tile.kv_head) *
-                args.block_size +
-            position % args.block_size;
+    if (const int32_t position = place(chunk); is_visible(position)) {
+      own =
+          (block * 2 * args.kv_heads + tile.kv_head) * args.block_size + position % args.block_size;
     }
+    look_up(chunk + kTileKeys);
 #pragma unroll
     for (int e = lane(); e < kKeys * kUnits; e += 32) {
       const int key = e / kUnits, unit = e % kUnits;

@@ -16,9 +16,9 @@ namespace refrain::kernels {
 // calls it, so that the end of a kernel means the end of all before it.
 __device__ inline void wait_for_predecessor() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
-// Lets the next kernel start once every block has come here. Small kernels call it first, so that the
-// GEMV after them loads weights while the one before them ends; a GEMV calls it after the wait, so
-// that no third one shares the multiprocessors with it.
+// Lets the next kernel start once every block has come here. Small kernels call it first, so that
+// the GEMV after them loads weights while the one before them ends; a GEMV calls it after the wait,
+// so that no third one shares the multiprocessors with it.
 __device__ inline void let_successor_start() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }

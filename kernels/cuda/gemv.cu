@@ -14,6 +14,7 @@
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/tensor_core.cuh"
 
 namespace refrain::kernels {
 namespace {
@@ -38,21 +39,6 @@ struct GemvArgs {
   Matrix out;
   Rows rows;
 };
-
-__device__ void copy_async(uint32_t to, const void* from, bool valid) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-               "r"(valid ? 16 : 0)
-               : "memory");
-}
-
-__device__ void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
-                    uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
 
 // The stream of a warp's weights: chunk after chunk, block of outputs after block of outputs.
 struct WeightStream {
@@ -93,7 +79,7 @@ struct WeightStream {
         find_rows();
       }
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    commit_copies();
   }
 };
 
@@ -145,13 +131,13 @@ __global__ void __launch_bounds__(kThreads, 2) gemv_kernel(GemvArgs args) {
       x[s] = has_row && col + s * 32 < args.k ? *reinterpret_cast<const uint4*>(in + col + s * 32)
                                               : make_uint4(0, 0, 0, 0);
     }
-    asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 1) : "memory");
+    wait_copies<kStages - 1>();
     const uint4* w = ring + stage * kPieces * kThreads + threadIdx.x;
 #pragma unroll
     for (int s = 0; s < 2; ++s) {
       const uint4 a = w[s * 2 * kThreads], b = w[(s * 2 + 1) * kThreads];
-      mma(acc, a.x, b.x, a.y, b.y, x[s].x, x[s].y);
-      mma(acc, a.z, b.z, a.w, b.w, x[s].z, x[s].w);
+      mma(acc, {a.x, b.x, a.y, b.y}, x[s].x, x[s].y);
+      mma(acc, {a.z, b.z, a.w, b.w}, x[s].z, x[s].w);
     }
     stream.issue(stage);
     stage = stage + 1 == kStages ? 0 : stage + 1;
