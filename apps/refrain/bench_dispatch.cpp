@@ -81,6 +81,10 @@ int run_dispatch_bench(const BenchOptions& options) {
   row.limit = kLimitNs;
   row.limit_source = "CG-16";
   row.more = {{"mode", options.config.worker.cudagraph_mode},
+              {"model", nullptr},  // keys alone: no model, batches of every size
+              {"device", "host"},
+              {"tp", options.config.worker.tensor_parallel_size},
+              {"ms_per_step", row.achieved * 1e-6},
               {"keys", dispatcher.keys(worker::RuntimeMode::kFull).size() +
                            dispatcher.keys(worker::RuntimeMode::kPiecewise).size()},
               {"largest", largest},

@@ -53,6 +53,7 @@ int bench_command(const std::vector<std::string>& arguments) {
   options.config.log_level = "warning";
   add_engine_options(app, options.config, {.server = false, .positional_model = false});
   const char* group = "Benchmark";
+  const CLI::Range count(1, 1 << 20);
   app.add_option("kind", options.kind, "decode, prefill, serve, capture or dispatch")
       ->required()
       ->check(CLI::IsMember({"decode", "prefill", "serve", "capture", "dispatch"}))
@@ -60,21 +61,34 @@ int bench_command(const std::vector<std::string>& arguments) {
   app.add_flag("--json", options.json, "A list of JSON objects instead of a table")->group(group);
   app.add_option("--batch", options.batches, "decode: batch sizes, e.g. 1,8,32")
       ->delimiter(',')
+      ->check(count)
       ->group(group);
   app.add_option("--lengths", options.lengths, "prefill: prompt lengths")
       ->delimiter(',')
+      ->check(count)
       ->group(group);
-  app.add_option("--prompt-len", options.prompt_len, "Tokens of a prompt")->group(group);
-  app.add_option("--first-tokens", options.first_tokens, "decode: shorter run")->group(group);
-  app.add_option("--last-tokens", options.last_tokens, "decode: longer run")->group(group);
+  app.add_option("--prompt-len", options.prompt_len, "Tokens of a prompt")
+      ->check(count)
+      ->group(group);
+  app.add_option("--first-tokens", options.first_tokens, "decode: shorter run")
+      ->check(count)
+      ->group(group);
+  app.add_option("--last-tokens", options.last_tokens, "decode: longer run")
+      ->check(count)
+      ->group(group);
   app.add_option("--runs", options.runs, "Repeats of each case")
       ->check(CLI::Range(1, 1000))
       ->group(group);
-  app.add_option("--num-requests", options.num_requests, "serve: requests")->group(group);
+  app.add_option("--num-requests", options.num_requests, "serve: requests")
+      ->check(count)
+      ->group(group);
   app.add_option("--request-rate", options.request_rate,
                  "serve: arrivals a second (0: all at once)")
+      ->check(CLI::Range(0.0, 1e6))
       ->group(group);
-  app.add_option("--output-len", options.output_len, "serve: tokens a request")->group(group);
+  app.add_option("--output-len", options.output_len, "serve: tokens a request")
+      ->check(count)
+      ->group(group);
   app.add_option("--modes", options.modes, "Graph modes to compare, e.g. NONE,FULL")
       ->delimiter(',')
       ->group(group);

@@ -230,6 +230,7 @@ void Bench::capture(std::vector<BenchCase>& cases) {
       bytes += entry.bytes;
       nodes += entry.nodes;
     }
+    row.more["ms_per_step"] = percentile(row.samples, 0.5);  // a step here: one key captured
     row.more["rank"] = rank;
     row.more["graphs"] = ready.manifest.size();
     row.more["nodes"] = nodes;
@@ -238,6 +239,17 @@ void Bench::capture(std::vector<BenchCase>& cases) {
     row.more["arena_bytes"] = ready.arena_bytes;
     cases.push_back(std::move(row));
   }
+}
+
+// More rows than run at once would wait, and the figures would be of something else.
+Status check_batches(const BenchOptions& options) {
+  const int32_t most = options.config.worker.max_num_seqs;
+  for (const int32_t batch : options.kind == "decode" ? options.batches : std::vector<int32_t>()) {
+    if (batch > most) {
+      return fail_field("--batch", "--batch {} is more than --max-num-seqs {}", batch, most);
+    }
+  }
+  return {};
 }
 
 Status measure(const BenchOptions& options, const std::string& mode,
@@ -261,6 +273,7 @@ int run_bench(const BenchOptions& options) {
   std::vector<BenchCase> cases;
   std::vector<std::string> modes = options.modes;
   if (modes.empty()) modes.emplace_back();
+  if (Status status = check_batches(options); !status) return report(status.error());
   for (const std::string& mode : modes) {
     if (Status status = measure(options, mode, cases); !status) return report(status.error());
   }

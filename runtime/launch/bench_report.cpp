@@ -18,6 +18,9 @@ double percentile(std::vector<double> samples, double share) {
 
 Json case_json(const BenchCase& bench_case) {
   Json json = bench_case.more;
+  for (const char* key : {"model", "device", "tp", "mode", "batch", "context"}) {
+    if (!json.contains(key)) json[key] = nullptr;
+  }
   json["case"] = bench_case.name;
   json[bench_case.unit] = percentile(bench_case.samples, 0.5);
   json["runs"] = bench_case.samples.size();
@@ -25,9 +28,10 @@ Json case_json(const BenchCase& bench_case) {
   json["median"] = percentile(bench_case.samples, 0.5);
   json["p99"] = percentile(bench_case.samples, 0.99);
   json["unit"] = bench_case.unit;
-  json["achieved"] = bench_case.achieved;
-  json["limit"] = bench_case.limit;
-  json["limit_source"] = bench_case.limit_source;
+  const bool limited = bench_case.limit > 0;
+  json["achieved"] = limited ? bench_case.achieved : percentile(bench_case.samples, 0.5);
+  json["limit"] = limited ? Json(bench_case.limit) : Json(nullptr);
+  json["limit_source"] = limited ? bench_case.limit_source : "none known";
   return json;
 }
 

@@ -68,6 +68,9 @@ Result<Line> parse_line(const std::string& text, const TextSide& side) {
   REFRAIN_RETURN_IF_ERROR(read_sampling_params(json, params));
   REFRAIN_RETURN_IF_ERROR(read_logprobs(json, params));
   JsonFields fields(json);
+  if (fields.integer("n", 1, INT32_MAX).value_or(1) != 1) {
+    fields.fail_on("n", "n must be 1, since a line has one answer; repeat the line instead");
+  }
   params.max_tokens = fields.integer("max_tokens", 1, INT32_MAX).value_or(kDefaultMaxTokens);
   if (const auto most = fields.integer("max_completion_tokens", 1, INT32_MAX)) {
     params.max_tokens = *most;
@@ -112,6 +115,20 @@ std::string answer_line(const std::vector<TokenId>& prompt, const RequestOutput&
   return dump(json) + "\n";
 }
 
+// Before anything is computed: an answer that cannot be kept is no use.
+Status check_output(const std::string& path) {
+  if (path == "-") return {};
+  const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
+  if (std::filesystem::is_directory(path)) {
+    return fail_field("--output", "--output {} is a directory; name a file", path);
+  }
+  if (!std::filesystem::is_directory(folder)) {
+    return fail_field("--output", "--output {} cannot be written: there is no directory {}", path,
+                      folder.string());
+  }
+  return {};
+}
+
 // The whole file or nothing: written beside it, then renamed.
 Status write_output(const std::string& path, const std::string& text) {
   if (path == "-") {
@@ -131,6 +148,9 @@ Status write_output(const std::string& path, const std::string& text) {
 }
 
 Result<std::vector<std::string>> input_lines(const GenerateOptions& options) {
+  if (!options.prompts.empty() && !options.texts.empty()) {
+    return fail_field("--prompt", "--prompt and --prompts exclude each other; give one of them");
+  }
   if (!options.prompts.empty()) return read_lines(options.prompts);
   std::vector<std::string> lines;
   for (const std::string& text : options.texts) lines.push_back(dump(Json{{"prompt", text}}));
@@ -141,6 +161,7 @@ Result<std::vector<std::string>> input_lines(const GenerateOptions& options) {
 
 Status generate(const GenerateOptions& options) {
   REFRAIN_ASSIGN_OR_RETURN(const auto lines, input_lines(options));
+  REFRAIN_RETURN_IF_ERROR(check_output(options.output));
   REFRAIN_ASSIGN_OR_RETURN(auto local, LocalEngine::create(options.config));
   std::vector<GenerateRequest> requests;
   std::vector<std::vector<TokenId>> prompts;

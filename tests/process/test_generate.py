@@ -44,12 +44,23 @@ def test_a_seed_repeats_and_another_differs(generate):
     ("{broken", "JSON"), ("[1]", "object"), ("{}", "prompt"), ('{"prompt": "a", "prompt_ids": [1]}', "exactly one"),
     ('{"prompt": "a", "temperature": "x"}', "temperature"), ('{"prompt_ids": [1, -2]}', "prompt_ids"),
     ('{"prompt": "a", "max_tokens": 0}', "max_tokens"), ('{"prompt": "a", "n": 1, "logprobs": 50}', "logprobs"),
-    ('{"prompt_ids": []}', "prompt"), ('{"prompt_ids": [999999]}', "999999"),
+    ('{"prompt": "a", "n": 2}', "n must be 1"), ('{"prompt_ids": []}', "prompt"), ('{"prompt_ids": [999999]}', "999999"),
 ])
 def test_a_bad_line_is_named_and_nothing_is_written(generate, line, word):
     answers, done = generate([{"prompt_ids": [1, 2], "max_tokens": 1}, line], model=TINY_MODEL, check=False)
     assert done.returncode == 64 and answers is None, done.stderr
     assert ":2:" in done.stderr and word in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("options, word", [
+    (("--output", "/no/such/folder/out.jsonl"), "/no/such/folder"), (("--output", "/tmp"), "is a directory"),
+    (("--prompts", "/dev/null"), "exclude each other"),
+])
+def test_what_cannot_be_done_is_said_before_workers_start(options, word):
+    done = subprocess.run([str(BIN / "refrain"), "generate", "--model", str(TINY_MODEL), "--prompt", "a",
+                           "--log-level", "info", *options], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 64 and word in done.stderr, done.stderr
+    assert "worker" not in done.stderr
 
 
 def test_made_up_weights_run_at_any_layout(generate):
