@@ -126,19 +126,37 @@ TEST_F(CudaDeviceTest, CapturedLaunchesRunOnReplayOnly) {
   EXPECT_THAT(std::string(graph->node_name(0)), testing::Not(testing::IsEmpty()));
 }
 
-TEST_F(CudaDeviceTest, CG22DigestsFollowNodesAndLaunchShapes) {
-  auto a = filled(100000, 1.0f), b = filled(100000, 1.0f);
-  const auto capture = [&](int64_t count, int launches) {
-    launch_add(*a, *b, count);
-    stream_->synchronize();
+TEST_F(CudaDeviceTest, CG22DigestsFollowTheCollectives) {
+  auto communicator = device_->create_communicator("alone", 0, 1, 1000);
+  ASSERT_TRUE(communicator.has_value());
+  auto a = filled(1000, 1.0f), b = filled(1000, 1.0f);
+  const auto capture = [&](int64_t cols, int sums) {
     stream_->begin_capture();
-    for (int i = 0; i < launches; ++i) launch_add(*a, *b, count);
+    launch_add(*a, *b, cols);
+    for (int i = 0; i < sums; ++i) {
+      (*communicator)->all_reduce(*stream_, {a->data(), DType::kFloat32, cols}, cols, {1, nullptr});
+    }
     return stream_->end_capture()->digest();
   };
-  const uint64_t first = capture(100000, 2);
-  EXPECT_EQ(capture(100000, 2), first);
-  EXPECT_NE(capture(100000, 3), first);
+  launch_add(*a, *b, 1000);
+  stream_->synchronize();
+  const uint64_t first = capture(1000, 2);
+  EXPECT_EQ(capture(1000, 2), first);
+  EXPECT_NE(capture(1000, 3), first);
   EXPECT_NE(capture(64, 2), first);
+}
+
+TEST_F(CudaDeviceTest, CG25TheMemoryLimitIsKept) {
+  constexpr size_t kMiB = size_t{1} << 20;
+  auto limited = create_device("cuda", {}, {0, 1, 256 * kMiB});
+  ASSERT_TRUE(limited.has_value());
+  auto first = (*limited)->allocate(200 * kMiB, MemoryTag::kArena);
+  try {
+    (*limited)->allocate(100 * kMiB, MemoryTag::kArena);
+    FAIL() << "the limit was passed";
+  } catch (const OutOfMemory& error) {
+    EXPECT_EQ(error.missing, 44 * kMiB);
+  }
 }
 
 TEST_F(CudaDeviceTest, WhatCudaRefusesInACaptureIsNamedAndDropsIt) {

@@ -119,6 +119,7 @@ TEST(Capture, CG22ManifestAndProgressShowEveryKey) {
     if (p.phase == ipc::StartPhase::kCapture) captures.push_back(p);
   }
   ASSERT_THAT(captures, SizeIs(session->ready.manifest.size()));
+  int64_t bytes = 0;
   for (size_t i = 0; i < captures.size(); ++i) {
     EXPECT_EQ(captures[i].done, static_cast<int64_t>(i) + 1);
     EXPECT_EQ(captures[i].total, static_cast<int64_t>(captures.size()));
@@ -126,9 +127,11 @@ TEST(Capture, CG22ManifestAndProgressShowEveryKey) {
     EXPECT_THAT(captures[i].detail, HasSubstr(fmt::format("{} {}", entry.mode, entry.num_tokens)));
     EXPECT_THAT(captures[i].detail, HasSubstr(fmt::format("{} bytes", entry.bytes)));
     EXPECT_GT(entry.nodes, 0);
-    EXPECT_GT(entry.bytes, 0);
+    EXPECT_GE(entry.bytes, 0);  // CUDA graphs share memory: some need no more of it
+    bytes += entry.bytes;
     EXPECT_NE(entry.digest, 0u);
   }
+  EXPECT_GT(bytes, 0);
 }
 
 std::vector<uint64_t> digests_of(const ipc::Ready& ready) {
@@ -235,6 +238,7 @@ TEST(Capture, CG2EnforceEagerCapturesNothing) {
 }
 
 TEST(AttentionBackends, CG3AndCG4BackendsThatSupportLessLowerTheMode) {
+  if (SessionOptions{}.device != "host") GTEST_SKIP() << "names backends of the host device";
   const std::vector<std::tuple<const char*, const char*, const char*>> cases = {
       {"host", "FULL", "FULL"},
       {"host_varlen", "FULL", "FULL_AND_PIECEWISE"},
@@ -254,6 +258,7 @@ TEST(AttentionBackends, CG3AndCG4BackendsThatSupportLessLowerTheMode) {
 }
 
 TEST(AttentionBackends, CG5SpeculativeDecodesNeedUniformBatchSupport) {
+  if (SessionOptions{}.device != "host") GTEST_SKIP() << "names backends of the host device";
   SessionOptions options = with_mode("FULL_DECODE_ONLY");
   options.config.num_speculative_tokens = 2;
   options.config.attention_backend = "host_single_token";

@@ -55,8 +55,8 @@ class Session {
   Session(const std::filesystem::path& model, const SessionOptions& options) : options_(options) {
     const size_t limit = options.rank == 1 && options.limit_of_rank_1 != 0 ? options.limit_of_rank_1
                                                                            : options.memory_limit;
-    auto device =
-        worker::create_device(options.device, {options.threads, options.isa, limit, false});
+    auto device = worker::create_device(
+        options.device, {options.threads, options.isa, limit, false}, {0, 1, limit});
     if (!device) throw FatalError(device.error().message);
     device_ = std::move(*device);
     auto config = load_model_config(model);

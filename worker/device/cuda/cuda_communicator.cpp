@@ -101,9 +101,11 @@ void CudaCommunicator::check(ncclResult_t status, const char* call) {
                                 nccl_->error_string(status), nccl_->last_error(comm_)));
 }
 
-CudaStream& CudaCommunicator::recording_on(Stream& stream) {
+// What is noted is what ranks must agree on; their other kernels may differ with their shards.
+CudaStream& CudaCommunicator::recording_on(Stream& stream, const Post& post) {
   auto& cuda = static_cast<CudaStream&>(stream);
   cuda.hold(users_);
+  cuda.note_collective(describe(post));
   return cuda;
 }
 
@@ -111,7 +113,9 @@ void CudaCommunicator::all_reduce(Stream& stream, kernels::Matrix data, int64_t 
                                   kernels::Rows rows) {
   REFRAIN_CHECK(data.dtype == DType::kFloat32 || data.dtype == DType::kBFloat16,
                 "all_reduce sums float32 or bfloat16, not {}", refrain::to_string(data.dtype));
-  CudaStream& cuda = recording_on(stream);
+  CudaStream& cuda =
+      recording_on(stream, {Collective::kAllReduce, data.dtype, -1,
+                            static_cast<uint64_t>(rows.padded), static_cast<uint64_t>(cols)});
   if (!group_) return;
   REFRAIN_CHECK(data.stride == cols || rows.padded == 1,
                 "all_reduce takes rows without gaps, not {} of {}", cols, data.stride);
@@ -120,9 +124,7 @@ void CudaCommunicator::all_reduce(Stream& stream, kernels::Matrix data, int64_t 
   context_->note("all_reduce");
   if (bytes == 0) return;
   if (bytes <= kExchangeBytes && reinterpret_cast<uintptr_t>(data.data) % kThreadBytes == 0) {
-    context_->check(
-        launch_peer_all_reduce(cuda.native(), peers_->exchange(), data.data, data.dtype, bytes),
-        "launch of peer_all_reduce");
+    launch_peer_all_reduce(cuda.ref(), peers_->exchange(), data.data, data.dtype, bytes);
     return;
   }
   check(nccl_->all_reduce(data.data, data.data, count, nccl_type(data.dtype), ncclSum, comm_,
@@ -132,7 +134,9 @@ void CudaCommunicator::all_reduce(Stream& stream, kernels::Matrix data, int64_t 
 
 void CudaCommunicator::all_gather(Stream& stream, kernels::Matrix in, void* out, int64_t cols,
                                   kernels::Rows rows) {
-  CudaStream& cuda = recording_on(stream);
+  CudaStream& cuda =
+      recording_on(stream, {Collective::kAllGather, in.dtype, -1,
+                            static_cast<uint64_t>(rows.padded), static_cast<uint64_t>(cols)});
   const size_t row_bytes = static_cast<size_t>(cols) * size_of(in.dtype);
   const auto count = static_cast<size_t>(rows.padded);
   context_->note("all_gather");
@@ -152,7 +156,7 @@ void CudaCommunicator::all_gather(Stream& stream, kernels::Matrix in, void* out,
 
 void CudaCommunicator::broadcast(Stream& stream, void* data, size_t bytes, int root) {
   REFRAIN_CHECK(root >= 0 && root < size(), "broadcast root {} is not a rank of {}", root, size());
-  CudaStream& cuda = recording_on(stream);
+  CudaStream& cuda = recording_on(stream, {Collective::kBroadcast, DType::kUInt8, root, 1, bytes});
   context_->note("broadcast");
   if (!group_ || bytes == 0) return;
   check(nccl_->broadcast(data, data, bytes, ncclUint8, root, comm_, cuda.native()),
@@ -164,14 +168,22 @@ void CudaCommunicator::barrier() {
   if (group_) group_->meet({});
 }
 
-void CudaCommunicator::look(bool done) {
-  if (const uint32_t verdict = peers_->verdict(); verdict != 0) {
-    give_up(verdict == kAbort ? "an exchange was stopped"
-                              : fmt::format("rank {} did not come to an exchange within {} ms",
-                                            verdict - 1, options_.timeout_ms));
-  }
-  if (done) return;
+void CudaCommunicator::look(std::chrono::steady_clock::duration waited) {
+  look_after();
   if (const std::string missing = group_->describe_missing(); !missing.empty()) give_up(missing);
+  if (waited > std::chrono::milliseconds(options_.timeout_ms)) {
+    give_up(fmt::format("what the ranks do together has not ended within {} ms; a rank may hang",
+                        options_.timeout_ms));
+  }
+}
+
+void CudaCommunicator::look_after() {
+  const uint32_t verdict = peers_->verdict();
+  if (verdict == 0) return;
+  if (const std::string missing = group_->describe_missing(); !missing.empty()) give_up(missing);
+  give_up(verdict == kAbort ? "an exchange was stopped"
+                            : fmt::format("rank {} did not come to an exchange within {} ms",
+                                          verdict - 1, options_.timeout_ms));
 }
 
 // Our own kernels end at their next look. NCCL's never do by themselves: where it cannot revoke,

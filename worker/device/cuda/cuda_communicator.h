@@ -40,9 +40,10 @@ class CudaCommunicator final : public Communicator, private Watch {
   CudaCommunicator(std::shared_ptr<CudaContext> context, Options options);
   Status connect();
   Status connect_nccl();
-  CudaStream& recording_on(Stream& stream);
+  CudaStream& recording_on(Stream& stream, const Post& post);
   void check(ncclResult_t status, const char* call);
-  void look(bool done) override;
+  void look(std::chrono::steady_clock::duration waited) override;
+  void look_after() override;
   [[noreturn]] void give_up(const std::string& reason);
 
   std::shared_ptr<CudaContext> context_;

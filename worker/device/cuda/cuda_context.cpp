@@ -17,7 +17,8 @@ constexpr std::chrono::milliseconds kLookEvery{2};
 
 }  // namespace
 
-CudaContext::CudaContext(int device) : device_(device) {
+CudaContext::CudaContext(int device, size_t memory_limit)
+    : device_(device), memory_limit_(memory_limit) {
   events_.reserve(64);  // steps allocate nothing
   check(cudaSetDevice(device), "cudaSetDevice");
   cudaDeviceProp properties{};
@@ -66,6 +67,13 @@ MemoryAccount CudaContext::memory() {
   return account;
 }
 
+size_t CudaContext::over_limit(size_t more) const {
+  if (memory_limit_ == 0) return 0;
+  size_t used = more;
+  for (const size_t bytes : by_tag_) used += bytes;
+  return used > memory_limit_ ? used - memory_limit_ : 0;
+}
+
 cudaEvent_t CudaContext::take_event() {
   if (!events_.empty()) {
     const cudaEvent_t event = events_.back();
@@ -78,16 +86,17 @@ cudaEvent_t CudaContext::take_event() {
 }
 
 void CudaContext::wait(const std::function<cudaError_t()>& query, std::string_view call) {
-  auto next_look = std::chrono::steady_clock::now() + kLookEvery;
+  const auto begun = std::chrono::steady_clock::now();
+  auto next_look = begun + kLookEvery;
   cudaError_t status = query();
   for (; status == cudaErrorNotReady; status = query()) {
     std::this_thread::yield();
     if (std::chrono::steady_clock::now() < next_look) continue;
-    for (Watch* watch : watches_) watch->look(false);
+    for (Watch* watch : watches_) watch->look(next_look - begun);
     next_look = std::chrono::steady_clock::now() + kLookEvery;
   }
   check(status, call);
-  for (Watch* watch : watches_) watch->look(true);
+  for (Watch* watch : watches_) watch->look_after();
 }
 
 void CudaContext::remove_watch(Watch* watch) { std::erase(watches_, watch); }
@@ -101,6 +110,11 @@ class CudaBuffer final : public Buffer {
   CudaBuffer(std::shared_ptr<CudaContext> context, size_t bytes, MemoryTag tag)
       : context_(std::move(context)), bytes_(bytes), tag_(tag) {
     counted_ = std::max<size_t>((bytes + kAlignment - 1) / kAlignment * kAlignment, kAlignment);
+    if (const size_t missing = context_->over_limit(counted_); missing > 0) {
+      throw OutOfMemory(fmt::format("the memory limit has no {} bytes for {}: {} are missing",
+                                    counted_, to_string(tag), missing),
+                        missing);
+    }
     const cudaError_t status = cudaMalloc(&data_, counted_);
     if (status == cudaErrorMemoryAllocation) {
       cudaGetLastError();

@@ -6,6 +6,7 @@
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -23,14 +24,16 @@ class CudaStream;
 class Watch {
  public:
   virtual ~Watch() = default;
-  // Throws DeviceError when waiting any longer is pointless, or the wait ended (`done`) because an
-  // exchange was given up.
-  virtual void look(bool done) = 0;
+  // Throws DeviceError when waiting any longer is pointless.
+  virtual void look(std::chrono::steady_clock::duration waited) = 0;
+  // Throws DeviceError when what was waited for ended because an exchange was given up.
+  virtual void look_after() = 0;
 };
 
 class CudaContext {
  public:
-  explicit CudaContext(int device);
+  // memory_limit: bytes that may be taken of the device; 0: no limit.
+  CudaContext(int device, size_t memory_limit);
   ~CudaContext();
   CudaContext(const CudaContext&) = delete;
   CudaContext& operator=(const CudaContext&) = delete;
@@ -50,6 +53,8 @@ class CudaContext {
   void remove_launcher(const kernels::CudaLauncher* launcher) { std::erase(launchers_, launcher); }
 
   void add_memory(size_t bytes, MemoryTag tag) { by_tag_[static_cast<int>(tag)] += bytes; }
+  // Bytes by which `more` would pass the limit; 0: it fits.
+  size_t over_limit(size_t more) const;
   void drop_memory(size_t bytes, MemoryTag tag) { by_tag_[static_cast<int>(tag)] -= bytes; }
   MemoryAccount memory();
 
@@ -72,6 +77,7 @@ class CudaContext {
   int device_;
   std::string name_;
   int sm_count_ = 0;
+  size_t memory_limit_;
   cublasLtHandle_t cublas_lt_ = nullptr;
   const char* last_operation_ = "none";
   size_t by_tag_[kNumMemoryTags] = {};

@@ -16,7 +16,8 @@ namespace {
 
 class CudaDevice final : public Device {
  public:
-  explicit CudaDevice(int device) : context_(std::make_shared<CudaContext>(device)) {}
+  CudaDevice(int device, size_t memory_limit)
+      : context_(std::make_shared<CudaContext>(device, memory_limit)) {}
 
   std::string name() const override { return context_->name(); }
   const kernels::KernelTable& kernels() const override { return kernels::cuda_kernel_table(); }
@@ -94,7 +95,7 @@ Result<std::unique_ptr<Device>> create_cuda_device(const CudaDeviceOptions& opti
                       options.local_rank, count);
   }
   try {
-    return std::make_unique<CudaDevice>(options.local_rank);
+    return std::make_unique<CudaDevice>(options.local_rank, options.memory_limit);
   } catch (const DeviceError& error) {
     return fail_field("device", "GPU {} cannot be used: {}", options.local_rank, error.what());
   }

@@ -14,6 +14,7 @@ struct CudaDeviceOptions {
   int local_rank = 0;
   // Ranks on this machine; more than there are GPUs is an error that says so.
   int local_size = 1;
+  size_t memory_limit = 0;  // bytes this process may take; 0: what the GPU has
 };
 Result<std::unique_ptr<Device>> create_cuda_device(const CudaDeviceOptions& options);
 

@@ -3,7 +3,6 @@
 #include <cuda.h>
 #include <fmt/format.h>
 
-#include <cstring>
 #include <utility>
 
 namespace refrain::worker {
@@ -13,19 +12,11 @@ namespace {
 constexpr size_t kBytesANode = 4096;  // a guess for a graph that did not fit
 
 // FNV-1a.
-class Digest {
- public:
-  void add(const void* data, size_t bytes) {
-    for (size_t i = 0; i < bytes; ++i) {
-      value_ = (value_ ^ static_cast<const unsigned char*>(data)[i]) * 0x100000001b3u;
-    }
-  }
-  void add_number(uint64_t number) { add(&number, sizeof number); }
-  uint64_t value() const { return value_; }
-
- private:
-  uint64_t value_ = 0xcbf29ce484222325u;
-};
+uint64_t digest_of(const std::string& text) {
+  uint64_t value = 0xcbf29ce484222325u;
+  for (const char c : text) value = (value ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  return value;
+}
 
 // Functions of the driver, found through the runtime: nothing links to libcuda.
 template <class Function>
@@ -61,8 +52,8 @@ const char* kind_name(cudaGraphNodeType type) {
   }
 }
 
-// The kernel's own (mangled) name; its launch shape goes into the digest.
-const char* describe_kernel(cudaGraphNode_t node, Digest& digest) {
+// The kernel's own (mangled) name.
+const char* name_of_kernel(cudaGraphNode_t node) {
   auto* get_params = driver_function<CUresult(CUgraphNode, CUDA_KERNEL_NODE_PARAMS*)>(
       "cuGraphKernelNodeGetParams", 12000);
   auto* function_name = driver_function<CUresult(const char**, CUfunction)>("cuFuncGetName", 12030);
@@ -75,18 +66,15 @@ const char* describe_kernel(cudaGraphNode_t node, Digest& digest) {
   } else if (params.kern != nullptr) {
     if (kernel_name(&name, params.kern) != CUDA_SUCCESS) name = nullptr;
   }
-  for (const unsigned part : {params.gridDimX, params.gridDimY, params.gridDimZ, params.blockDimX,
-                              params.blockDimY, params.blockDimZ, params.sharedMemBytes}) {
-    digest.add_number(part);
-  }
   return name == nullptr ? "kernel" : name;
 }
 
 }  // namespace
 
 CudaGraph::CudaGraph(std::shared_ptr<CudaContext> context, UniqueCudaGraph recorded,
-                     std::vector<std::shared_ptr<const void>> holds, cudaStream_t upload_on)
-    : context_(std::move(context)), holds_(std::move(holds)) {
+                     std::vector<std::shared_ptr<const void>> holds, const std::string& collectives,
+                     cudaStream_t upload_on)
+    : context_(std::move(context)), holds_(std::move(holds)), digest_(digest_of(collectives)) {
   describe(recorded.get());
   instantiate(recorded.get(), upload_on);
   context_->add_memory(bytes_, MemoryTag::kGraphs);
@@ -104,17 +92,12 @@ void CudaGraph::describe(cudaGraph_t recorded) {
   if (count > 0) {
     context_->check(cudaGraphGetNodes(recorded, nodes.data(), &count), "cudaGraphGetNodes");
   }
-  Digest digest;
   names_.reserve(count);
   for (const cudaGraphNode_t node : nodes) {
     cudaGraphNodeType type{};
     context_->check(cudaGraphNodeGetType(node, &type), "cudaGraphNodeGetType");
-    const char* name =
-        type == cudaGraphNodeTypeKernel ? describe_kernel(node, digest) : kind_name(type);
-    digest.add(name, std::strlen(name) + 1);
-    names_.push_back(name);
+    names_.push_back(type == cudaGraphNodeTypeKernel ? name_of_kernel(node) : kind_name(type));
   }
-  digest_ = digest.value();
 }
 
 void CudaGraph::instantiate(cudaGraph_t recorded, cudaStream_t upload_on) {
@@ -133,6 +116,10 @@ void CudaGraph::instantiate(cudaGraph_t recorded, cudaStream_t upload_on) {
   context_->check(status, "instantiating and uploading a graph");
   const size_t after = context_->memory().free;
   bytes_ = before > after ? before - after : 0;
+  if (const size_t missing = context_->over_limit(bytes_); missing > 0) {
+    cudaGraphExecDestroy(executable_);
+    throw OutOfMemory(fmt::format("the memory limit has no {} bytes for a graph", bytes_), missing);
+  }
 }
 
 }  // namespace refrain::worker

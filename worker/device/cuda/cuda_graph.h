@@ -1,10 +1,12 @@
 #pragma once
-// An instantiated and uploaded CUDA graph with the names and launch shapes of its nodes, of which
-// the digest is made. Holds the communicators whose operations it contains. Device thread.
+// An instantiated and uploaded CUDA graph and the names of its nodes. The digest is made of the
+// collectives alone: ranks of unequal shards run other kernels in other shapes, but must meet in
+// the same exchanges. Holds the communicators whose operations it contains. Device thread.
 
 #include <cuda_runtime.h>
 
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -25,7 +27,8 @@ class CudaGraph final : public Graph {
  public:
   // Throws OutOfMemory when the device has no room for it.
   CudaGraph(std::shared_ptr<CudaContext> context, UniqueCudaGraph recorded,
-            std::vector<std::shared_ptr<const void>> holds, cudaStream_t upload_on);
+            std::vector<std::shared_ptr<const void>> holds, const std::string& collectives,
+            cudaStream_t upload_on);
   ~CudaGraph() override;
   CudaGraph(const CudaGraph&) = delete;
   CudaGraph& operator=(const CudaGraph&) = delete;

@@ -93,10 +93,11 @@ std::unique_ptr<Graph> CudaStream::end_capture() {
   capturing_ = false;
   if (context_->capturing == this) context_->capturing = nullptr;
   auto holds = std::exchange(holds_, {});
+  const std::string collectives = std::exchange(collectives_, {});
   cudaGraph_t recorded = nullptr;
   context_->check(cudaStreamEndCapture(launcher_.stream, &recorded), "cudaStreamEndCapture");
   return std::make_unique<CudaGraph>(context_, UniqueCudaGraph(recorded), std::move(holds),
-                                     launcher_.stream);
+                                     collectives, launcher_.stream);
 }
 
 void CudaStream::launch(Graph& graph) {
@@ -111,11 +112,16 @@ void CudaStream::hold(std::shared_ptr<const void> hold) {
   holds_.push_back(std::move(hold));
 }
 
+void CudaStream::note_collective(const std::string& what) {
+  if (capturing_) collectives_ += what + "\n";
+}
+
 void CudaStream::drop_capture() {
   if (!capturing_) return;
   capturing_ = false;
   if (context_->capturing == this) context_->capturing = nullptr;
   holds_.clear();
+  collectives_.clear();
   cudaGraph_t recorded = nullptr;
   cudaStreamEndCapture(launcher_.stream, &recorded);
   cudaGetLastError();  // a capture that was broken already says so here

@@ -3,6 +3,7 @@
 // thread-local; what the host device refuses during a capture is refused here and drops it.
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "kernels/cuda/gemm_cublaslt.h"
@@ -29,6 +30,8 @@ class CudaStream final : public Stream {
   cudaStream_t native() const { return launcher_.stream; }
   // While capturing: the graph keeps `hold`.
   void hold(std::shared_ptr<const void> hold);
+  // While capturing: goes into the graph's digest.
+  void note_collective(const std::string& what);
   void drop_capture();
 
  private:
@@ -37,7 +40,9 @@ class CudaStream final : public Stream {
   kernels::GemmPlans gemm_plans_;
   kernels::CudaLauncher launcher_;
   bool capturing_ = false;
-  std::vector<std::shared_ptr<const void>> holds_;  // of the capture in progress
+  // Of the capture in progress.
+  std::vector<std::shared_ptr<const void>> holds_;
+  std::string collectives_;
 };
 
 }  // namespace refrain::worker

@@ -5,6 +5,8 @@
 // its peers' packets of n + 1, which a peer sends only after its kernel of exchange n is over and
 // has read all of n's packets.
 
+#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "worker/device/cuda/peer_exchange.h"
 
 namespace refrain::worker {
@@ -98,6 +100,8 @@ template <bool kNarrow>
 __global__ void __launch_bounds__(kExchangeThreads)
     peer_all_reduce(const __grid_constant__ PeerExchange exchange, unsigned char* data,
                     size_t bytes) {
+  kernels::let_successor_start();
+  kernels::wait_for_predecessor();  // before all else: the counters may be of the exchange before
   const uint32_t number = exchange.counters[blockIdx.x] + 1;
   const bool broken = *reinterpret_cast<volatile uint32_t*>(exchange.broken) != 0;
   const size_t slot = static_cast<size_t>(blockIdx.x) * kExchangeThreads + threadIdx.x;
@@ -146,17 +150,17 @@ __global__ void __launch_bounds__(kExchangeThreads)
 
 }  // namespace
 
-cudaError_t launch_peer_all_reduce(cudaStream_t stream, const PeerExchange& exchange, void* data,
-                                   DType dtype, size_t bytes) {
+void launch_peer_all_reduce(kernels::StreamRef stream, const PeerExchange& exchange, void* data,
+                            DType dtype, size_t bytes) {
   constexpr size_t kBlockBytes = kThreadBytes * kExchangeThreads;
-  const auto blocks = static_cast<unsigned>((bytes + kBlockBytes - 1) / kBlockBytes);
+  const kernels::LaunchShape shape{
+      dim3(static_cast<unsigned>((bytes + kBlockBytes - 1) / kBlockBytes)), kExchangeThreads};
   auto* at = static_cast<unsigned char*>(data);
   if (dtype == DType::kBFloat16) {
-    peer_all_reduce<true><<<blocks, kExchangeThreads, 0, stream>>>(exchange, at, bytes);
+    kernels::launch<peer_all_reduce<true>>(stream, "peer_all_reduce", shape, exchange, at, bytes);
   } else {
-    peer_all_reduce<false><<<blocks, kExchangeThreads, 0, stream>>>(exchange, at, bytes);
+    kernels::launch<peer_all_reduce<false>>(stream, "peer_all_reduce", shape, exchange, at, bytes);
   }
-  return cudaGetLastError();
 }
 
 }  // namespace refrain::worker

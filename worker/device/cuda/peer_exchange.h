@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "kernels/core/dtype.h"
+#include "kernels/core/kernel_table.h"
 
 namespace refrain::worker {
 
@@ -39,7 +40,7 @@ struct PeerExchange {
 inline constexpr uint32_t kAbort = 0xffffffffu;
 
 // data [bytes] of float32 or bfloat16, 8-byte aligned, at most kExchangeBytes; in place.
-cudaError_t launch_peer_all_reduce(cudaStream_t stream, const PeerExchange& exchange, void* data,
-                                   DType dtype, size_t bytes);
+void launch_peer_all_reduce(kernels::StreamRef stream, const PeerExchange& exchange, void* data,
+                            DType dtype, size_t bytes);
 
 }  // namespace refrain::worker

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <new>
 #include <thread>
 #include <vector>
@@ -199,11 +200,17 @@ void HostGroup::meet(const Post& post) {
   sequence_ = next;
 }
 
-// Whether the process of a rank does not exist any more.
+// Whether the process of a rank has ended: it does not exist, or only its parent has not asked yet.
 bool HostGroup::gone(int peer) const {
   const RankState& state = shared().ranks[peer];
-  const bool same_pids = state.pid_namespace == shared().ranks[rank()].pid_namespace;
-  return same_pids && kill(static_cast<pid_t>(state.pid), 0) != 0 && errno == ESRCH;
+  if (state.pid_namespace != shared().ranks[rank()].pid_namespace) return false;
+  if (kill(static_cast<pid_t>(state.pid), 0) != 0) return errno == ESRCH;
+  std::ifstream file(fmt::format("/proc/{}/stat", state.pid));
+  std::string stat;
+  if (!std::getline(file, stat)) return false;
+  const size_t name_end = stat.rfind(')');  // "pid (name) state …"
+  return name_end != std::string::npos && name_end + 2 < stat.size() &&
+         (stat[name_end + 2] == 'Z' || stat[name_end + 2] == 'X');
 }
 
 std::string HostGroup::describe_missing() const {
