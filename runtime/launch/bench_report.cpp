@@ -1,11 +1,14 @@
 #include "runtime/launch/bench_report.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <numeric>
+#include <cstring>
 #include <thread>
+
+#include "runtime/base/check.h"
 
 namespace refrain {
 
