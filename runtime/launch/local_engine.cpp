@@ -20,7 +20,7 @@ void LocalEngine::watch() {
     log::debug("workers {}: {}", to_string(state), detail);
     const std::lock_guard lock(mutex_);
     ready_ = state == GroupState::kReady;
-    if (state == GroupState::kFailed) broken_ = detail;
+    if (state == GroupState::kFailed) failed_ = detail;
     changed_.notify_all();
   });
   host_->io().on_signals({SIGINT, SIGTERM}, strand_, [this](int) {
@@ -49,10 +49,11 @@ Status LocalEngine::start() {
     }
   });
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return ready_ || ended_ || broken_ || interrupted_; });
+  changed_.wait(lock, [this] { return ready_ || ended_ || broken_ || failed_ || interrupted_; });
   if (ready_) return {};
   if (interrupted_) return fail(ErrorCode::kCancelled, "interrupted while starting");
   if (broken_) return fail(ErrorCode::kInternal, "the engine failed: {}", *broken_);
+  if (failed_) return fail(ErrorCode::kInvalidArgument, "{}", *failed_);
   const ErrorCode code =
       *ended_ == kExitConfig ? ErrorCode::kInvalidArgument : ErrorCode::kUnavailable;
   return fail(code, "the workers did not start (exit status {}); their reason is above", *ended_);

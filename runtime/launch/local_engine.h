@@ -52,6 +52,7 @@ class LocalEngine {
   bool ready_ = false;
   std::optional<int> ended_;           // the workers are gone, with this exit code
   std::optional<std::string> broken_;  // the I/O thread ended by an exception
+  std::optional<std::string> failed_;  // the workers said that the input is at fault
   bool interrupted_ = false;
 };
 

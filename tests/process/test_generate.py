@@ -63,6 +63,16 @@ def test_what_cannot_be_done_is_said_before_workers_start(options, word):
     assert "worker" not in done.stderr
 
 
+@pytest.mark.parametrize("damage, word", [
+    (lambda f: f.unlink(), "model.safetensors"), (lambda f: f.write_bytes(f.read_bytes()[:100]), "model.safetensors"),
+])
+def test_broken_weights_are_the_inputs_fault(generate, copy_model, damage, word):
+    model = copy_model(TINY_MODEL)
+    damage(model / "model.safetensors")
+    answers, done = generate([{"prompt_ids": [1]}], model=model, check=False)
+    assert done.returncode == 64 and answers is None and word in done.stderr, (done.returncode, done.stderr)
+
+
 def test_made_up_weights_run_at_any_layout(generate):
     lines = [{"prompt_ids": [3, 4, 5], "temperature": 0, "max_tokens": 8, "ignore_eos": True}]
     answers = [generate(lines, "--load-format", "dummy", "--tensor-parallel-size", tp, "--dtype", "float32",
