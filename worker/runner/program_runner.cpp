@@ -88,10 +88,12 @@ void ProgramRunner::poison() {
 
 void ProgramRunner::note_row_outputs(const ipc::Step& step, InFlight& flight) const {
   flight.num_logprobs.clear();
+  flight.samples.clear();
   flight.with_logprobs = flight.with_top = false;
   for (size_t row = 0; row < step.row_slot.size(); ++row) {
     const bool samples = (step.row_flags[row] & ipc::kSamples) != 0;
     const int32_t wanted = samples ? writer_->num_logprobs(step.row_slot[row]) : -1;
+    flight.samples.push_back(samples);
     flight.num_logprobs.push_back(std::min(wanted, kMaxLogprobs));
     flight.with_logprobs = flight.with_logprobs || wanted >= 0;
     flight.with_top = flight.with_top || wanted > 0;
@@ -121,8 +123,21 @@ ipc::StepResult ProgramRunner::make_result(const InFlight& flight, int index) co
   result.device_ms = static_cast<float>(seconds_between(flight.start, steady_clock().now()) * 1e3);
   const int32_t* tokens = buffers_->pinned(index).outputs.tokens;
   result.tokens.assign(tokens, tokens + flight.num_reqs);
+  check_tokens(flight, result);
   if (flight.with_logprobs) add_logprobs(flight, index, result);
   return result;
+}
+
+// A row that should have sampled and has no token: its logits hold no number above -inf, so weights
+// or activations are broken. Never passed on as a token.
+void ProgramRunner::check_tokens(const InFlight& flight, const ipc::StepResult& result) const {
+  for (size_t row = 0; row < flight.samples.size(); ++row) {
+    if (!flight.samples[row] || result.tokens[row] >= 0) continue;
+    throw DeviceError(fmt::format(
+        "step {}: the logits of row {} hold no number above -inf (NaN in weights or activations, "
+        "or every token forbidden)",
+        flight.step, row));
+  }
 }
 
 void ProgramRunner::add_logprobs(const InFlight& flight, int index, ipc::StepResult& result) const {

@@ -46,6 +46,7 @@ class ProgramRunner final : public ModelRunner {
     Dispatch dispatch;
     int32_t num_tokens = 0, num_reqs = 0;
     bool with_logprobs = false, with_top = false;
+    std::vector<bool> samples;          // by row
     std::vector<int32_t> num_logprobs;  // by row; -1: not asked or not sampled
     std::unique_ptr<Event> done;
     TimePoint start;
@@ -66,6 +67,7 @@ class ProgramRunner final : public ModelRunner {
   void poison();
   void note_row_outputs(const ipc::Step& step, InFlight& flight) const;
   ipc::StepResult make_result(const InFlight& flight, int index) const;
+  void check_tokens(const InFlight& flight, const ipc::StepResult& result) const;
   void add_logprobs(const InFlight& flight, int index, ipc::StepResult& result) const;
 
   RunnerOptions options_;

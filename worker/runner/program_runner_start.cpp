@@ -76,6 +76,7 @@ Result<ipc::Loaded> ProgramRunner::load() {
   }
   for (InFlight& flight : flights_)
     flight.num_logprobs.reserve(static_cast<size_t>(sizes.max_reqs));
+    flight.samples.reserve(static_cast<size_t>(sizes.max_reqs));
 
   ipc::Loaded loaded;
   loaded.kv_block_bytes = kv_block_bytes(kv_layers(hosted_->program), config.block_size);

@@ -67,6 +67,19 @@ TEST(Steps, SchedulingMistakesAreFatalAndNamed) {
   expect_refused(*session, step, "max_num_batched_tokens");
 }
 
+TEST(Steps, RowWithoutAnyPossibleTokenIsAnErrorNotAToken) {
+  const auto session = started();
+  ipc::Step step = session->make_step({{0, prompt(4, 0), 0}});
+  step.setups[0].has_allowed_tokens = true;  // and none is allowed
+  session->runner().submit(step);
+  try {
+    session->runner().wait();
+    FAIL() << "gave a token";
+  } catch (const worker::DeviceError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("step 1"), HasSubstr("row 0"), HasSubstr("NaN")));
+  }
+}
+
 TEST(Steps, TwoStepsMayBeInFlightAndNoMore) {
   const auto session = started();
   const auto reference = started();
