@@ -74,9 +74,10 @@ Result<ipc::Loaded> ProgramRunner::load() {
     agreement_ = device_.allocate(sizeof(float), MemoryTag::kOther);
     agreement_pinned_ = device_.allocate_pinned(sizeof(float));
   }
-  for (InFlight& flight : flights_)
+  for (InFlight& flight : flights_) {
     flight.num_logprobs.reserve(static_cast<size_t>(sizes.max_reqs));
     flight.samples.reserve(static_cast<size_t>(sizes.max_reqs));
+  }
 
   ipc::Loaded loaded;
   loaded.kv_block_bytes = kv_block_bytes(kv_layers(hosted_->program), config.block_size);
