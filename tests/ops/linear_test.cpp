@@ -24,12 +24,19 @@ class LinearTest : public OpsTest {
     const auto bias = random_values(c.n, DType::kFloat32, 3);
     const auto residual = random_values(c.m * c.n, c.out, 4);
     LinearArgs args;
-    args.in = put_matrix(harness(), x, c.m, c.k, c.in, c.extra);
+    // Padded rows exist in memory and hold poison: a launch may read them.
+    std::vector<float> padded = x;
+    padded.resize((c.m + 2) * c.k, std::nanf(""));
+    args.in = put_matrix(harness(), padded, c.m + 2, c.k, c.in, c.extra);
     args.weight = row_major ? Weight{put_matrix(harness(), w, c.n, c.k, c.weight).data, c.weight,
                                      WeightLayout::kRowMajor, c.n, c.k}
                             : put_weight(harness(), w, c.n, c.k, c.weight);
     if (c.bias) args.bias = harness().put(bias);
-    if (c.residual) args.residual = put_matrix(harness(), residual, c.m, c.n, c.out);
+    if (c.residual) {
+      std::vector<float> all = residual;
+      all.resize((c.m + 2) * c.n, std::nanf(""));
+      args.residual = put_matrix(harness(), all, c.m + 2, c.n, c.out);
+    }
     args.out = fresh_matrix(harness(), c.m + 2, c.n, c.out, 5);
     args.rows = {static_cast<int32_t>(c.m + 2), put_int(harness(), static_cast<int32_t>(c.m))};
     table().linear(stream(), args);
