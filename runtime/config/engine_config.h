@@ -35,7 +35,8 @@ struct EngineConfig {
   std::string host = "127.0.0.1";
   int32_t port = 8000;
   std::vector<std::string> api_keys;
-  double drain_timeout = 30.0;  // seconds
+  double drain_timeout = 30.0;       // seconds
+  double log_stats_interval = 60.0;  // seconds between tables of graphs that ran; 0: none
   double heartbeat_interval = 0.5;
   double heartbeat_timeout = 2.0;
   double start_timeout = 600.0;

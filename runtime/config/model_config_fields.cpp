@@ -1,5 +1,6 @@
 #include "runtime/config/model_config_fields.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace refrain {
@@ -148,6 +149,7 @@ Result<json> parse_json_object(const std::string& text, const std::string& file)
   } catch (const json::exception& error) {
     std::string why = error.what();
     if (const size_t colon = why.find("] "); colon != std::string::npos) why.erase(0, colon + 2);
+    why.erase(std::min(why.find("; last read"), why.size()));  // bytes that may be no UTF-8
     return fail(ErrorCode::kInvalidArgument, "{}: not valid JSON: {}", file, why);
   }
 }

@@ -12,6 +12,7 @@
 #include "runtime/launch/progress_display.h"
 #include "runtime/launch/signal_hold.h"
 #include "runtime/server/api_response.h"
+#include "runtime/server/cudagraph_page.h"
 
 namespace refrain {
 namespace {
@@ -20,11 +21,48 @@ constexpr int kTextThreads = 2;
 constexpr auto kLastAnswers = std::chrono::seconds(1);  // for answers that end with the engine
 constexpr auto kLook = std::chrono::milliseconds(5);
 
+// CG-32: the table of graphs that ran, at an interval when something ran since, and at the end.
+class GraphLog {
+ public:
+  GraphLog(Engine& engine, std::shared_ptr<Executor> strand, double seconds)
+      : engine_(engine),
+        strand_(std::move(strand)),
+        interval_(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds))) {
+    if (seconds > 0) wait();
+  }
+
+  void show() {
+    const EngineStats stats = engine_.stats();
+    uint64_t steps = 0;
+    for (const GraphUse& use : stats.graph_uses) steps += use.count;
+    if (steps == shown_) return;
+    shown_ = steps;
+    log::info("graphs that ran:\n{}", cudagraph_text(stats));
+  }
+
+ private:
+  void wait() {
+    strand_->post_after(interval_, [this] {
+      show();
+      wait();
+    });
+  }
+
+  Engine& engine_;
+  std::shared_ptr<Executor> strand_;
+  Duration interval_;
+  uint64_t shown_ = 0;
+};
+
 // Signals: the first drains, a second one ends at once.
 class Shutdown {
  public:
   Shutdown(EngineHost& host, ApiServer& api, HttpServer& http, std::shared_ptr<Executor> strand)
-      : host_(host), api_(api), http_(http), strand_(std::move(strand)) {}
+      : host_(host),
+        api_(api),
+        http_(http),
+        strand_(std::move(strand)),
+        graphs_(host.engine(), strand_, host.config().log_stats_interval) {}
 
   void on_signal(int number) {
     if (++signals_ > 1) return end();
@@ -41,6 +79,7 @@ class Shutdown {
   void end() {
     if (ended_) return;
     ended_ = true;
+    graphs_.show();
     http_.stop_accepting();
     host_.engine().stop();
     wait_for_answers(strand_->clock().now() + kLastAnswers);
@@ -59,6 +98,7 @@ class Shutdown {
   ApiServer& api_;
   HttpServer& http_;
   std::shared_ptr<Executor> strand_;
+  GraphLog graphs_;
   int signals_ = 0;
   bool ended_ = false;
 };

@@ -81,6 +81,23 @@ def test_sigterm_lets_running_requests_finish(start_server):
     assert server.process.wait(timeout=30) == 0
 
 
+def test_graphs_that_ran_are_shown_at_an_interval_and_at_the_end_CG32(start_server):
+    server = start_server("--log-stats-interval", "0.2", *SMALL)
+    for text in ("Once", "Twice upon"):
+        before = server.log.read_text().count("graphs that ran")
+        assert server.post("/v1/completions", {"prompt": text, "max_tokens": 3})[0] == 200
+        wait_for(lambda: server.log.read_text().count("graphs that ran") > before, 10, "the table")
+    assert server.stop() == 0
+    quiet = start_server("--log-stats-interval", "0", *SMALL)
+    assert quiet.post("/v1/completions", {"prompt": "Once", "max_tokens": 3})[0] == 200
+    assert "graphs that ran" not in quiet.log.read_text()
+    assert quiet.stop() == 0
+    table = quiet.log.read_text().split("graphs that ran:\n")[1].splitlines()
+    assert table[0].split() == ["tokens", "padded", "paddings", "mode", "count"]
+    assert ["1", "1", "0", "FULL", "2"] == table[1].split()  # most frequent first
+    assert any(line.startswith("captured and never replayed:") for line in table)
+
+
 def test_killed_supervisor_leaves_no_process(start_server):
     server = start_server(*SMALL)
     children = descendants(server.process.pid)

@@ -85,6 +85,7 @@ std::vector<OptionCase> engine_cases() {
          return c.api_keys == std::vector<std::string>{"k1", "k2"};
        }},
       {{"--drain-timeout", "1.5"}, [](C c) { return c.drain_timeout == 1.5; }},
+      {{"--log-stats-interval", "0"}, [](C c) { return c.log_stats_interval == 0; }},
   };
 }
 
