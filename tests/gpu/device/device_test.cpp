@@ -146,6 +146,39 @@ TEST_F(CudaDeviceTest, CG22DigestsFollowTheCollectives) {
   EXPECT_NE(capture(64, 2), first);
 }
 
+// Somebody takes all memory; captures end in OutOfMemory, and what was captured before still runs.
+TEST_F(CudaDeviceTest, CG25GraphsThatDoNotFitThrowOutOfMemory) {
+  auto one = filled(64, 1.0f), sum = filled(64, 0.0f);
+  launch_add(*one, *sum, 64);
+  stream_->synchronize();
+  std::vector<std::unique_ptr<Buffer>> hog;
+  for (size_t bytes = device_->memory().free; bytes >= (size_t{1} << 20);) {
+    try {
+      hog.push_back(device_->allocate(bytes, MemoryTag::kOther));
+    } catch (const OutOfMemory&) {
+      bytes /= 2;
+    }
+  }
+  std::vector<std::unique_ptr<Graph>> graphs;
+  bool full = false;
+  while (!full && graphs.size() < 200) {
+    stream_->begin_capture();
+    for (int i = 0; i < 2000; ++i) launch_add(*one, *sum, 64);
+    try {
+      graphs.push_back(stream_->end_capture());
+    } catch (const OutOfMemory& error) {
+      full = true;
+      EXPECT_GT(error.missing, 0u);
+    }
+  }
+  EXPECT_TRUE(full) << graphs.size() << " graphs of 2000 nodes fitted";
+  hog.clear();
+  if (!graphs.empty()) {
+    stream_->launch(*graphs.front());
+    EXPECT_EQ(read(*sum)[0], 2001.0f);
+  }
+}
+
 TEST_F(CudaDeviceTest, CG25TheMemoryLimitIsKept) {
   constexpr size_t kMiB = size_t{1} << 20;
   auto limited = create_device("cuda", {}, {0, 1, 256 * kMiB});

@@ -248,6 +248,7 @@ TEST(KvCache, TooLittleForOneRequestIsAnErrorWithTheNumbers) {
 }
 
 TEST(RunnerCreate, BadOptionsNameTheirField) {
+  if (SessionOptions{}.device != "host") GTEST_SKIP() << "names what the host device has";
   const auto error_of = [](auto change) -> std::string {
     SessionOptions options;
     change(options.config);
