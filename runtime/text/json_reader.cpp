@@ -47,7 +47,9 @@ Result<json> parse_json(std::string_view text, std::string_view name) {
   try {
     return json::parse(text);
   } catch (const json::exception& e) {
-    return fail(ErrorCode::kInvalidArgument, "{}: not valid JSON: {}", name, e.what());
+    const std::string_view why = e.what();  // what it quotes last may be no UTF-8
+    return fail(ErrorCode::kInvalidArgument, "{}: not valid JSON: {}", name,
+                why.substr(0, why.find("; last read")));
   }
 }
 

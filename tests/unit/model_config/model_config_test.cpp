@@ -29,6 +29,13 @@ ModelConfig parse(const json& config) {
   return *parsed;
 }
 
+TEST(ModelConfigFile, ErrorsDoNotRepeatBytesThatAreNoUtf8) {
+  const auto broken = parse_model_config("{\"hidden_act\": \"\xff\"}", "config.json");
+  ASSERT_FALSE(broken);
+  EXPECT_NE(broken.error().message.find("config.json: not valid JSON"), std::string::npos);
+  EXPECT_EQ(broken.error().message.find('\xff'), std::string::npos);
+}
+
 TEST(ModelConfig, ReadsLlama) {
   const ModelConfig config = parse(llama());
   EXPECT_EQ(config.architecture, "LlamaForCausalLM");

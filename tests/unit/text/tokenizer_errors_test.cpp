@@ -13,6 +13,7 @@ namespace {
 using nlohmann::json;
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 std::string with(const char* pointer, const json& value) {
   json tokenizer = byte_level_json();
@@ -65,6 +66,13 @@ TEST(TokenizerErrors, SurviveBrokenFiles) {
   EXPECT_FALSE(Tokenizer::from_json({std::string(100000, '['), "", ""}));
   EXPECT_FALSE(Tokenizer::from_json({"[]", "", ""}));
   EXPECT_FALSE(Tokenizer::from_json({"null", "", ""}));
+}
+
+TEST(TokenizerErrors, DoNotRepeatBytesThatAreNoUtf8) {
+  const auto broken = Tokenizer::from_json({.tokenizer = "{\"a\": \"\xff\"}"});
+  ASSERT_FALSE(broken);
+  EXPECT_THAT(broken.error().message, HasSubstr("tokenizer.json: not valid JSON"));
+  EXPECT_THAT(broken.error().message, Not(HasSubstr("\xff")));
 }
 
 TEST(TokenizerErrors, CapTheDepthOfJson) {
