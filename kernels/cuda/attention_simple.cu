@@ -1,6 +1,6 @@
 // Attention for any element type and head size: one warp a token and query head, online softmax
 // over 32 keys at a time, a lane a key for the scores and a lane a column for the values. The check
-// of the faster kernel and the path of float32; bound by instructions, a few per cent of bandwidth.
+// of the faster kernel and the path of float32; bound by instructions, its speed not measured.
 
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/launch.cuh"

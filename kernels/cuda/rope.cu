@@ -1,5 +1,5 @@
-// rope_kv_write: one warp a head of a token. Few bytes and one round trip: latency bound in decode,
-// memory bound in prefill (about half of it with 2-byte accesses).
+// rope_kv_write: one warp a head of a token. Few bytes and one round trip: latency bound in decode
+// (8B, H200: 2.0 us for 1 token, 4.6 us for 128). Its 2-byte accesses are not measured in prefill.
 
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/launch.cuh"
