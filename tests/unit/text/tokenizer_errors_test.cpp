@@ -69,7 +69,7 @@ TEST(TokenizerErrors, SurviveBrokenFiles) {
 }
 
 TEST(TokenizerErrors, DoNotRepeatBytesThatAreNoUtf8) {
-  const auto broken = Tokenizer::from_json({.tokenizer = "{\"a\": \"\xff\"}"});
+  const auto broken = Tokenizer::from_json({"{\"a\": \"\xff\"}", "", ""});
   ASSERT_FALSE(broken);
   EXPECT_THAT(broken.error().message, HasSubstr("tokenizer.json: not valid JSON"));
   EXPECT_THAT(broken.error().message, Not(HasSubstr("\xff")));
