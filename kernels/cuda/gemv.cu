@@ -6,6 +6,10 @@
 // Blocks stay for many outputs; every lane copies its weights into a ring of its own in shared
 // memory, which needs no barrier, is never drained between outputs and is full before the wait for
 // the previous kernel.
+//
+// H200, M = 1, of the 4543 GB/s that the benchmark's own reading reaches: 8B gate_up 93 %, lm_head
+// 96 %, qkv 85 %, down 82 %, o 76 %; 1B gate_up 94 %, qkv 68 %, down 55 %, o 44 % (too few outputs
+// for every multiprocessor). Above M = 4 cuBLASLt at M = 32 is as fast or faster on gate_up.
 
 #include <cuda_bf16.h>
 

@@ -3,6 +3,9 @@
 // and the draw are searches for a logit, seven thresholds a pass, over integer weights whose sums
 // no order changes. Same order as on the host: all tokens ascending when no filter is on, else the
 // most likely first, ties by token.
+//
+// H200, 128256 tokens: greedy 6.2 us for one row, 75 us for 128; top-p 225 us for one, 2.1 ms for
+// 128.
 
 #include <cuda_runtime.h>
 
