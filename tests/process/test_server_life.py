@@ -127,7 +127,9 @@ def test_a_signal_while_it_starts_ends_it_cleanly(start_server, line):
     server = start_server(*SMALL, ready=False)
     if line:
         wait_for(lambda: line in server.log.read_text(), 30, line)
-    assert server.stop() == 0, server.log.read_text()
+    # Before main has run there is nobody to handle a signal, and nothing to leave behind either.
+    allowed = [0] if line else [0, -signal.SIGTERM]
+    assert server.stop() in allowed, server.log.read_text()
 
 
 @pytest.mark.parametrize("who", ["worker", "coordinator"])
