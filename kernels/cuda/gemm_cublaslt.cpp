@@ -1,11 +1,14 @@
 #include "kernels/cuda/gemm_cublaslt.h"
 
+#include <fmt/format.h>
+
 #include <compare>
 #include <map>
 
 #include "kernels/cuda/launcher.h"
 #include "kernels/cuda/ops.h"
 #include "runtime/base/check.h"
+#include "runtime/base/log.h"
 
 namespace refrain::kernels {
 namespace {
@@ -152,10 +155,22 @@ bool GemmPlans::run(StreamRef stream, const LinearArgs& args) {
   return true;
 }
 
+void GemmPlans::note_simple(const LinearArgs& args) {
+  ++simple_launches_;
+  std::string kind =
+      fmt::format("linear [{}, {}] {}, rows of {}", args.weight.n, args.weight.k,
+                  refrain::to_string(args.weight.dtype), refrain::to_string(args.in.dtype));
+  if (const auto [at, fresh] = simple_kinds_.insert(std::move(kind)); fresh) {
+    log::warn("{} runs the simple kernel: neither GEMV nor cuBLASLt takes it (M = {})", *at,
+              args.rows.padded);
+  }
+}
+
 void linear(StreamRef stream, const LinearArgs& args) {
   if (can_gemv(args)) return linear_gemv(stream, args);
   GemmPlans* plans = launcher(stream).gemm_plans;
   if (plans != nullptr && args.rows.padded > 1 && plans->run(stream, args)) return;
+  if (plans != nullptr) plans->note_simple(args);
   linear_simple(stream, args);
 }
 

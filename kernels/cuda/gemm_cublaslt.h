@@ -6,6 +6,8 @@
 #include <cublasLt.h>
 
 #include <memory>
+#include <set>
+#include <string>
 
 #include "kernels/core/kernel_table.h"
 #include "kernels/core/op_args.h"
@@ -24,9 +26,18 @@ class GemmPlans {
   bool run(StreamRef stream, const LinearArgs& args);
   size_t size() const;  // shapes known
 
+  // A launch that ran linear_simple instead: far slower than the memory allows. Logged once for
+  // each kind of weight and rows.
+  void note_simple(const LinearArgs& args);
+  int64_t simple_launches() const { return simple_launches_; }
+  // "linear [64, 40] bfloat16, rows of float32", sorted.
+  const std::set<std::string>& simple_kinds() const { return simple_kinds_; }
+
  private:
   struct Plans;
   std::unique_ptr<Plans> plans_;
+  int64_t simple_launches_ = 0;
+  std::set<std::string> simple_kinds_;
 };
 
 // Throws FatalError naming the call when the status is not success.
