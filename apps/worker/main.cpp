@@ -59,6 +59,8 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.add_flag("--pin-threads", options.host.pin_threads, "Keep each thread on a core of its own");
   app.add_option("--log-level", arguments.log_level, "trace, debug, info, warning, error, off")
       ->capture_default_str();
+  app.add_option("--fault", options.fault,
+                 "For drills: stage a fault, e.g. kind=spin,rank=1 (docs/drills.md)");
   app.add_flag("--die-with-parent", arguments.die_with_parent,
                "End when the starting process ends");
 }

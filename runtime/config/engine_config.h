@@ -44,6 +44,8 @@ struct EngineConfig {
   // processes
   std::string ipc_address;  // empty: ipc:// in a fresh private directory
   std::string log_level = "info";
+  int32_t max_restarts = 3;  // of a group within a minute
+  std::string fault;         // staged in workers, for drills; empty: none
 };
 
 }  // namespace refrain

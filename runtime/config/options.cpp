@@ -74,6 +74,14 @@ void add_parallel_options(CLI::App& app, EngineConfig& config) {
                  "Seconds without a worker's heartbeat that count as a hang")
       ->check(number_in(0.1, 3600.0))
       ->group(group);
+  app.add_option("--max-restarts", config.max_restarts,
+                 "Restarts of a worker group within a minute before serve gives up")
+      ->check(CLI::Range(0, 1000000))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--fault", config.fault,
+                 "For drills: workers stage this fault, e.g. kind=spin,rank=1")
+      ->group(group);
   app.add_option("--collective-timeout-ms", config.worker.collective_timeout_ms,
                  "Deadline of a collective between workers")
       ->check(CLI::Range(10, 3600000))

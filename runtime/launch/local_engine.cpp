@@ -35,6 +35,7 @@ Status LocalEngine::start() {
   watch();
   SupervisorOptions options;
   options.workers = worker_commands(config(), config().ipc_address);
+  options.max_restarts = config().max_restarts;
   supervisor_ = std::make_unique<Supervisor>(host_->io(), strand_, options,
                                              [this](int code) { on_end(code); });
   // Workers die with the thread that spawned them, so that thread is the one that lives longest.

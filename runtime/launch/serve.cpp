@@ -25,6 +25,7 @@ int run_serve(const EngineConfig& given, const std::vector<std::string>& argumen
   SupervisorOptions options;
   options.coordinator_gone = [address = config.ipc_address] { remove_private_address(address); };
   options.workers = worker_commands(config, config.ipc_address);
+  options.max_restarts = config.max_restarts;
   options.coordinator = {sibling_program("coordinator")};
   options.coordinator.insert(options.coordinator.end(), arguments.begin(), arguments.end());
   for (const std::string& word :

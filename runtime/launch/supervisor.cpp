@@ -37,6 +37,7 @@ std::vector<std::vector<std::string>> worker_commands(const EngineConfig& config
                                      config.log_level,
                                      "--die-with-parent"};
     if (!config.host_isa.empty()) argv.insert(argv.end(), {"--host-isa", config.host_isa});
+    if (!config.fault.empty()) argv.insert(argv.end(), {"--fault", config.fault});
     commands.push_back(std::move(argv));
   }
   return commands;
@@ -115,8 +116,8 @@ void Supervisor::on_worker_exit(const std::string& name, int code) {
 void Supervisor::schedule_restart(const std::string& why) {
   const TimePoint now = executor_->clock().now();
   while (!restarts_.empty() && now - restarts_.front() > kRestartWindow) restarts_.pop_front();
-  if (static_cast<int>(restarts_.size()) >= kMaxRestarts) {
-    log::error("{} ended {} times in a minute; giving up (exit {})", why, kMaxRestarts + 1,
+  if (static_cast<int>(restarts_.size()) >= options_.max_restarts) {
+    log::error("{} ended {} times in a minute; giving up (exit {})", why, options_.max_restarts + 1,
                kExitTryAgain);
     return finish(kExitTryAgain);
   }
@@ -174,7 +175,8 @@ void Supervisor::check_finished() {
   if (workers_gone) remove_segments();
   if (restarting_ && workers_gone && !exit_code_) {
     restarting_ = false;
-    const auto backoff = std::chrono::milliseconds(100) * (1 << (restarts_.size() - 1));
+    const auto backoff =
+        std::chrono::milliseconds(100) * (1 << std::min<size_t>(restarts_.size() - 1, 3));
     std::weak_ptr<bool> alive = alive_;
     executor_->post_after(backoff, [this, alive] {
       if (!alive.lock() || exit_code_) return;

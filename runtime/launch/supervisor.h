@@ -1,7 +1,7 @@
 #pragma once
 // Keeps the processes of one machine alive: per rank one worker and, for `refrain serve`, one
 // coordinator. The worker group is the unit of failure: when one worker ends, the rest are
-// killed and all are started again, at most kMaxRestarts times in kRestartWindow, with back-off.
+// killed and all are started again, at most max_restarts times in kRestartWindow, with back-off.
 // Lives on one executor.
 
 #include <deque>
@@ -23,6 +23,7 @@ struct SupervisorOptions {
   std::vector<std::vector<std::string>> workers;  // argv of each rank
   std::vector<std::string> coordinator;           // argv; empty: none
   std::function<void()> coordinator_gone;         // after it ended, whichever way
+  int max_restarts = 3;                           // within kRestartWindow
 };
 
 // argv of every rank's worker for this configuration and coordinator address.
@@ -31,7 +32,6 @@ std::vector<std::vector<std::string>> worker_commands(const EngineConfig& config
 
 class Supervisor {
  public:
-  static constexpr int kMaxRestarts = 3;
   static constexpr Duration kRestartWindow = std::chrono::seconds(60);
 
   // `on_end(exit code)` is called once, when everything this supervisor started is gone.

@@ -161,6 +161,7 @@ Status DeviceThread::load(StartGroup command) {
 Status DeviceThread::prepare(const ipc::InitCache& message) {
   REFRAIN_CHECK(runner_ != nullptr && !ready_, "InitCache before Loaded or after Ready");
   REFRAIN_RETURN_IF_ERROR(runner_->init_cache(message.num_kv_blocks));
+  const auto taken = options_.fault != nullptr ? options_.fault->before_capture(*device_) : nullptr;
   ipc::Ready ready;
   REFRAIN_ASSIGN_OR_RETURN(ready, runner_->capture());
   ready_ = true;
@@ -173,6 +174,7 @@ Status DeviceThread::prepare(const ipc::InitCache& message) {
 
 void DeviceThread::submit(const ipc::Step& message) {
   REFRAIN_CHECK(ready_, "step {} before Ready", message.step);
+  if (options_.fault != nullptr && !options_.fault->before_step(message.step, *device_)) return;
   runner_->submit(message);
 }
 

@@ -20,6 +20,7 @@
 #include "runtime/base/result.h"
 #include "worker/device/device.h"
 #include "worker/runner/model_runner.h"
+#include "worker/worker/fault_hook.h"
 
 namespace refrain::worker {
 
@@ -40,6 +41,7 @@ class DeviceThread {
     RunnerFactory make_runner;
     Duration heartbeat = std::chrono::milliseconds(250);
     std::function<void(DeviceReport)> report;  // called on the device thread
+    FaultHook* fault = nullptr;                // outlives the thread
   };
 
   explicit DeviceThread(Options options);

@@ -4,11 +4,13 @@
 
 #include <cstdlib>
 #include <initializer_list>
+#include <optional>
 #include <utility>
 
 #include "runtime/actor/io_context.h"
 #include "runtime/base/log.h"
 #include "worker/device/factory/factory.h"
+#include "worker/worker/fault_hook.h"
 #include "worker/worker/worker.h"
 
 namespace refrain::worker {
@@ -50,6 +52,13 @@ int run_worker(const WorkerOptions& options) {
   if (!model) return give_up(model.error());
   auto digest = model_digest(options.model);
   if (!digest) return give_up(digest.error());
+  std::optional<FaultHook> fault;
+  if (!options.fault.empty()) {
+    const auto spec = parse_fault(options.fault);
+    if (!spec) return give_up(spec.error());
+    if (spec->rank.value_or(options.rank) == options.rank) fault.emplace(*spec);
+    log::warn("a fault will be staged ({}): this process is for drills only", options.fault);
+  }
 
   IoContext io;
   auto strand = io.make_strand();
@@ -61,6 +70,7 @@ int run_worker(const WorkerOptions& options) {
   };
   device_options.make_runner = ModelRunner::create;
   device_options.heartbeat = options.heartbeat;
+  if (fault) device_options.fault = &*fault;
   device_options.report = [&](DeviceReport report) {
     strand->post(
         [&worker, report = std::move(report)]() mutable { worker->on_report(std::move(report)); });
@@ -86,6 +96,9 @@ int run_worker(const WorkerOptions& options) {
   io.on_signals({SIGINT, SIGTERM}, strand, [&](int signal) {
     worker->end(kExitOk, signal == SIGINT ? "interrupted" : "terminated");
   });
+  if (fault) {
+    io.on_signals({SIGUSR1}, strand, [&fault](int) { fault->fire(); });
+  }
   strand->post([&] { worker->start(); });
   io.run();
   if (!device.stop(kStopTimeout)) {

@@ -23,6 +23,7 @@ struct WorkerOptions {
   std::string coordinator;  // ipc:///path/socket or tcp://host:port
   std::string device = "auto";
   HostDeviceOptions host;
+  std::string fault;  // staged on purpose (fault_hook.h); empty: none
   Duration heartbeat = std::chrono::milliseconds(250);
   Duration hello_interval = std::chrono::seconds(3);  // until Welcome or Refuse
   // A coordinator that sends heartbeats and then none for so long is gone.

@@ -40,6 +40,8 @@ std::vector<OptionCase> model_cases() {
       {{"--log-level", "debug"}, [](C c) { return c.log_level == "debug"; }},
       {{"--start-timeout", "9"}, [](C c) { return c.start_timeout == 9; }},
       {{"--heartbeat-timeout", "0.5"}, [](C c) { return c.heartbeat_timeout == 0.5; }},
+      {{"--max-restarts", "9"}, [](C c) { return c.max_restarts == 9; }},
+      {{"--fault", "kind=spin"}, [](C c) { return c.fault == "kind=spin"; }},
       {{"--collective-timeout-ms", "70"}, [](C c) { return c.worker.collective_timeout_ms == 70; }},
   };
 }

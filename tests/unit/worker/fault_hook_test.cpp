@@ -1,0 +1,66 @@
+#include "worker/worker/fault_hook.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace refrain::worker {
+namespace {
+
+using testing::HasSubstr;
+
+std::unique_ptr<Device> small_device() {
+  HostDeviceOptions options;
+  options.memory_limit = size_t{64} << 20;
+  return std::move(*create_host_device(options));
+}
+
+FaultHook hook(std::string_view spec) { return FaultHook(parse_fault(spec).value()); }
+
+TEST(FaultSpec, ReadsEveryKey) {
+  const auto spec = parse_fault("kind=slow,rank=1,step=20,ms=30,steps=4,free_mib=2");
+  ASSERT_TRUE(spec);
+  EXPECT_EQ(spec->kind, FaultKind::kSlow);
+  EXPECT_EQ(spec->rank, 1);
+  EXPECT_EQ(spec->step, StepId{20});
+  EXPECT_EQ(spec->ms, 30);
+  EXPECT_EQ(spec->steps, 4);
+  EXPECT_EQ(spec->free_mib, 2);
+}
+
+TEST(FaultSpec, RefusesWhatItDoesNotKnow) {
+  for (const char* bad : {"", "spin", "rank=1", "kind=melt", "kind=spin,rank=-1", "kind=spin,ms=x",
+                          "kind=spin,colour=2", "kind=spin,step=1.5"}) {
+    const auto spec = parse_fault(bad);
+    ASSERT_FALSE(spec) << bad;
+    EXPECT_EQ(spec.error().field, "fault") << bad;
+  }
+}
+
+TEST(FaultHook, ASkippedStepIsFollowedByNone) {
+  const auto device = small_device();
+  FaultHook fault = hook("kind=skip,step=2");
+  EXPECT_TRUE(fault.before_step(1, *device));
+  EXPECT_FALSE(fault.before_step(2, *device));
+  EXPECT_FALSE(fault.before_step(3, *device));
+}
+
+TEST(FaultHook, WithoutAStepItWaitsForTheSignal) {
+  const auto device = small_device();
+  FaultHook fault = hook("kind=oom");
+  EXPECT_TRUE(fault.before_step(1, *device));
+  fault.fire();
+  EXPECT_THROW(fault.before_step(2, *device), OutOfMemory);
+  EXPECT_TRUE(fault.before_step(3, *device));
+}
+
+TEST(FaultHook, LeavesLittleMemoryForCapture) {
+  const auto device = small_device();
+  const FaultHook fault = hook("kind=oom-capture,free_mib=2");
+  const auto held = fault.before_capture(*device);
+  ASSERT_NE(held, nullptr);
+  EXPECT_LE(device->memory().free, size_t{2} << 20);
+  EXPECT_EQ(hook("kind=spin").before_capture(*device), nullptr);
+}
+
+}  // namespace
+}  // namespace refrain::worker

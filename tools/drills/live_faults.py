@@ -1,0 +1,156 @@
+"""Faults that meet a server under load: all streams are open, a seeded share of the tokens has come, then it happens."""
+import asyncio
+import signal
+import time
+from dataclasses import dataclass, field
+
+from drills import ledger
+from drills.bench import Outcome, generator
+from drills.ledger import Fault
+from drills.server import kill
+
+LATEST = 0.7   # the fault comes before this share of all tokens has
+
+
+@dataclass
+class Context:
+    """Of one repeat, for the function that does the damage."""
+    bench: object
+    server: object
+    wave: object
+    rng: object
+    repeat: int
+    rank: int
+    process: str = ""            # whose loss the incident record must name
+    undo: list = field(default_factory=list)   # coroutines to wait for when the streams have ended
+    faults: list = field(default_factory=list)
+    notes: dict = field(default_factory=dict)
+
+
+@dataclass
+class LiveFault:
+    name: str
+    text: str
+    inject: object                # coroutine function of a Context
+    options: tuple = ()           # of the server
+    outage: bool = True           # the group is expected to be lost
+    cuts: bool = False            # connections end with the process that holds them
+    incident: bool = True         # the loss must be on record
+    missing: object = None        # function of Settings: why it cannot run here, or None
+    server_kwargs: object = None  # function of Settings: further arguments of Server
+
+    @property
+    def server_key(self):
+        """Faults with the same key share a server."""
+        return self.options, self.server_kwargs
+
+    async def run(self, bench, repeat):
+        outcome = Outcome(repeat)
+        rng = generator(bench.settings.seed, self.name, repeat)
+        server, baseline = await bench.shared_server(self)
+        restarts = (await server.metrics()).get("refrain:worker_group_restarts_total", 0)
+        wave = bench.open_wave(server)
+        context = Context(bench, server, wave, rng, repeat, rng.randrange(bench.settings.tensor_parallel_size))
+        moment = rng.uniform(0.0, LATEST)
+        await wave.reach(moment)
+        server.note_processes()
+        server.begin_watch()
+        wall, begun = time.time(), time.monotonic()
+        await self.inject(context)
+        probe = asyncio.create_task(self.time_probe(bench, server, wave))
+        records = await wave.finish()
+        served = await probe
+        for coroutine in context.undo:
+            await coroutine
+        lost = server.watch.lost
+        outcome.detected = None if lost is None or not self.outage else lost - begun
+        outcome.served = None if served is None else served - begun
+        outcome.notes = {"moment": round(moment, 3), "rank": context.rank, **context.notes,
+                         "pieces_before": sum(1 for r in records for t, _ in r.pieces if t < begun)}
+        outcome.faults += context.faults
+        outcome.faults += ledger.check_records(records, bench.rules(cuts_allowed=self.cuts, since=begun))
+        outcome.cut = sum(record.end in ("cut", "refused") for record in records) if self.cuts else 0
+        outcome.lost = count_lost(records, cuts_allowed=self.cuts)
+        if self.cuts:
+            outcome.faults += await self.send_again(bench, server, records)
+        outcome.faults += await self.check_outage(server, context, restarts, lost, served, wall)
+        outcome.faults += await bench.check_rest(server, baseline)
+        return outcome
+
+    async def time_probe(self, bench, server, wave):
+        """First token of a request that was sent after the loss was noticed, or after the fault where none is expected."""
+        while self.outage and server.watch.lost is None and not all(task.done() for task in wave.tasks):
+            await asyncio.sleep(0.005)
+        return await bench.probe(server)
+
+    async def send_again(self, bench, server, records):
+        """What was cut is asked again, as its client would: the whole answer must come now."""
+        again = bench.open_wave(server)
+        ended = {record.name for record in records if record.end in ("cut", "refused")}
+        done = [record for record in await again.finish() if record.name in ended]
+        return ledger.check_records(done, bench.rules())
+
+    async def check_outage(self, server, context, restarts, lost, served, wall):
+        if served is None:
+            return [Fault("R-13", "serve", "does not serve again")]
+        if not self.outage:
+            now = (await server.metrics()).get("refrain:worker_group_restarts_total", 0)
+            return [Fault("R-13", "serve", "took it for a loss of the group")] if now != restarts or lost else []
+        if lost is None:
+            return [Fault("R-13", "serve", "did not notice")]
+        if not self.incident:
+            return []
+        return context.bench.check_incident(server, context.process or f"rank {context.rank}", wall)
+
+
+def count_lost(records, errors_allowed=False, cuts_allowed=False):
+    """Requests that did not come to an end that this fault allows."""
+    lost = {"open"} | (set() if errors_allowed else {"error"}) | (set() if cuts_allowed else {"cut", "refused"})
+    return sum(record.end in lost for record in records)
+
+
+# ---- the damage
+
+async def kill_rank(context):
+    kill(context.server.pid(f"worker {context.rank}"), signal.SIGKILL)
+
+
+async def kill_coordinator(context):
+    context.process = "coordinator"
+    kill(context.server.pid("coordinator"), signal.SIGKILL)
+
+
+async def stop_rank(context, seconds=10.0):
+    pid = context.server.pid(f"worker {context.rank}")
+    kill(pid, signal.SIGSTOP)
+    begun = time.monotonic()
+
+    async def go_on():
+        while pid in context.server.tree() and time.monotonic() - begun < seconds:
+            await asyncio.sleep(0.1)
+        context.notes["stopped_s"] = round(time.monotonic() - begun, 2)
+        kill(pid, signal.SIGCONT)
+    task = asyncio.create_task(go_on())
+    context.undo.append(task)
+
+
+async def stage(context):
+    """The fault that the workers were started with (--fault) begins."""
+    kill(context.server.pid(f"worker {context.rank}"), signal.SIGUSR1)
+
+
+async def disconnect_all(context):
+    await context.wave.leave()
+
+
+LIVE_FAULTS = [
+    LiveFault("kill-rank", "kill -9 of a rank in the middle of a step", kill_rank),
+    LiveFault("kill-coordinator", "kill -9 of the coordinator", kill_coordinator, cuts=True),
+    LiveFault("stop-rank", "SIGSTOP of a rank for 10 s", stop_rank),
+    LiveFault("spin", "a rank's device thread spins", stage, options=("--fault", "kind=spin")),
+    LiveFault("skip-collective", "a rank never launches a step's collectives", stage, options=("--fault", "kind=skip")),
+    LiveFault("slow-rank", "a rank is 0.3 s late for eight steps; nothing may be killed", stage,
+              options=("--fault", "kind=slow,ms=300,steps=8"), outage=False),
+    LiveFault("oom-step", "out of device memory in a step", stage, options=("--fault", "kind=oom")),
+    LiveFault("disconnect-storm", "all clients hang up at once", disconnect_all, outage=False),
+]

@@ -1,0 +1,113 @@
+#include "worker/worker/fault_hook.h"
+
+#include <array>
+#include <charconv>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "runtime/base/log.h"
+
+namespace refrain::worker {
+
+namespace {
+
+constexpr std::array<std::pair<std::string_view, FaultKind>, 5> kKinds = {{
+    {"spin", FaultKind::kSpin},
+    {"skip", FaultKind::kSkip},
+    {"slow", FaultKind::kSlow},
+    {"oom", FaultKind::kOom},
+    {"oom-capture", FaultKind::kOomCapture},
+}};
+
+Status set_field(FaultSpec& spec, std::string_view key, std::string_view value, bool& has_kind) {
+  if (key == "kind") {
+    for (const auto& [name, kind] : kKinds) {
+      if (name != value) continue;
+      spec.kind = kind;
+      has_kind = true;
+      return {};
+    }
+    return fail_field("fault", "kind is spin, skip, slow, oom or oom-capture, not \"{}\"", value);
+  }
+  int number = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (error != std::errc() || end != value.data() + value.size() || number < 0) {
+    return fail_field("fault", "\"{}\" of {} is not a whole number", value, key);
+  }
+  if (key == "rank") {
+    spec.rank = number;
+  } else if (key == "step") {
+    spec.step = static_cast<StepId>(number);
+  } else if (key == "ms") {
+    spec.ms = number;
+  } else if (key == "steps") {
+    spec.steps = number;
+  } else if (key == "free_mib") {
+    spec.free_mib = number;
+  } else {
+    return fail_field("fault", "keys are kind, rank, step, ms, steps and free_mib, not \"{}\"",
+                      key);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<FaultSpec> parse_fault(std::string_view text) {
+  FaultSpec spec;
+  bool has_kind = false;
+  while (!text.empty()) {
+    const std::string_view part = text.substr(0, text.find(','));
+    text.remove_prefix(std::min(part.size() + 1, text.size()));
+    const size_t equals = part.find('=');
+    if (equals == std::string_view::npos) {
+      return fail_field("fault", "\"{}\" is not key=value", part);
+    }
+    REFRAIN_RETURN_IF_ERROR(
+        set_field(spec, part.substr(0, equals), part.substr(equals + 1), has_kind));
+  }
+  if (!has_kind) return fail_field("fault", "give kind=spin, skip, slow, oom or oom-capture");
+  return spec;
+}
+
+std::unique_ptr<Buffer> FaultHook::before_capture(Device& device) const {
+  if (spec_.kind != FaultKind::kOomCapture) return nullptr;
+  const size_t left = static_cast<size_t>(spec_.free_mib) << 20;
+  const size_t free = device.memory().free;
+  if (free <= left) return nullptr;
+  log::critical("FAULT staged: capture with {} MiB of device memory", spec_.free_mib);
+  return device.allocate(free - left, MemoryTag::kOther);
+}
+
+bool FaultHook::before_step(StepId step, Device& device) {
+  if (dropping_) return false;
+  if (slow_steps_left_ > 0) {
+    --slow_steps_left_;
+    std::this_thread::sleep_for(std::chrono::milliseconds(spec_.ms));
+    return true;
+  }
+  const bool now = spec_.step ? *spec_.step == step : fired_.exchange(false);
+  if (!now || spec_.kind == FaultKind::kOomCapture) return true;
+  log::critical("FAULT staged: kind {} at step {}", kKinds[static_cast<size_t>(spec_.kind)].first,
+                step);
+  switch (spec_.kind) {
+    case FaultKind::kSpin:
+      for (volatile bool always = true; always;) continue;
+      return false;
+    case FaultKind::kSkip:
+      dropping_ = true;
+      return false;
+    case FaultKind::kSlow:
+      slow_steps_left_ = spec_.steps;
+      return true;
+    case FaultKind::kOom:
+      device.allocate(device.memory().total + 1, MemoryTag::kOther);  // throws OutOfMemory
+      return true;
+    case FaultKind::kOomCapture:
+      return true;
+  }
+  return true;
+}
+
+}  // namespace refrain::worker
