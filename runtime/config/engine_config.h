@@ -29,12 +29,16 @@ struct EngineConfig {
   bool enable_prefix_caching = true;
   bool enable_chunked_prefill = true;
   bool async_scheduling = true;  // step n+1 planned and sent while n runs
-  int32_t max_queue = 0;         // waiting requests; 0: no limit
 
   // server
   std::string host = "127.0.0.1";
   int32_t port = 8000;
   std::vector<std::string> api_keys;
+  std::string api_key_file;  // JSON; empty: none
+  std::string ssl_certfile;  // PEM; with ssl_keyfile: TLS
+  std::string ssl_keyfile;
+  int32_t max_queue = 0;             // waiting requests; 0: no limit
+  double max_queue_wait = 0;         // seconds until the first token; 0: no limit
   double drain_timeout = 30.0;       // seconds
   double log_stats_interval = 60.0;  // seconds between tables of graphs that ran; 0: none
   double heartbeat_interval = 0.5;

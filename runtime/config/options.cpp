@@ -8,6 +8,10 @@
 namespace refrain {
 namespace {
 
+// What a server takes on; generate and bench queue all they are given.
+constexpr int32_t kServerQueue = 2048;
+constexpr double kServerQueueWait = 60.0;
+
 // CLI::Range lets "nan" pass.
 CLI::Validator number_in(double least, double most) {
   return CLI::Validator(
@@ -98,9 +102,6 @@ void add_scheduling_options(CLI::App& app, EngineConfig& config) {
                  "Tokens of one step (prefills are chunked to fit)")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str()
-      ->group(group);
-  app.add_option("--max-queue", config.max_queue, "Waiting requests before 429 (0: no limit)")
-      ->check(CLI::Range(0, 1 << 30))
       ->group(group);
   app.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", config.enable_prefix_caching,
                "Reuse the cache of equal prompt beginnings (on)")
@@ -199,6 +200,24 @@ void add_server_options(CLI::App& app, EngineConfig& config) {
   app.add_option("--api-key", config.api_keys, "Keys that clients must send as Bearer")
       ->delimiter(',')
       ->envname("REFRAIN_API_KEY")
+      ->group(group);
+  app.add_option("--api-key-file", config.api_key_file,
+                 "JSON file of keys with a name and a limit of concurrent requests each")
+      ->group(group);
+  app.add_option("--ssl-certfile", config.ssl_certfile, "Certificate chain (PEM): serve HTTPS")
+      ->group(group);
+  app.add_option("--ssl-keyfile", config.ssl_keyfile, "Private key of --ssl-certfile (PEM)")
+      ->group(group);
+  config.max_queue = kServerQueue;
+  app.add_option("--max-queue", config.max_queue, "Waiting requests before 429 (0: no limit)")
+      ->check(CLI::Range(0, 1 << 30))
+      ->capture_default_str()
+      ->group(group);
+  config.max_queue_wait = kServerQueueWait;
+  app.add_option("--max-queue-wait", config.max_queue_wait,
+                 "Seconds that a request may wait for its first token before 429 (0: no limit)")
+      ->check(number_in(0.0, 86400.0))
+      ->capture_default_str()
       ->group(group);
   app.add_option("--drain-timeout", config.drain_timeout,
                  "Seconds that running requests get after SIGTERM")

@@ -11,6 +11,7 @@
 #include "runtime/base/result.h"
 #include "runtime/config/engine_config.h"
 #include "runtime/config/model_config.h"
+#include "runtime/engine/admission.h"
 #include "runtime/engine/request.h"
 
 namespace refrain {
@@ -68,6 +69,9 @@ class Engine {
   virtual Result<RequestId> submit(GenerateRequest request, OutputSink sink) = 0;
   // Whether submit would refuse the request for what it is, not for what runs now.
   virtual Status check(const GenerateRequest& request) const = 0;
+  // Whether any request would be refused now, for what runs and waits or because of a shutdown.
+  virtual Status accepting() const = 0;
+  virtual AdmissionStats admission() const = 0;
   virtual void cancel(RequestId id) = 0;  // its blocks are free by the next step
   virtual EngineStats stats() const = 0;
   // Called once on every change of state (ready, failed, …), on the engine's executor.

@@ -51,6 +51,8 @@ EngineCore::EngineCore(EngineParts parts)
       output_executor_(parts.output_executor),
       tokenizer_(parts.tokenizer),
       parts_(std::move(parts)),
+      admission_(
+          {config_.worker.max_num_seqs, config_.max_queue, to_duration(config_.max_queue_wait)}),
       stats_(executor_->clock()) {}
 
 void EngineCore::connect() {
@@ -105,6 +107,7 @@ void EngineCore::enter(Accepted accepted) {
   } else {
     queue_.push_back(std::move(accepted));
   }
+  watch_queue();
   publish_counts();
 }
 
@@ -150,6 +153,8 @@ void EngineCore::on_step(ipc::StepResult result) {
   if (!updated) return group_->fence(fmt::format("rank 0: {}", updated.error().message));
   pump();
   stats_.step_done(result, events_.size());
+  for (const TokenEvent& event : events_) admission_.token(event.id);
+  admission_.step(executor_->clock().now(), scheduler_->stats().waiting);
   deliver(result, events_);
   publish_counts();
   stats_.add_step_cpu(thread_cpu_us() - cpu_before);
@@ -184,6 +189,7 @@ void EngineCore::deliver(const ipc::StepResult& result, const std::vector<TokenE
 // Requests that were running end here with the reason; taking them up again from the tokens that
 // release_all() hands back is the place for resuming them.
 void EngineCore::on_lost(const Error& error, bool for_good) {
+  admission_.pause();
   if (for_good) refuse_from_now_on(error);
   if (scheduler_) {
     const SchedulerStats stats = scheduler_->stats();
@@ -245,7 +251,40 @@ void EngineCore::request_gone(RequestId id) {
   const size_t erased = alive_.erase(id);
   REFRAIN_CHECK(erased == 1, "request {} ended twice", id);
   --unfinished_;
+  admission_.gone(id);
   tell_if_drained();
+}
+
+// One timer, for the request that has to begin first.
+void EngineCore::watch_queue() {
+  const auto deadline = admission_.next_deadline();
+  if (!deadline || (queue_timer_ && queue_timer_->first <= *deadline)) return;
+  if (queue_timer_) executor_->cancel(queue_timer_->second);
+  const Duration left = std::max(*deadline - executor_->clock().now(), Duration::zero());
+  const TimerId timer = executor_->post_after(left, [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->end_overdue();
+  });
+  queue_timer_ = {*deadline, timer};
+}
+
+void EngineCore::end_overdue() {
+  queue_timer_.reset();
+  for (const RequestId id : admission_.take_overdue(executor_->clock().now())) {
+    if (!alive_.contains(id)) continue;
+    if (scheduler_ && scheduler_->started(id)) {
+      admission_.started(id);
+      continue;
+    }
+    admission_.late();
+    if (scheduler_) scheduler_->cancel(id);
+    std::erase_if(queue_, [id](const Accepted& accepted) { return accepted.id == id; });
+    end(id, FinishReason::kError,
+        Error{ErrorCode::kUnavailable,
+              "the request waited for as long as --max-queue-wait or max_queue_wait allows",
+              {}});
+  }
+  watch_queue();
+  publish_counts();
 }
 
 void EngineCore::drain(std::function<void()> drained) {

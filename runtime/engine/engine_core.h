@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "runtime/engine/admission.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/engine_stats.h"
 #include "runtime/engine/output_processor.h"
@@ -44,6 +45,8 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   // Any thread.
   Status check(const GenerateRequest& request) const;
   Result<RequestId> submit(GenerateRequest request, OutputSink sink);
+  Status accepting() const;
+  AdmissionStats admission() const { return admission_.stats(); }
   EngineStats stats() const { return stats_.snapshot(); }
   Executor& executor() { return *executor_; }
   const ModelConfig& model() const { return model_; }
@@ -79,6 +82,8 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   void ended_by_stop_string(RequestId id);
   void request_gone(RequestId id);
   void tell_if_drained();
+  void watch_queue();
+  void end_overdue();
   void publish_counts();
   void publish_group();
 
@@ -98,10 +103,11 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   std::vector<TokenEvent> events_;
   std::function<void()> drained_;
   bool stopped_ = false;
+  std::optional<std::pair<TimePoint, TimerId>> queue_timer_;  // for the earliest deadline
   SchedulerStats past_;  // counts of the schedulers of earlier epochs
 
   // Read by submit on any thread.
-  std::atomic<RequestId> next_id_{1};
+  Admission admission_;
   std::atomic<int64_t> unfinished_{0};
   mutable std::mutex refusal_mutex_;
   std::optional<Error> refusal_;  // why no request is accepted any more

@@ -43,6 +43,8 @@ struct GenerateRequest {
   std::vector<TokenId> prompt;
   SamplingParams sampling;
   std::string cache_salt;  // requests with different salts share no prefix blocks
+  // Longest wait for the first token; the lower of it and --max-queue-wait counts.
+  std::optional<Duration> max_queue_wait;
 };
 
 enum class FinishReason : uint8_t { kNone, kStop, kLength, kAbort, kError };

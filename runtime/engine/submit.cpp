@@ -67,21 +67,26 @@ SequenceParams EngineCore::sequence_params(RequestId id, const GenerateRequest& 
   return params;
 }
 
-Result<RequestId> EngineCore::submit(GenerateRequest request, OutputSink sink) {
-  REFRAIN_RETURN_IF_ERROR(check(request));
+Status EngineCore::accepting() const {
   {
     const std::lock_guard lock(refusal_mutex_);
     if (refusal_) return forward_error(*refusal_);
-    // Counted under the lock, so that a drain that begins now knows of it.
-    const int64_t most = int64_t{config_.worker.max_num_seqs} + config_.max_queue;
-    if (config_.max_queue > 0 && unfinished_ >= most)
-      return fail(ErrorCode::kOverloaded,
-                  "{} requests run or wait, as many as --max-num-seqs and --max-queue allow; try "
-                  "again later",
-                  unfinished_.load());
-    ++unfinished_;
   }
-  const RequestId id = next_id_++;
+  return admission_.check();
+}
+
+Result<RequestId> EngineCore::submit(GenerateRequest request, OutputSink sink) {
+  REFRAIN_RETURN_IF_ERROR(check(request));
+  RequestId id = 0;
+  {
+    const std::lock_guard lock(refusal_mutex_);
+    if (refusal_) return forward_error(*refusal_);
+    REFRAIN_ASSIGN_OR_RETURN(
+        id,
+        admission_.admit(static_cast<int64_t>(request.prompt.size()), request.sampling.max_tokens,
+                         request.max_queue_wait, executor_->clock().now()));
+    ++unfinished_;  // under the lock, so that a drain that begins now knows of it
+  }
   Accepted accepted{id, std::move(request.prompt), {}};
   accepted.params = sequence_params(id, request);
   output_executor_->post([outputs = outputs_, id, prompt = accepted.prompt.size(),

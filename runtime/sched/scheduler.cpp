@@ -85,6 +85,11 @@ bool Scheduler::cancel(RequestId id) {
   return true;
 }
 
+bool Scheduler::started(RequestId id) const {
+  const auto found = sequences_.find(id);
+  return found != sequences_.end() && found->second->admitted_before;
+}
+
 const StepPlan* Scheduler::schedule() {
   clear(plan_.step());
   building_.rows.clear();

@@ -63,6 +63,7 @@ class Scheduler {
   // Takes a request out; a row of it in an in-flight step is computed and discarded. False: no
   // such request (it has ended).
   bool cancel(RequestId id);
+  bool started(RequestId id) const;  // it runs, or ran before it was preempted
 
   // The next step, valid until the next call; null when there is nothing to run now.
   const StepPlan* schedule();

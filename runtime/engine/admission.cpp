@@ -1,0 +1,167 @@
+#include "runtime/engine/admission.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace refrain {
+namespace {
+
+constexpr double kFade = 5.0;           // seconds in which a measurement loses 63 % of its weight
+constexpr double kLeastSeconds = 0.05;  // measured before a prediction is made
+constexpr double kFirstOutput = 128;    // tokens of an answer, before any has been seen
+constexpr double kOutputWeight = 0.02;  // of the newest answer in the mean length
+
+constexpr double kShare = 0.85;  // of the limit that a prediction may fill: it errs a little
+
+double seconds_of(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+}  // namespace
+
+Admission::Admission(AdmissionOptions options) : options_(options), mean_output_(kFirstOutput) {}
+
+// The work ahead over the rate at which work is done. While requests wait, the running ones are
+// replaced as they end, so what the running ones have left does not delay a new one further.
+double Admission::predicted_wait() const {
+  const bool full = static_cast<int64_t>(requests_.size()) >= options_.max_running;
+  if ((!full && scheduler_waits_ == 0) || seconds_ < kLeastSeconds || tokens_ <= 0) return 0;
+  return static_cast<double>(waiting_work_) * seconds_ / tokens_;
+}
+
+Status Admission::check_queue() const {
+  const auto all = static_cast<int64_t>(requests_.size());
+  if (options_.max_queue == 0 || all < options_.max_running + options_.max_queue) return {};
+  return fail(ErrorCode::kOverloaded,
+              "{} requests run or wait, as many as --max-num-seqs and --max-queue allow; try again "
+              "later",
+              all);
+}
+
+Status Admission::check_wait(double predicted, Duration limit) const {
+  if (limit == Duration::zero() || predicted <= kShare * seconds_of(limit)) return {};
+  return fail(ErrorCode::kOverloaded,
+              "the answer would begin in about {:.1f} s, and {:.1f} s are allowed; try again later",
+              predicted, seconds_of(limit));
+}
+
+Status Admission::check() const {
+  const std::lock_guard lock(mutex_);
+  REFRAIN_RETURN_IF_ERROR(check_queue());
+  return check_wait(predicted_wait(), options_.max_queue_wait);
+}
+
+Result<RequestId> Admission::admit(int64_t prompt_tokens, int64_t max_tokens,
+                                   std::optional<Duration> own_wait, TimePoint now) {
+  const std::lock_guard lock(mutex_);
+  if (Status room = check_queue(); !room) {
+    ++counts_.refused_queue;
+    return forward_error(std::move(room).error());
+  }
+  Duration limit = options_.max_queue_wait;
+  if (own_wait && (limit == Duration::zero() || *own_wait < limit)) limit = *own_wait;
+  if (Status soon = check_wait(predicted_wait(), limit); !soon) {
+    ++counts_.refused_wait;
+    return forward_error(std::move(soon).error());
+  }
+  const RequestId id = next_id_++;
+  Request& request = requests_[id];
+  request.prompt_tokens = prompt_tokens;
+  request.work = prompt_tokens + std::min<int64_t>(max_tokens, std::llround(mean_output_));
+  waiting_work_ += request.work;
+  if (limit != Duration::zero()) {
+    request.start_by = now + limit;
+    deadlines_.emplace(*request.start_by, id);
+  }
+  return id;
+}
+
+void Admission::end_wait(RequestId id, Request& request) {
+  if (!request.waits) return;
+  request.waits = false;
+  waiting_work_ -= request.work;
+  if (request.start_by) deadlines_.erase({*request.start_by, id});
+}
+
+void Admission::token(RequestId id) {
+  const std::lock_guard lock(mutex_);
+  const auto found = requests_.find(id);
+  if (found == requests_.end()) return;
+  Request& request = found->second;
+  if (request.output_tokens++ == 0) tokens_since_ += request.prompt_tokens;
+  ++tokens_since_;
+  end_wait(id, request);
+}
+
+void Admission::started(RequestId id) {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = requests_.find(id); found != requests_.end()) end_wait(id, found->second);
+}
+
+void Admission::gone(RequestId id) {
+  const std::lock_guard lock(mutex_);
+  const auto found = requests_.find(id);
+  if (found == requests_.end()) return;
+  end_wait(id, found->second);
+  if (found->second.output_tokens > 0) {
+    // In all a request counts as the work that was expected of it, so that the queue's work and
+    // the rate have one unit; a request that was cut off does not count for what it never did.
+    const int64_t done = found->second.prompt_tokens + found->second.output_tokens;
+    tokens_since_ += std::min(found->second.work - done, done);
+    ++outputs_;
+    const double weight = std::max(kOutputWeight, 1.0 / static_cast<double>(outputs_));
+    mean_output_ += weight * (static_cast<double>(found->second.output_tokens) - mean_output_);
+  }
+  requests_.erase(found);
+  if (requests_.empty()) last_step_.reset();
+}
+
+void Admission::late() {
+  const std::lock_guard lock(mutex_);
+  ++counts_.late;
+}
+
+void Admission::step(TimePoint now, uint64_t waiting) {
+  const std::lock_guard lock(mutex_);
+  const bool full = static_cast<int64_t>(requests_.size()) >= options_.max_running;
+  scheduler_waits_ = waiting;
+  if (last_step_ && (full || waiting > 0)) {
+    const double seconds = seconds_between(*last_step_, now);
+    const double kept = std::exp(-seconds / kFade);
+    tokens_ = tokens_ * kept + static_cast<double>(tokens_since_);
+    seconds_ = seconds_ * kept + seconds;
+  }
+  tokens_since_ = 0;
+  last_step_ = now;
+}
+
+void Admission::pause() {
+  const std::lock_guard lock(mutex_);
+  last_step_.reset();
+  tokens_since_ = 0;
+}
+
+std::optional<TimePoint> Admission::next_deadline() const {
+  const std::lock_guard lock(mutex_);
+  if (deadlines_.empty()) return std::nullopt;
+  return deadlines_.begin()->first;
+}
+
+std::vector<RequestId> Admission::take_overdue(TimePoint now) {
+  const std::lock_guard lock(mutex_);
+  std::vector<RequestId> overdue;
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    const RequestId id = deadlines_.begin()->second;
+    deadlines_.erase(deadlines_.begin());
+    requests_.at(id).start_by.reset();
+    overdue.push_back(id);
+  }
+  return overdue;
+}
+
+AdmissionStats Admission::stats() const {
+  const std::lock_guard lock(mutex_);
+  AdmissionStats stats = counts_;
+  stats.predicted_wait_seconds = predicted_wait();
+  return stats;
+}
+
+}  // namespace refrain

@@ -1,0 +1,88 @@
+#pragma once
+// Who may join the queue. Predicts how long a new request would wait for its first token,
+// from the work that waits and the throughput measured while requests waited, and refuses what
+// would wait too long. Thread-safe; the engine reports progress from its executor.
+
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/clock.h"
+#include "runtime/base/ids.h"
+#include "runtime/base/result.h"
+
+namespace refrain {
+
+struct AdmissionOptions {
+  int64_t max_running = 1;    // requests that the scheduler can run at once
+  int64_t max_queue = 0;      // requests that may wait besides; 0: no limit
+  Duration max_queue_wait{};  // longest wait for a first token; 0: no limit
+};
+
+struct AdmissionStats {
+  double predicted_wait_seconds = 0;  // of a request that came now
+  uint64_t refused_queue = 0;         // by --max-queue
+  uint64_t refused_wait = 0;          // by the prediction
+  uint64_t late = 0;                  // accepted, and ended because their wait grew too long
+};
+
+class Admission {
+ public:
+  explicit Admission(AdmissionOptions options);
+
+  // Accepts and numbers a request, from 1 on, or refuses it with kOverloaded. `own_wait`: the
+  // request's own limit; the lower one counts.
+  Result<RequestId> admit(int64_t prompt_tokens, int64_t max_tokens,
+                          std::optional<Duration> own_wait, TimePoint now);
+  // Whether admit() would refuse a request that sets no limit of its own.
+  Status check() const;
+
+  void token(RequestId id);    // the request got a token; its first one ends its wait
+  void started(RequestId id);  // it runs, though it has no token yet
+  void gone(RequestId id);     // it has ended, whichever way
+  void late();                 // one of take_overdue() had to be ended
+  // A step is done; `waiting`: requests in the scheduler's queue.
+  void step(TimePoint now, uint64_t waiting);
+  void pause();  // no step is to come for a while: the time until the next one is not measured
+
+  std::optional<TimePoint> next_deadline() const;  // the earliest of those that wait
+  // Requests that still wait past their limit; each is told once.
+  std::vector<RequestId> take_overdue(TimePoint now);
+  AdmissionStats stats() const;
+
+ private:
+  struct Request {
+    int64_t prompt_tokens = 0;
+    int64_t work = 0;  // tokens that it is expected to cost
+    int64_t output_tokens = 0;
+    bool waits = true;
+    std::optional<TimePoint> start_by;
+  };
+
+  double predicted_wait() const;  // seconds; 0 when unknown
+  Status check_queue() const;
+  Status check_wait(double predicted, Duration limit) const;
+  void end_wait(RequestId id, Request& request);
+
+  const AdmissionOptions options_;
+  mutable std::mutex mutex_;
+  RequestId next_id_ = 1;
+  std::unordered_map<RequestId, Request> requests_;
+  std::set<std::pair<TimePoint, RequestId>> deadlines_;
+  int64_t waiting_work_ = 0;      // tokens, of requests that wait
+  uint64_t scheduler_waits_ = 0;  // at the last step
+
+  // Throughput while requests wait: tokens and seconds, both fading.
+  std::optional<TimePoint> last_step_;
+  int64_t tokens_since_ = 0;
+  double tokens_ = 0, seconds_ = 0;
+  double mean_output_;
+  uint64_t outputs_ = 0;
+  AdmissionStats counts_;
+};
+
+}  // namespace refrain

@@ -1,0 +1,167 @@
+// what cannot begin in time is refused; what was accepted begins in time or is ended.
+#include "runtime/engine/admission.h"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+
+namespace refrain {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr int64_t kPrompt = 10;
+constexpr int64_t kOutput = 10;
+
+// A device that runs `slots` requests at once, a token each in every step of 10 ms, first come
+// first served; its queue is the admission's.
+class Server {
+ public:
+  Server(int64_t slots, AdmissionOptions options)
+      : slots_(slots), admission(limit(slots, options)) {}
+
+  Result<RequestId> come(std::optional<Duration> own = std::nullopt, int64_t max_tokens = kOutput) {
+    auto id = admission.admit(kPrompt, max_tokens, own, clock.now());
+    if (id) waiting_.push_back({*id, clock.now()});
+    return id;
+  }
+  void step() {
+    clock.advance(milliseconds(10));
+    while (!waiting_.empty() && static_cast<int64_t>(running_.size()) < slots_) {
+      longest_wait = std::max(longest_wait, clock.now() - waiting_.front().second);
+      running_.push_back({waiting_.front().first, 0});
+      waiting_.pop_front();
+    }
+    for (auto& [id, tokens] : running_) {
+      admission.token(id);
+      if (++tokens == kOutput) admission.gone(id);
+    }
+    finished += std::erase_if(running_, [](const auto& r) { return r.second == kOutput; });
+    admission.step(clock.now(), waiting_.size());
+  }
+  void steps(int count) {
+    for (int i = 0; i < count; ++i) step();
+  }
+
+ private:
+  static AdmissionOptions limit(int64_t slots, AdmissionOptions options) {
+    options.max_running = slots;
+    return options;
+  }
+  int64_t slots_;
+  std::deque<std::pair<RequestId, TimePoint>> waiting_;
+  std::vector<std::pair<RequestId, int64_t>> running_;
+
+ public:
+  ManualClock clock;
+  Admission admission;
+  Duration longest_wait{};
+  size_t finished = 0;
+};
+
+TEST(Admission, CountsWhatRunsAndWaitsAgainstTheQueue_R17) {
+  Server server(2, {.max_queue = 3});
+  for (RequestId expected = 1; expected <= 5; ++expected) EXPECT_EQ(server.come(), expected);
+  const auto sixth = server.come();
+  ASSERT_FALSE(sixth);
+  EXPECT_EQ(sixth.error().code, ErrorCode::kOverloaded);
+  EXPECT_EQ(server.admission.check().error().code, ErrorCode::kOverloaded);
+  EXPECT_EQ(server.admission.stats().refused_queue, 1u);
+  server.admission.gone(1);
+  EXPECT_TRUE(server.come());
+}
+
+TEST(Admission, WithoutLimitsEverythingIsAccepted) {
+  Server server(1, {});
+  for (int i = 0; i < 10000; ++i) ASSERT_TRUE(server.come());
+  server.steps(100);
+  EXPECT_TRUE(server.come());
+  EXPECT_GT(server.admission.stats().predicted_wait_seconds, 100);
+}
+
+// 4 slots, 10 steps of 10 ms each: 40 requests a second, so k waiting ones take k/40 s.
+TEST(Admission, PredictsTheWaitFromThroughputAndQueuedWork_R17) {
+  Server server(4, {});
+  for (int i = 0; i < 400; ++i) ASSERT_TRUE(server.come());
+  server.steps(200);  // 80 have run; the mean answer is known
+  ASSERT_EQ(server.finished, 80u);
+  const double waiting = 400 - 80 - 4;
+  EXPECT_NEAR(server.admission.stats().predicted_wait_seconds, waiting / 40, waiting / 40 * 0.1);
+}
+
+TEST(Admission, AFreeSlotNeedsNoPrediction) {
+  Server server(4, {.max_queue_wait = milliseconds(1)});
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(server.come());
+  server.steps(10);
+  EXPECT_EQ(server.finished, 4u);
+  EXPECT_EQ(server.admission.stats().predicted_wait_seconds, 0);
+  EXPECT_TRUE(server.come());
+}
+
+TEST(Admission, UnderThreefoldLoadTheAcceptedBeginInTimeAndNoSlotIsIdle_R17) {
+  Server server(4, {.max_queue_wait = seconds(1)});
+  size_t accepted = 0, refused = 0;
+  constexpr int kSteps = 6000;  // a minute at 120 requests a second, three times what runs
+  for (int step = 0; step < kSteps; ++step) {
+    for (int i = 0; i < (step % 5 == 0 ? 2 : 1); ++i) ++(server.come() ? accepted : refused);
+    server.step();
+    for (const RequestId id : server.admission.take_overdue(server.clock.now()))
+      FAIL() << "request " << id << " was accepted and waits past its limit";
+  }
+  EXPECT_GE(server.finished, 0.99 * 40 * 60);
+  EXPECT_GT(refused, accepted);
+  EXPECT_LE(server.longest_wait, seconds(1));
+  EXPECT_GT(server.longest_wait, milliseconds(500)) << "the queue is used, too";
+  EXPECT_EQ(server.admission.stats().refused_wait, refused);
+}
+
+TEST(Admission, ARequestMayAskForLessWaitThanTheServerAllows_R17) {
+  Server server(4, {.max_queue_wait = seconds(60)});
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(server.come());
+  server.steps(100);
+  ASSERT_GT(server.admission.stats().predicted_wait_seconds, 1);
+  EXPECT_EQ(server.come(milliseconds(500)).error().code, ErrorCode::kOverloaded);
+  EXPECT_TRUE(server.come());
+  EXPECT_TRUE(server.come(seconds(1000)));
+}
+
+TEST(Admission, CancelledWorkDoesNotCount) {
+  Server server(1, {});
+  std::vector<RequestId> ids;
+  for (int i = 0; i < 50; ++i) ids.push_back(*server.come());
+  server.steps(50);
+  ASSERT_GT(server.admission.stats().predicted_wait_seconds, 1);
+  for (const RequestId id : ids) server.admission.gone(id);
+  EXPECT_EQ(server.admission.stats().predicted_wait_seconds, 0);
+}
+
+TEST(Admission, TellsEachOverdueRequestOnceAndNoneThatBegan_R17) {
+  Server server(1, {.max_queue_wait = seconds(1)});
+  const RequestId first = *server.come(), second = *server.come();
+  EXPECT_EQ(server.admission.next_deadline(), server.clock.now() + seconds(1));
+  server.admission.token(first);
+  const RequestId third = *server.come(milliseconds(200));
+  EXPECT_EQ(server.admission.next_deadline(), server.clock.now() + milliseconds(200));
+  server.clock.advance(milliseconds(999));
+  EXPECT_EQ(server.admission.take_overdue(server.clock.now()), std::vector<RequestId>{third});
+  server.clock.advance(milliseconds(1));
+  EXPECT_EQ(server.admission.take_overdue(server.clock.now()), std::vector<RequestId>{second});
+  server.clock.advance(seconds(10));
+  EXPECT_TRUE(server.admission.take_overdue(server.clock.now()).empty());
+  EXPECT_FALSE(server.admission.next_deadline());
+}
+
+TEST(Admission, APauseIsNoSlowStep) {
+  Server server(1, {});
+  for (int i = 0; i < 50; ++i) ASSERT_TRUE(server.come());
+  server.steps(100);
+  const double before = server.admission.stats().predicted_wait_seconds;
+  server.admission.pause();
+  server.clock.advance(seconds(30));
+  server.steps(10);
+  EXPECT_LT(server.admission.stats().predicted_wait_seconds, 1.1 * before);
+}
+
+}  // namespace
+}  // namespace refrain
