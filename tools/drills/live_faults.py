@@ -74,6 +74,7 @@ class LiveFault:
         if self.cuts:
             outcome.faults += await self.send_again(bench, server, records)
         outcome.faults += await self.check_outage(server, context, restarts, lost, served, wall)
+        await server.end_watch()
         outcome.faults += await bench.check_rest(server, baseline)
         return outcome
 

@@ -244,25 +244,33 @@ class Server:
         self.watch = Watch(time.monotonic())
         self.watcher = asyncio.create_task(self.keep_watch(self.watch))
 
+    async def end_watch(self):
+        if self.watcher:
+            self.watcher.cancel()
+            await asyncio.wait([self.watcher])
+
     async def keep_watch(self, watch):
+        """Until readiness is back, or it is cancelled."""
         reader = writer = None
-        while watch.back is None:
-            try:
-                if writer is None:
-                    reader, writer = await self.client.connect()
-                writer.write(request_bytes("GET", "/ready", close=False))
-                status, headers = await read_head(reader)
-                await read_body(reader, headers)
-            except (OSError, Broken):
-                status, writer = 0, None
-            now = time.monotonic()
-            if status != 200 and watch.lost is None:
-                watch.lost = now
-            if status == 200 and watch.lost is not None:
-                watch.back = now
-            await asyncio.sleep(0.01)
-        if writer is not None:
-            writer.close()
+        try:
+            while watch.back is None:
+                try:
+                    if writer is None:
+                        reader, writer = await self.client.connect()
+                    writer.write(request_bytes("GET", "/ready", close=False))
+                    status, headers = await read_head(reader)
+                    await read_body(reader, headers)
+                except (OSError, Broken):
+                    status, writer = 0, None
+                now = time.monotonic()
+                if status != 200 and watch.lost is None:
+                    watch.lost = now
+                if status == 200 and watch.lost is not None:
+                    watch.back = now
+                await asyncio.sleep(0.01)
+        finally:
+            if writer is not None:
+                writer.close()
 
 
 def kill(pid, number):

@@ -161,7 +161,8 @@ Status DeviceThread::load(StartGroup command) {
 Status DeviceThread::prepare(const ipc::InitCache& message) {
   REFRAIN_CHECK(runner_ != nullptr && !ready_, "InitCache before Loaded or after Ready");
   REFRAIN_RETURN_IF_ERROR(runner_->init_cache(message.num_kv_blocks));
-  const auto taken = options_.fault != nullptr ? options_.fault->before_capture(*device_) : nullptr;
+  std::vector<std::unique_ptr<Buffer>> taken;
+  if (options_.fault != nullptr) taken = options_.fault->before_capture(*device_);
   ipc::Ready ready;
   REFRAIN_ASSIGN_OR_RETURN(ready, runner_->capture());
   ready_ = true;

@@ -71,13 +71,21 @@ Result<FaultSpec> parse_fault(std::string_view text) {
   return spec;
 }
 
-std::unique_ptr<Buffer> FaultHook::before_capture(Device& device) const {
-  if (spec_.kind != FaultKind::kOomCapture) return nullptr;
-  const size_t left = static_cast<size_t>(spec_.free_mib) << 20;
-  const size_t free = device.memory().free;
-  if (free <= left) return nullptr;
+std::vector<std::unique_ptr<Buffer>> FaultHook::before_capture(Device& device) const {
+  std::vector<std::unique_ptr<Buffer>> held;
+  if (spec_.kind != FaultKind::kOomCapture) return held;
   log::critical("FAULT staged: capture with {} MiB of device memory", spec_.free_mib);
-  return device.allocate(free - left, MemoryTag::kOther);
+  // First what stays free, then pieces by halves down to a page, until even that is refused.
+  held.push_back(device.allocate(static_cast<size_t>(spec_.free_mib) << 20, MemoryTag::kOther));
+  for (size_t size = device.memory().free; size >= 4096;) {
+    try {
+      held.push_back(device.allocate(size, MemoryTag::kOther));
+    } catch (const OutOfMemory&) {
+      size /= 2;
+    }
+  }
+  held.erase(held.begin());
+  return held;
 }
 
 bool FaultHook::before_step(StepId step, Device& device) {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/base/ids.h"
 #include "runtime/base/result.h"
@@ -30,7 +31,7 @@ struct FaultSpec {
   std::optional<StepId> step;
   int ms = 500;
   int steps = 8;
-  int free_mib = 1;
+  int free_mib = 0;
 };
 Result<FaultSpec> parse_fault(std::string_view text);
 
@@ -39,8 +40,8 @@ class FaultHook {
   explicit FaultHook(const FaultSpec& spec) : spec_(spec) {}
 
   void fire() { fired_ = true; }
-  // Memory to hold while graphs are captured; null: none.
-  std::unique_ptr<Buffer> before_capture(Device& device) const;
+  // Memory to hold while graphs are captured: all but free_mib MiB.
+  std::vector<std::unique_ptr<Buffer>> before_capture(Device& device) const;
   // False: the step is not to be run.
   bool before_step(StepId step, Device& device);
 

@@ -57,9 +57,9 @@ TEST(FaultHook, LeavesLittleMemoryForCapture) {
   const auto device = small_device();
   const FaultHook fault = hook("kind=oom-capture,free_mib=2");
   const auto held = fault.before_capture(*device);
-  ASSERT_NE(held, nullptr);
-  EXPECT_LE(device->memory().free, size_t{2} << 20);
-  EXPECT_EQ(hook("kind=spin").before_capture(*device), nullptr);
+  EXPECT_GE(device->memory().free, size_t{2} << 20);
+  EXPECT_LE(device->memory().free, (size_t{2} << 20) + 8192);
+  EXPECT_TRUE(hook("kind=spin").before_capture(*device).empty());
 }
 
 }  // namespace
