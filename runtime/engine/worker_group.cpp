@@ -52,9 +52,8 @@ std::string WorkerGroup::name_of(int32_t rank) const {
   return fmt::format("rank {} (pid {} on {})", rank, known->hello.pid, known->hello.host);
 }
 
-void WorkerGroup::send(Rank& rank, const ipc::Message& message) {
-  ipc::encode_frame(message, {epoch_, ++rank.sent}, frame_);
-  if (const Status sent = endpoint_->send(rank.peer, frame_); !sent)
+void WorkerGroup::beat_or_fence(Rank& rank) {
+  if (const Status sent = beat(rank); !sent)
     fence(fmt::format("{} takes no messages: {}", name_of(rank.hello.rank), sent.error().message));
 }
 
@@ -158,7 +157,8 @@ void WorkerGroup::arm_timer(Duration delay) {
 void WorkerGroup::on_timer() {
   const TimePoint now = executor_->clock().now();
   // To a rank that starts it only shows that its connection is alive: a loading device is silent.
-  broadcast(ipc::Heartbeat{gather_.last_done(), ++heartbeats_});
+  for (auto& rank : ranks_)
+    if (rank) beat_or_fence(*rank);
   if (state_ == GroupState::kWaiting || state_ == GroupState::kStarting)
     return check_start_deadline(now);
   if (state_ != GroupState::kReady) return;

@@ -88,8 +88,7 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
   void on_bad_frame(const ipc::PeerId& from, const std::string& why);
   void on_hello(const ipc::PeerId& from, const ipc::Hello& hello);
   void welcome(const ipc::PeerId& from, const ipc::Hello& hello);
-  void send_welcome(Rank& rank);
-  bool reachable(Rank& rank);  // a heartbeat can be sent to it
+  Status beat(Rank& rank);
   void refuse(const ipc::PeerId& peer, std::string reason);
   void on_message(int32_t rank, ipc::Message message);
   void on_loaded(int32_t rank, const ipc::Loaded& loaded);
@@ -102,7 +101,7 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
   bool active() const;                             // waiting, starting or ready
   int32_t rank_of(const ipc::PeerId& peer) const;  // -1: none
   std::string name_of(int32_t rank) const;         // "rank 1 (pid 4711 on host)"
-  void send(Rank& rank, const ipc::Message& message);
+  void beat_or_fence(Rank& rank);
   void broadcast(const ipc::Message& message);
   void lose(std::string reason, bool for_good = false);
   void dismiss_all(const std::string& reason);

@@ -46,12 +46,12 @@ void WorkerGroup::on_bad_frame(const ipc::PeerId& from, const std::string& why) 
 void WorkerGroup::on_hello(const ipc::PeerId& from, const ipc::Hello& hello) {
   if (const int32_t known = rank_of(from); known >= 0) {
     Rank& rank = *ranks_[static_cast<size_t>(known)];
-    if (!rank.spoke) return send_welcome(rank);  // it asked again before the answer came
+    if (!rank.spoke) return beat_or_fence(rank);  // it asked again before the answer came
     lose(fmt::format("{} lost its connection and begins anew", name_of(known)));
   }
   if (auto reason = refusal(hello, options_.identity)) return refuse(from, std::move(*reason));
   if (auto& holder = ranks_[static_cast<size_t>(hello.rank)]) {
-    if (!holder->gone && reachable(*holder))
+    if (!holder->gone && beat(*holder))
       return refuse(from, fmt::format("{} is already there; start this worker with another --rank",
                                       name_of(hello.rank)));
     lose(fmt::format("{} is gone", name_of(hello.rank)));
@@ -59,10 +59,19 @@ void WorkerGroup::on_hello(const ipc::PeerId& from, const ipc::Hello& hello) {
   welcome(from, hello);
 }
 
-bool WorkerGroup::reachable(Rank& rank) {
-  ipc::encode_frame(ipc::Heartbeat{gather_.last_done(), ++heartbeats_}, {epoch_, ++rank.sent},
-                    frame_);
-  return endpoint_->send(rank.peer, frame_).has_value();
+// Until a rank has answered its Welcome it gets that again: frame 1 stays the only one, so that no
+// number is used twice however often it goes.
+Status WorkerGroup::beat(Rank& rank) {
+  if (rank.spoke) {
+    ipc::encode_frame(ipc::Heartbeat{gather_.last_done(), ++heartbeats_}, {epoch_, ++rank.sent},
+                      frame_);
+  } else {
+    rank.sent = 1;
+    ipc::encode_frame(
+        ipc::Welcome{options_.worker, fmt::format("{}-{}", options_.token_prefix, epoch_)},
+        {epoch_, 1}, frame_);
+  }
+  return endpoint_->send(rank.peer, frame_);
 }
 
 void WorkerGroup::refuse(const ipc::PeerId& peer, std::string reason) {
@@ -87,16 +96,10 @@ void WorkerGroup::welcome(const ipc::PeerId& from, const ipc::Hello& hello) {
       log::warn("the process of {} cannot be watched; its connection and heartbeats are",
                 name_of(hello.rank));
   }
-  send_welcome(rank);
+  beat_or_fence(rank);
   if (state_ != GroupState::kWaiting) return;
   arm_timer(options_.heartbeat_interval);
   set_state(GroupState::kStarting, fmt::format("{} is here", name_of(hello.rank)));
-}
-
-// Frame 1 of the epoch, the same however often it goes.
-void WorkerGroup::send_welcome(Rank& rank) {
-  rank.sent = 0;
-  send(rank, ipc::Welcome{options_.worker, fmt::format("{}-{}", options_.token_prefix, epoch_)});
 }
 
 void WorkerGroup::on_message(int32_t rank, ipc::Message message) {

@@ -58,11 +58,9 @@ void CoordinatorLink::receive(std::span<const std::byte> frame) {
     return;
   }
   last_heard_ = clock_.now();
-  if (std::holds_alternative<ipc::Heartbeat>(decoded->message)) {
-    coordinator_beats_ = true;
-  } else {
+  // A heartbeat says no more than that it came.
+  if (!std::holds_alternative<ipc::Heartbeat>(decoded->message))
     handlers_.on_message(std::move(decoded->message));
-  }
 }
 
 void CoordinatorLink::begin_epoch(Epoch epoch, const ipc::Welcome& welcome) {
@@ -71,7 +69,6 @@ void CoordinatorLink::begin_epoch(Epoch epoch, const ipc::Welcome& welcome) {
   gate_ = ipc::FrameGate(epoch);
   gate_.accept({epoch, 1});
   last_heard_ = clock_.now();
-  coordinator_beats_ = false;
   handlers_.on_welcome(epoch, welcome);
 }
 

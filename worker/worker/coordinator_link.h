@@ -33,7 +33,6 @@ class CoordinatorLink {
   void send(const ipc::Message& message);
   Epoch epoch() const { return epoch_; }
   TimePoint last_heard() const { return last_heard_; }
-  bool coordinator_beats() const { return coordinator_beats_; }
   uint64_t dropped() const { return dropped_; }
   void close() { endpoint_->close(); }
 
@@ -49,7 +48,6 @@ class CoordinatorLink {
   uint64_t next_sequence_ = 1;
   ipc::FrameGate gate_{0};
   TimePoint last_heard_;
-  bool coordinator_beats_ = false;  // it sends heartbeats, so silence means something
   uint64_t dropped_ = 0;
   std::deque<TimePoint> bad_frames_;
   std::vector<std::byte> buffer_;

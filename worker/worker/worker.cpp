@@ -61,8 +61,7 @@ void Worker::watch_coordinator() {
   const TimePoint now = executor_->clock().now();
   if (awaiting_welcome_) {
     if (now - last_hello_ >= options_.hello_interval) say_hello();
-  } else if (link_.coordinator_beats() &&
-             now - link_.last_heard() >= options_.coordinator_timeout) {
+  } else if (now - link_.last_heard() >= options_.coordinator_timeout) {
     log::warn("the coordinator is silent; waiting for it or its successor at {}",
               options_.coordinator);
     say_hello();

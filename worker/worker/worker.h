@@ -26,7 +26,7 @@ struct WorkerOptions {
   std::string fault;  // staged on purpose (fault_hook.h); empty: none
   Duration heartbeat = std::chrono::milliseconds(250);
   Duration hello_interval = std::chrono::seconds(3);  // until Welcome or Refuse
-  // A coordinator that sends heartbeats and then none for so long is gone.
+  // A coordinator that welcomed it and sends nothing for so long is gone.
   Duration coordinator_timeout = std::chrono::seconds(5);
 };
 

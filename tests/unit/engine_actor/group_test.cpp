@@ -307,6 +307,38 @@ TEST(WorkerGroup, ARepeatedHelloBeforeTheAnswerChangesNothing) {
   EXPECT_EQ(world.engine->stats().state, GroupState::kReady);
 }
 
+// A rank that stands still between its Hello and the Welcome says Hello again. No number of a frame
+// may be used twice for that: the later one would be dropped as a repetition.
+TEST(WorkerGroup, ALateAnswerToTheWelcomeCostsNoFrame) {
+  EngineWorld world(1);
+  world.start();
+  auto endpoint = *world.hub->make_client(world.scheduler.make_executor("rank"), "rank");
+  std::map<uint64_t, size_t> kinds;  // by number
+  endpoint->start([&](const ipc::PeerId&, std::span<const std::byte> bytes) {
+    const auto frame = ipc::decode_frame(bytes);
+    ASSERT_TRUE(frame.has_value());
+    const auto [known, first] = kinds.emplace(frame->info.sequence, frame->message.index());
+    EXPECT_EQ(known->second, frame->message.index()) << "two frames of one number";
+  });
+  const auto say = [&](const ipc::Message& message, const ipc::FrameInfo& info) {
+    std::vector<std::byte> frame;
+    ipc::encode_frame(message, info, frame);
+    ASSERT_TRUE(endpoint->send("", frame).has_value());
+    world.scheduler.advance(std::chrono::milliseconds(1700));
+  };
+  ipc::Hello hello;
+  hello.build_id = "build";
+  hello.model_digest = "digest";
+  say(hello, {0, 1});
+  say(hello, {0, 1});
+  EXPECT_EQ(kinds.size(), 1u) << "only the Welcome, whatever is repeated";
+  ipc::Loaded loaded;
+  loaded.num_kv_blocks = 64;
+  say(loaded, {1, 1});
+  EXPECT_GT(kinds.size(), 2u) << "InitCache and heartbeats";
+  EXPECT_EQ(world.engine->stats().state, GroupState::kStarting) << "nothing was lost";
+}
+
 TEST(WorkerGroup, AHelloOfAWorkerThatServedBeginsANewEpoch) {
   EngineWorld world(1);
   world.start_ready();

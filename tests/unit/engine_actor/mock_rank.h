@@ -2,6 +2,8 @@
 // A worker process without a model: speaks the protocol in real frames over an endpoint, runs steps
 // on a MockDevice. Faults are staged through its public fields. Lives on one executor.
 
+#include <gtest/gtest.h>
+
 #include <memory>
 #include <string>
 #include <vector>

@@ -1,9 +1,8 @@
 #pragma once
-// A rank without a model, for scheduler and engine tests: it keeps slots, block tables and a paged
-// cache as a worker does, and its next token is a hash of all tokens that it finds in the cache, so
-// that a wrong block, position, token or recomputation changes the output.
-
-#include <gtest/gtest.h>
+// A rank without a model, for scheduler and engine tests and the simulation: it keeps slots, block
+// tables and a paged cache as a worker does, and its next token is a hash of all tokens that it
+// finds in the cache, so that a wrong block, position, token or recomputation changes the output.
+// A step that no worker could run throws.
 
 #include <map>
 #include <span>
@@ -11,18 +10,30 @@
 #include <vector>
 
 #include "ipc/protocol/messages.h"
+#include "runtime/base/check.h"
 
 namespace refrain::testing {
 
 // What the mock model says after `tokens`. Token 0 plays eos; about one in `eos_every` is one.
+// Requests with another `draw` get other tokens.
 inline TokenId next_token(std::span<const TokenId> tokens, uint64_t vocab = 1000,
-                          uint64_t eos_every = 0) {
-  uint64_t hash = 1469598103934665603ULL;
+                          uint64_t eos_every = 0, uint64_t draw = 0) {
+  uint64_t hash = 1469598103934665603ULL ^ draw;
   for (const TokenId token : tokens)
     hash = (hash ^ static_cast<uint64_t>(token + 7)) * 1099511628211ULL;
   hash ^= hash >> 29;
   if (eos_every > 0 && hash % eos_every == 0) return 0;
   return static_cast<TokenId>(1 + (hash >> 7) % (vocab - 1));
+}
+
+// What a request's sampling parameters do to its tokens, in a mock that draws: the seed matters
+// when the temperature is not 0, the end of the prompt when output is penalised.
+inline uint64_t draw_of(const ipc::SlotSetup& setup) {
+  uint64_t draw = 0;
+  if (setup.temperature > 0) draw = (setup.seed + 1) * 0x9e3779b97f4a7c15ULL;
+  if (setup.presence_penalty != 0.0f || setup.frequency_penalty != 0.0f)
+    draw ^= static_cast<uint64_t>(setup.prompt_len) * 0xbf58476d1ce4e5b9ULL;
+  return draw;
 }
 
 // The answer of a request that runs alone.
@@ -39,10 +50,12 @@ inline std::vector<TokenId> solo_run(std::vector<TokenId> tokens, size_t max_tok
 
 class MockDevice {
  public:
-  MockDevice(int32_t block_size, int64_t num_blocks, uint64_t vocab = 1000, uint64_t eos_every = 0)
+  MockDevice(int32_t block_size, int64_t num_blocks, uint64_t vocab = 1000, uint64_t eos_every = 0,
+             bool draws = false)
       : block_size_(block_size),
         vocab_(vocab),
         eos_every_(eos_every),
+        draws_(draws),
         cache_(static_cast<size_t>(num_blocks * block_size), kNothing) {}
 
   ipc::StepResult run(const ipc::Step& step) {
@@ -50,8 +63,8 @@ class MockDevice {
     for (size_t i = 0; i < step.block_slot.size(); ++i) {
       Slot& slot = slots_.at(step.block_slot[i]);
       const auto index = static_cast<size_t>(step.block_index[i]);
-      EXPECT_EQ(slot.table.size(), index) << "block tables grow one entry after the other";
-      EXPECT_NE(step.block_id[i], kReservedBlock);
+      REFRAIN_CHECK(slot.table.size() == index, "block tables grow one entry after the other");
+      REFRAIN_CHECK(step.block_id[i] != kReservedBlock, "the reserved block was given out");
       slot.table.push_back(step.block_id[i]);
     }
     ipc::StepResult result;
@@ -85,7 +98,7 @@ class MockDevice {
   }
   void write(Slot& slot, int32_t position, std::span<const TokenId> tokens) {
     if (slot.setup.repetition_penalty != 1.0f) {
-      EXPECT_EQ(slot.seen, position) << "a penalised request must show the device every token";
+      REFRAIN_CHECK(slot.seen == position, "a penalised request must show the device every token");
       slot.seen += static_cast<int32_t>(tokens.size());
     }
     for (const TokenId token : tokens)
@@ -94,12 +107,13 @@ class MockDevice {
   TokenId sample(Slot& slot, int32_t length) {
     std::vector<TokenId> tokens;
     for (int32_t position = 0; position < length; ++position) tokens.push_back(at(slot, position));
-    return next_token(tokens, vocab_, eos_every_);
+    return next_token(tokens, vocab_, eos_every_, draws_ ? draw_of(slot.setup) : 0);
   }
 
   int32_t block_size_;
   uint64_t vocab_;
   uint64_t eos_every_;
+  bool draws_;
   std::vector<TokenId> cache_;
   std::map<SlotId, Slot> slots_;
 };

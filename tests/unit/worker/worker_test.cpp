@@ -145,6 +145,7 @@ TEST_F(WorkerFixture, TheIdleDeviceLoopBeatsAndAHungOneDoesNot) {  // R-7
   const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(50);
   while (std::chrono::steady_clock::now() < until) {   // ten intervals
     scheduler_.advance(std::chrono::milliseconds(5));  // the control actor lives on
+    send(ipc::Heartbeat{});                            // and so does the coordinator
   }
   EXPECT_EQ(count<ipc::Heartbeat>(), 0u);
   script_.hang_in_step = false;
@@ -204,8 +205,18 @@ TEST_F(WorkerFixture, RepeatsHelloUntilItIsAnswered) {
   received_.clear();
   welcome();
   ASSERT_TRUE(take<ipc::Loaded>());
-  scheduler_.advance(std::chrono::seconds(60));  // a coordinator that never beats may be silent
+}
+
+TEST_F(WorkerFixture, ACoordinatorThatIsSilentFromItsWelcomeOnIsLookedForToo) {
+  start_worker();
+  ASSERT_TRUE(take<ipc::Hello>());
+  welcome();
+  ASSERT_TRUE(take<ipc::Loaded>());
+  received_.clear();
+  scheduler_.advance(std::chrono::seconds(4));
   EXPECT_EQ(count<ipc::Hello>(), 0u);
+  scheduler_.advance(std::chrono::seconds(2));
+  EXPECT_EQ(count<ipc::Hello>(), 1u);
 }
 
 TEST_F(WorkerFixture, ASilentCoordinatorIsLookedForAndItsSuccessorObeyed) {  // R-10, first half

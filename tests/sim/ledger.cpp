@@ -1,0 +1,135 @@
+#include "tests/sim/ledger.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "tests/sim/reference.h"
+
+namespace refrain::sim {
+namespace {
+
+template <class Sequence>
+bool begins_with(const Sequence& whole, const Sequence& part) {
+  return part.size() <= whole.size() && std::equal(part.begin(), part.end(), whole.begin());
+}
+
+class Checker {
+ public:
+  Checker(const Cluster& cluster, const LedgerRules& rules, const text::Tokenizer& tokenizer)
+      : cluster_(cluster), rules_(rules), tokenizer_(tokenizer) {}
+
+  void check(const Asked& asked) {
+    asked_ = &asked;
+    if (!asked.ended()) return wrong("never ended (I1)");
+    if (asked.finishes > 1) wrong("ended more than once (I1)");
+    const Reference alone = reference();
+    if (!begins_with(alone.tokens, asked.tokens))
+      return wrong(
+          fmt::format("got tokens {} instead of {} (I2, I3, I4)", asked.tokens, alone.tokens));
+    if (asked.finishes == 0) return;
+    switch (asked.finish) {
+      case FinishReason::kStop:
+      case FinishReason::kLength:
+        return check_complete(alone);
+      case FinishReason::kAbort:
+        if (!asked.cancelled) wrong("was aborted and nobody had cancelled it");
+        return check_part(alone);
+      case FinishReason::kError:
+        if (!rules_.errors_allowed && !asked.cancelled)
+          wrong("ended with an error: " + (asked.error ? asked.error->message : ""));
+        if (!asked.error || asked.error->message.empty()) wrong("has an error without a message");
+        return check_part(alone);
+      case FinishReason::kNone:
+        return wrong("ended without a reason");
+    }
+  }
+
+  std::vector<std::string> faults;
+
+ private:
+  // With the seed that the engine chose, when the client named none: one that explains all tokens.
+  Reference reference() const {
+    const GenerateRequest& request = asked_->request;
+    const auto run = [&](uint64_t seed) {
+      return reference_answer(request, draw_of(request.sampling, request.prompt.size(), seed),
+                              rules_.max_model_len, rules_.model, tokenizer_);
+    };
+    if (request.sampling.seed || request.sampling.temperature == 0) return run(0);
+    for (const uint64_t seed : cluster_.seeds_seen) {
+      const uint64_t draw = draw_of(request.sampling, request.prompt.size(), seed);
+      const TokenId first =
+          testing::next_token(request.prompt, rules_.model.vocab, rules_.model.eos_every, draw);
+      if (asked_->tokens.empty() || first != asked_->tokens.front()) continue;
+      Reference answer = run(seed);
+      if (begins_with(answer.tokens, asked_->tokens)) return answer;
+    }
+    return run(0);
+  }
+
+  void check_complete(const Reference& alone) {
+    const std::vector<std::string>& stops = asked_->request.sampling.stop;
+    const size_t cut = stops.empty() ? std::string::npos : alone.text.find(stops.front());
+    if (cut != std::string::npos) return check_cut(alone, cut, stops.front());
+    if (asked_->tokens.size() != alone.tokens.size())
+      wrong(fmt::format("ended after {} of {} tokens (I2)", asked_->tokens.size(),
+                        alone.tokens.size()));
+    if (asked_->finish != alone.finish) wrong("ended for another reason than alone");
+    if (asked_->stop_reason != alone.stop_reason) wrong("names another stop than alone");
+    if (asked_->text != alone.text)
+      wrong(fmt::format("got the text '{}' instead of '{}' (I2)", asked_->text, alone.text));
+  }
+
+  void check_cut(const Reference& alone, size_t cut, const std::string& stop) {
+    if (asked_->finish != FinishReason::kStop || asked_->stop_reason != stop)
+      wrong("was not ended by its stop string");
+    const bool included = asked_->request.sampling.include_stop_str_in_output;
+    const std::string expected = alone.text.substr(0, cut + (included ? stop.size() : 0));
+    if (asked_->text != expected)
+      wrong(fmt::format("got the text '{}' instead of '{}' (I2)", asked_->text, expected));
+  }
+
+  void check_part(const Reference& alone) {
+    if (!begins_with(alone.text, asked_->text))
+      wrong(fmt::format("got the text '{}', no beginning of '{}' (I2)", asked_->text, alone.text));
+  }
+
+  void wrong(const std::string& what) {
+    faults.push_back(fmt::format("request {}.{} {}", asked_->life, asked_->id, what));
+  }
+
+  const Cluster& cluster_;
+  const LedgerRules& rules_;
+  const text::Tokenizer& tokenizer_;
+  const Asked* asked_ = nullptr;
+};
+
+}  // namespace
+
+std::vector<std::string> check_answers(const Clients& clients, const Cluster& cluster,
+                                       const LedgerRules& rules, const text::Tokenizer& tokenizer) {
+  Checker checker(cluster, rules, tokenizer);
+  for (const auto& asked : clients.asked()) checker.check(*asked);
+  return std::move(checker.faults);
+}
+
+std::vector<std::string> check_idle_engine(const EngineStats& stats) {
+  std::vector<std::string> faults;
+  if (stats.state != GroupState::kReady)
+    faults.push_back(fmt::format("the group is {} and not ready: {}", to_string(stats.state),
+                                 stats.state_detail));
+  if (stats.blocks_free != stats.blocks_total || stats.blocks_total == 0)
+    faults.push_back(
+        fmt::format("{} of {} blocks are free (I5)", stats.blocks_free, stats.blocks_total));
+  if (stats.requests_running + stats.requests_waiting > 0)
+    faults.push_back(
+        fmt::format("{} requests run and {} wait", stats.requests_running, stats.requests_waiting));
+  if (stats.requests_finished + stats.requests_failed != stats.requests_total)
+    faults.push_back(fmt::format("of {} requests {} finished and {} failed (I1)",
+                                 stats.requests_total, stats.requests_finished,
+                                 stats.requests_failed));
+  return faults;
+}
+
+}  // namespace refrain::sim

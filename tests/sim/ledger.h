@@ -1,0 +1,24 @@
+#pragma once
+// The ledger of one simulation: I1 each accepted request has one end, I2 no gap and no repeat, I3
+// the tokens of a run without faults, I4 no token of another, I5 all blocks free once idle.
+
+#include <string>
+#include <vector>
+
+#include "tests/sim/clients.h"
+
+namespace refrain::sim {
+
+struct LedgerRules {
+  bool errors_allowed = false;  // a request may end with an error
+  int64_t max_model_len = 64;
+  SimModel model;
+};
+
+// What is wrong with the answers; empty: nothing.
+std::vector<std::string> check_answers(const Clients& clients, const Cluster& cluster,
+                                       const LedgerRules& rules, const text::Tokenizer& tokenizer);
+// What is wrong with the idle engine.
+std::vector<std::string> check_idle_engine(const EngineStats& stats);
+
+}  // namespace refrain::sim

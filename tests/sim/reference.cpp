@@ -1,0 +1,46 @@
+#include "tests/sim/reference.h"
+
+#include <algorithm>
+#include <span>
+
+namespace refrain::sim {
+
+uint64_t draw_of(const SamplingParams& sampling, size_t prompt_len, uint64_t seed) {
+  ipc::SlotSetup setup;
+  setup.temperature = static_cast<float>(sampling.temperature);
+  setup.presence_penalty = static_cast<float>(sampling.presence_penalty);
+  setup.frequency_penalty = static_cast<float>(sampling.frequency_penalty);
+  setup.seed = sampling.seed.value_or(seed);
+  setup.prompt_len = static_cast<int32_t>(prompt_len);
+  return testing::draw_of(setup);
+}
+
+Reference reference_answer(const GenerateRequest& request, uint64_t draw, int64_t max_model_len,
+                           const SimModel& model, const text::Tokenizer& tokenizer) {
+  const SamplingParams& sampling = request.sampling;
+  Reference answer;
+  std::vector<TokenId> tokens = request.prompt;
+  bool hidden = false;  // the last token's text is not shown
+  while (answer.finish == FinishReason::kNone) {
+    const TokenId token = testing::next_token(tokens, model.vocab, model.eos_every, draw);
+    tokens.push_back(token);
+    answer.tokens.push_back(token);
+    const auto count = static_cast<int64_t>(answer.tokens.size());
+    const bool may_stop = count >= sampling.min_tokens;
+    const bool eos = token == 0 && !sampling.ignore_eos;
+    const bool listed = std::ranges::count(sampling.stop_token_ids, token) > 0;
+    if (may_stop && (eos || listed)) {
+      answer.finish = FinishReason::kStop;
+      if (!eos) answer.stop_reason = std::to_string(token);
+      hidden = !sampling.include_stop_str_in_output;
+    } else if (count >= sampling.max_tokens ||
+               static_cast<int64_t>(tokens.size()) >= max_model_len) {
+      answer.finish = FinishReason::kLength;
+    }
+  }
+  const auto shown = std::span(answer.tokens).first(answer.tokens.size() - (hidden ? 1 : 0));
+  answer.text = tokenizer.decode(shown, sampling.skip_special_tokens);
+  return answer;
+}
+
+}  // namespace refrain::sim

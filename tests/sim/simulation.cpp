@@ -1,0 +1,182 @@
+#include "tests/sim/simulation.h"
+
+#include <fmt/format.h>
+#include <spdlog/sinks/base_sink.h>
+
+#include <mutex>
+
+#include "runtime/base/check.h"
+#include "runtime/base/log.h"
+#include "tests/sim/chaos.h"
+#include "tests/sim/ledger.h"
+
+namespace refrain::sim {
+namespace {
+
+// A request may wait for the longest deadline of a step (120 s), and for a few restarts.
+constexpr Duration kPatience = std::chrono::seconds(200);
+constexpr Duration kLookAround = std::chrono::milliseconds(100);
+
+std::shared_ptr<const text::Tokenizer> shared_tokenizer() {
+  static const auto tokenizer = [] {
+    auto loaded = text::Tokenizer::load("tests/fixtures/models/qwen2");
+    REFRAIN_CHECK(loaded.has_value(), "{}", loaded.error().message);
+    return std::make_shared<const text::Tokenizer>(std::move(*loaded));
+  }();
+  return tokenizer;
+}
+
+// The product's own log, as lines of the event log.
+class EventLogSink final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  explicit EventLogSink(ManualScheduler& scheduler) : scheduler_(scheduler) {}
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    scheduler_.note(
+        fmt::format("| log: {}", fmt::string_view(message.payload.data(), message.payload.size())));
+  }
+  void flush_() override {}
+  ManualScheduler& scheduler_;
+};
+
+// While it lives, log::... writes into the event log.
+class CapturedLog {
+ public:
+  explicit CapturedLog(ManualScheduler& scheduler) : before_(spdlog::default_logger()) {
+    spdlog::set_default_logger(
+        std::make_shared<spdlog::logger>("simulation", std::make_shared<EventLogSink>(scheduler)));
+  }
+  ~CapturedLog() { spdlog::set_default_logger(before_); }
+
+ private:
+  std::shared_ptr<spdlog::logger> before_;
+};
+
+class Simulation {
+ public:
+  explicit Simulation(uint64_t seed)
+      : scheduler_(seed),
+        log_(scheduler_),
+        plan_(make_plan(scheduler_)),
+        cluster_(scheduler_, plan_.cluster, shared_tokenizer()),
+        clients_(scheduler_, cluster_, plan_.load, plan_.cluster.model, shared_tokenizer()),
+        chaos_(scheduler_, cluster_, plan_) {}
+
+  SimReport run() {
+    try {
+      live();
+    } catch (const std::exception& error) {
+      report_.faults.push_back(fmt::format("exception: {}", error.what()));
+    }
+    add(cluster_.violations);
+    add(clients_.violations);
+    count();
+    report_.log = scheduler_.log();
+    return std::move(report_);
+  }
+
+ private:
+  void live() {
+    cluster_.start();
+    clients_.start();
+    chaos_.start(plan_.strikes, plan_.load.over + plan_.load.over / 2);
+    scheduler_.advance(plan_.load.over * 2);
+    cluster_.heal();
+    if (!settle()) return;
+    LedgerRules rules;
+    rules.errors_allowed = !plan_.harmless;
+    rules.max_model_len = plan_.load.max_model_len;
+    rules.model = plan_.cluster.model;
+    add(check_answers(clients_, cluster_, rules, *shared_tokenizer()));
+    add(check_idle_engine(cluster_.engine()->stats()));
+    if (plan_.harmless && !cluster_.lost.empty())
+      fault("a group was lost and nothing had gone wrong: " + cluster_.lost.front());
+    end();
+  }
+
+  // Until every request has ended and the server is back.
+  bool settle() {
+    const TimePoint limit = scheduler_.clock().now() + kPatience;
+    while (!settled()) {
+      if (scheduler_.clock().now() >= limit) {
+        fault(fmt::format("not settled {} s after the last fault (I1)",
+                          std::chrono::duration<double>(kPatience).count()));
+        for (const auto& asked : clients_.asked())
+          if (!asked->ended())
+            fault(fmt::format("request {}.{} still waits", asked->life, asked->id));
+        if (const Engine* engine = cluster_.engine())
+          fault(fmt::format("the group is {}: {}", to_string(engine->stats().state),
+                            engine->stats().state_detail));
+        return false;
+      }
+      scheduler_.advance(kLookAround);
+    }
+    scheduler_.advance(std::chrono::seconds(1));
+    return true;
+  }
+  bool settled() {
+    return clients_.done() && cluster_.engine() != nullptr &&
+           cluster_.engine()->stats().state == GroupState::kReady;
+  }
+
+  void end() {
+    bool drained = false;
+    cluster_.engine()->drain([&] { drained = true; });
+    scheduler_.run_until_idle();
+    if (!drained) fault("the engine is idle and does not say that it is drained");
+    cluster_.shut_down();
+    scheduler_.advance(std::chrono::seconds(1));
+    if (cluster_.workers_alive() > 0)
+      fault(fmt::format("{} workers outlive the engine", cluster_.workers_alive()));
+  }
+
+  void count() {
+    for (const auto& asked : clients_.asked()) {
+      ++report_.requests;
+      report_.tokens += asked->tokens.size();
+      if (asked->finishes == 0) {
+        ++report_.unanswered;
+      } else if (asked->finish == FinishReason::kAbort) {
+        ++report_.aborted;
+      } else if (asked->finish == FinishReason::kError) {
+        ++report_.errors;
+      } else {
+        ++report_.complete;
+      }
+    }
+    report_.refused = static_cast<uint64_t>(clients_.refused());
+    report_.groups_lost = cluster_.lost.size();
+    report_.virtual_seconds =
+        std::chrono::duration<double>(scheduler_.clock().now().time_since_epoch()).count();
+  }
+
+  void fault(const std::string& what) { report_.faults.push_back(what); }
+  void add(const std::vector<std::string>& faults) {
+    report_.faults.insert(report_.faults.end(), faults.begin(), faults.end());
+  }
+
+  ManualScheduler scheduler_;
+  CapturedLog log_;
+  Plan plan_;
+  Cluster cluster_;
+  Clients clients_;
+  Chaos chaos_;
+  SimReport report_;
+};
+
+}  // namespace
+
+uint64_t digest_of(const std::vector<std::string>& log) {
+  uint64_t digest = 1469598103934665603ULL;
+  for (const std::string& line : log) {
+    for (const char letter : line)
+      digest = (digest ^ static_cast<unsigned char>(letter)) * 1099511628211ULL;
+    digest = (digest ^ 10u) * 1099511628211ULL;
+  }
+  return digest;
+}
+
+SimReport run_seed(uint64_t seed) { return Simulation(seed).run(); }
+
+}  // namespace refrain::sim
