@@ -19,6 +19,14 @@ int main(int argc, char** argv) {
   app.add_option("--listen", options.config.ipc_address,
                  "Address for workers: ipc:///path/name or tcp://host:port")
       ->group("Processes and device");
+  app.add_option("--curve-key", options.config.curve_key,
+                 "Key pair of this coordinator, a file of `refrain keygen` (tcp:// needs one)")
+      ->group("Processes and device");
+  app.add_option("--curve-allow", options.config.curve_allow, "Public keys of the workers let in")
+      ->group("Processes and device");
+  app.add_flag("--insecure-tcp", options.config.insecure_tcp,
+               "tcp:// without keys: anyone who reaches the port can be a worker")
+      ->group("Processes and device");
   app.add_flag("--die-with-parent", options.die_with_parent, "End when the starting process ends")
       ->group("Processes and device");
   const auto parsed = parse_command_line(app, {argv + 1, argv + argc});

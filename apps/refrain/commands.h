@@ -10,5 +10,6 @@ int serve_command(const std::vector<std::string>& arguments);
 int generate_command(const std::vector<std::string>& arguments);
 int bench_command(const std::vector<std::string>& arguments);
 int plan_command(const std::vector<std::string>& arguments);
+int keygen_command(const std::vector<std::string>& arguments);
 
 }  // namespace refrain

@@ -1,4 +1,4 @@
-// refrain: serve, generate, bench, plan.
+// refrain: serve, generate, bench, plan, keygen.
 
 #include <cstdio>
 #include <exception>
@@ -17,6 +17,7 @@ constexpr const char* kHelp =
     "  refrain generate [options]         prompts in, text out, no server\n"
     "  refrain bench KIND [options]       decode, prefill, serve, capture, dispatch\n"
     "  refrain plan FILE.json             explain which graphs a configuration captures and runs\n"
+    "  refrain keygen DIR [WORKER...]     keys for workers that connect over tcp://\n"
     "  refrain version\n"
     "\n"
     "`refrain COMMAND --help` lists a command's options.\n";
@@ -27,15 +28,17 @@ int run(const std::string& command, const std::vector<std::string>& arguments) {
   if (command == "generate") return generate_command(arguments);
   if (command == "bench") return bench_command(arguments);
   if (command == "plan") return plan_command(arguments);
+  if (command == "keygen") return keygen_command(arguments);
   if (command == "version" || command == "--version") {
     std::printf("%s\n", build_id().c_str());
     return kExitOk;
   }
   const bool asked = command == "help" || command == "--help" || command == "-h";
   if (!asked && !command.empty()) {
-    std::fprintf(stderr,
-                 "unknown command '%s'; serve, generate, bench, plan and version are known\n",
-                 command.c_str());
+    std::fprintf(
+        stderr,
+        "unknown command '%s'; serve, generate, bench, plan, keygen and version are known\n",
+        command.c_str());
   }
   std::fputs(kHelp, asked ? stdout : stderr);
   return asked ? kExitOk : kExitConfig;

@@ -44,6 +44,11 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.add_option("--coordinator", options.coordinator,
                  "Coordinator's address: ipc:///path/name or tcp://host:port "
                  "(or REFRAIN_COORDINATOR)");
+  app.add_option("--curve-key", options.curve.key_file,
+                 "Key pair of this worker, a file of `refrain keygen` (tcp:// needs one)");
+  app.add_option("--curve-allow", options.curve.allow_file, "Public key of the coordinator");
+  app.add_flag("--insecure-tcp", options.curve.insecure_tcp,
+               "tcp:// without keys: anyone at that address can be the coordinator");
   app.add_option("--rank", options.rank,
                  "This worker's rank, from 0 (or RANK, SLURM_PROCID, OMPI_COMM_WORLD_RANK)");
   app.add_option("--tensor-parallel-size", options.tensor_parallel_size,

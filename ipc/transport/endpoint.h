@@ -40,6 +40,17 @@ class Endpoint {
   virtual std::string address() const { return {}; }
   // Messages thrown away: not of one frame, without a usable identity.
   virtual uint64_t discarded() const { return 0; }
+  // Peers that a CURVE handshake kept out: a key that is not allowed, or none. None of their frames
+  // is seen.
+  virtual uint64_t refused() const { return 0; }
+};
+
+// Encryption and authentication by key pairs (files as in ipc/transport/curve.h). Both files or
+// none.
+struct CurveOptions {
+  std::string key_file;       // our own pair
+  std::string allow_file;     // public keys: of a server's clients, or of a client's one server
+  bool insecure_tcp = false;  // tcp:// without keys: refused unless set
 };
 
 struct EndpointOptions {
@@ -50,6 +61,10 @@ struct EndpointOptions {
   bool allow_wildcard = false;    // tcp://*: refused unless set
   int linger_ms = 0;              // close() waits so long for what is queued (last words)
   int64_t allowed_uid = -1;       // ipc:// server: whose processes may connect; -1: our own user's
+  CurveOptions curve;
+  // Client with keys: the server does not know ours and it is of no use to go on. Once, on the
+  // strand.
+  std::function<void(const Error&)> on_refused;
 };
 
 // ROUTER, bound. For ipc:// the directory is made with mode 0700 and peers of another user are

@@ -87,6 +87,7 @@ class Core : public std::enable_shared_from_this<Core> {
   void close() {
     if (closed_) return;
     closed_ = true;
+    refused_ = socket_.refused();
     descriptor_.release();  // the descriptor is ZeroMQ's
     socket_.close();
     if (file_) file_->give_back();
@@ -95,6 +96,7 @@ class Core : public std::enable_shared_from_this<Core> {
   }
 
   uint64_t discarded() const { return discarded_; }
+  uint64_t refused() const { return closed_ ? refused_ : socket_.refused(); }
 
  private:
   std::string name_of(const PeerId& to) const { return is_server_ ? to : "the server"; }
@@ -169,6 +171,7 @@ class Core : public std::enable_shared_from_this<Core> {
   bool waiting_ = false;
   bool closed_ = false;
   uint64_t discarded_ = 0;
+  uint64_t refused_ = 0;  // once closed
 };
 
 class ZmqEndpoint final : public Endpoint {
@@ -184,6 +187,7 @@ class ZmqEndpoint final : public Endpoint {
   void close() override { core_->close(); }
   std::string address() const override { return address_; }
   uint64_t discarded() const override { return core_->discarded(); }
+  uint64_t refused() const override { return core_->refused(); }
 
  private:
   std::shared_ptr<Core> core_;
@@ -195,7 +199,46 @@ int64_t max_bytes_of(const EndpointOptions& options) {
                                        : static_cast<int64_t>(kMaxFrameBytes);
 }
 
-// CURVE keys for tcp:// are set here as well once there are any.
+// Keys if there are any; tcp:// must have them.
+Status set_keys(ZmqSocket& socket, const EndpointOptions& options, const Address& address,
+                bool is_server, const std::shared_ptr<Executor>& strand) {
+  const CurveOptions& curve = options.curve;
+  if (curve.key_file.empty() && curve.allow_file.empty()) {
+    if (address.scheme != Address::Scheme::kTcp) return {};
+    if (!curve.insecure_tcp)
+      return fail_field("address",
+                        "{} needs --curve-key and --curve-allow (`refrain keygen` makes both), or "
+                        "--insecure-tcp on a network that you trust",
+                        address.text);
+    if (!address.is_loopback())
+      log::warn("{} is neither encrypted nor authenticated: keep it on a private network",
+                address.text);
+    return {};
+  }
+  if (curve.insecure_tcp)
+    return fail_field("--insecure-tcp", "--insecure-tcp contradicts --curve-key and --curve-allow");
+  if (curve.key_file.empty() || curve.allow_file.empty())
+    return fail_field(curve.key_file.empty() ? "--curve-key" : "--curve-allow",
+                      "--curve-key and --curve-allow go together");
+  REFRAIN_ASSIGN_OR_RETURN(const CurveKeyPair own, load_curve_key(curve.key_file));
+  REFRAIN_ASSIGN_OR_RETURN(const auto allowed, load_curve_allow_list(curve.allow_file));
+  if (!is_server && allowed.size() != 1)
+    return fail_field("--curve-allow", "{} holds {} keys; a worker needs the coordinator's alone",
+                      curve.allow_file, allowed.size());
+  auto on_refused = [strand, callback = options.on_refused,
+                     text = fmt::format("{} refuses the key of {}: its public key {} is not in the "
+                                        "coordinator's --curve-allow",
+                                        address.text, curve.key_file, own.public_key)] {
+    log::warn("{}", text);
+    if (callback)
+      strand->post([callback, text] {
+        callback({ErrorCode::kUnauthenticated, text, "--curve-key"});
+      });
+  };
+  return socket.encrypt(own, allowed, is_server, address.text, std::move(on_refused));
+}
+
+//
 Status set_common(ZmqSocket& socket, const EndpointOptions& options, const Address& address) {
   if (options.high_water_mark < 1)
     return fail_field("high_water_mark", "a high-water mark of {}; at least 1 is needed",
@@ -208,9 +251,6 @@ Status set_common(ZmqSocket& socket, const EndpointOptions& options, const Addre
   };
   for (const auto& [option, value] : settings) REFRAIN_RETURN_IF_ERROR(socket.set(option, value));
   REFRAIN_RETURN_IF_ERROR(socket.set(ZMQ_MAXMSGSIZE, max_bytes_of(options)));
-  if (address.scheme == Address::Scheme::kTcp && !address.is_loopback())
-    log::warn("{} is neither encrypted nor authenticated: keep it on a private network",
-              address.text);
   return {};
 }
 
@@ -219,14 +259,11 @@ std::string unique_identity(const PeerId& given) {
   return fmt::format("{}-{}-{:08x}", given, ::getpid(), entropy());
 }
 
-std::shared_ptr<Executor> or_own(IoContext& io, std::shared_ptr<Executor> strand) {
-  return strand ? std::move(strand) : io.make_strand();
-}
-
 }  // namespace
 
 Result<std::unique_ptr<Endpoint>> make_zmq_server(IoContext& io, const EndpointOptions& options,
                                                   std::shared_ptr<Executor> strand) {
+  if (!strand) strand = io.make_strand();
   REFRAIN_ASSIGN_OR_RETURN(const Address address, parse_address(options.address));
   if (address.is_wildcard() && !options.allow_wildcard)
     return fail_field("address", "{} listens on every interface; name one address",
@@ -234,6 +271,7 @@ Result<std::unique_ptr<Endpoint>> make_zmq_server(IoContext& io, const EndpointO
   REFRAIN_ASSIGN_OR_RETURN(ZmqSocket socket, ZmqSocket::create(ZMQ_ROUTER));
   REFRAIN_RETURN_IF_ERROR(set_common(socket, options, address));
   REFRAIN_RETURN_IF_ERROR(socket.set(ZMQ_ROUTER_MANDATORY, 1));
+  REFRAIN_RETURN_IF_ERROR(set_keys(socket, options, address, true, strand));
   std::optional<IpcFile> file;
   if (address.scheme == Address::Scheme::kIpc) {
     auto taken = IpcFile::take(address.path);
@@ -247,13 +285,14 @@ Result<std::unique_ptr<Endpoint>> make_zmq_server(IoContext& io, const EndpointO
     return fail_field("address", "{} cannot be bound: {}", options.address,
                       zmq_strerror(zmq_errno()));
   std::string bound = socket.get_text(ZMQ_LAST_ENDPOINT);
-  auto core = std::make_shared<Core>(io, or_own(io, std::move(strand)), std::move(socket), true,
+  auto core = std::make_shared<Core>(io, std::move(strand), std::move(socket), true,
                                      std::move(file), max_bytes_of(options));
   return std::make_unique<ZmqEndpoint>(std::move(core), std::move(bound));
 }
 
 Result<std::unique_ptr<Endpoint>> make_zmq_client(IoContext& io, const EndpointOptions& options,
                                                   std::shared_ptr<Executor> strand) {
+  if (!strand) strand = io.make_strand();
   REFRAIN_ASSIGN_OR_RETURN(const Address address, parse_address(options.address));
   if (options.identity.empty() || options.identity.size() > 200 ||
       !is_usable_identity(std::as_bytes(std::span(options.identity))))
@@ -267,13 +306,14 @@ Result<std::unique_ptr<Endpoint>> make_zmq_client(IoContext& io, const EndpointO
   REFRAIN_RETURN_IF_ERROR(set_common(socket, options, address));
   const std::string identity = unique_identity(options.identity);
   REFRAIN_RETURN_IF_ERROR(socket.set(ZMQ_ROUTING_ID, identity.data(), identity.size()));
+  REFRAIN_RETURN_IF_ERROR(set_keys(socket, options, address, false, strand));
   REFRAIN_RETURN_IF_ERROR(socket.set(ZMQ_RECONNECT_IVL, kReconnectMs));
   REFRAIN_RETURN_IF_ERROR(socket.set(ZMQ_RECONNECT_IVL_MAX, kReconnectMaxMs));
   if (zmq_connect(socket.native(), address.text.c_str()) != 0)
     return fail_field("address", "{} cannot be connected to: {}", options.address,
                       zmq_strerror(zmq_errno()));
-  auto core = std::make_shared<Core>(io, or_own(io, std::move(strand)), std::move(socket), false,
-                                     std::nullopt, max_bytes_of(options));
+  auto core = std::make_shared<Core>(io, std::move(strand), std::move(socket), false, std::nullopt,
+                                     max_bytes_of(options));
   return std::make_unique<ZmqEndpoint>(std::move(core), options.address);
 }
 

@@ -1,6 +1,8 @@
 #include "ipc/transport/zmq_socket.h"
 
 #include <cerrno>
+#include <string_view>
+#include <utility>
 
 #include "runtime/base/check.h"
 
@@ -63,9 +65,35 @@ int ZmqSocket::receive(zmq_msg_t* message) {
   return 0;
 }
 
+Status ZmqSocket::encrypt(const CurveKeyPair& own, const std::vector<std::string>& allowed,
+                          bool is_server, const std::string& address,
+                          std::function<void()> on_refused) {
+  // ZeroMQ asks for a decision about keys only where a domain is set, and refuses without an
+  // answer.
+  constexpr std::string_view kDomain = "refrain";
+  const auto set_text = [this](int option, std::string_view text) {
+    return set(option, text.data(), text.size());
+  };
+  REFRAIN_RETURN_IF_ERROR(set_text(ZMQ_CURVE_SECRETKEY, own.secret_key));
+  if (is_server) {
+    REFRAIN_RETURN_IF_ERROR(set(ZMQ_CURVE_SERVER, 1));
+    REFRAIN_RETURN_IF_ERROR(set_text(ZMQ_ZAP_DOMAIN, kDomain));
+  } else {
+    REFRAIN_CHECK(allowed.size() == 1, "a client has {} servers", allowed.size());
+    REFRAIN_RETURN_IF_ERROR(set_text(ZMQ_CURVE_PUBLICKEY, own.public_key));
+    REFRAIN_RETURN_IF_ERROR(set_text(ZMQ_CURVE_SERVERKEY, allowed.front()));
+  }
+  REFRAIN_ASSIGN_OR_RETURN(
+      guard_,
+      CurveGuard::start(context_.get(), socket_.get(), address,
+                        is_server ? allowed : std::vector<std::string>(), std::move(on_refused)));
+  return {};
+}
+
 void ZmqSocket::close() {
   socket_.reset();
-  context_.reset();
+  context_.reset();  // ends the guard's thread
+  guard_.reset();
 }
 
 }  // namespace refrain::ipc

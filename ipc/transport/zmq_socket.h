@@ -5,9 +5,14 @@
 #include <zmq.h>
 
 #include <cstddef>
+#include <functional>
+#include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
+#include "ipc/transport/curve.h"
+#include "ipc/transport/curve_guard.h"
 #include "runtime/base/result.h"
 #include "runtime/base/unique_handle.h"
 
@@ -35,6 +40,14 @@ class ZmqSocket {
   int get_int(int option) const;
   std::string get_text(int option) const;
 
+  // Turns CURVE on, before the socket is bound or connected. A server lets in the keys of
+  // `allowed`; a client connects to the one server whose key that is, and calls `on_refused` (on
+  // another thread) when that server does not know its own key.
+  Status encrypt(const CurveKeyPair& own, const std::vector<std::string>& allowed, bool is_server,
+                 const std::string& address, std::function<void()> on_refused);
+  // Peers that a CURVE handshake kept out.
+  uint64_t refused() const { return guard_ ? guard_->refused() : 0; }
+
   // 0, or the errno of zmq_send. Never blocks.
   int send(const void* data, size_t bytes, bool more);
   // Fills `parts` messages' worth: see receive() in zmq_endpoint.cpp. Never blocks.
@@ -44,6 +57,7 @@ class ZmqSocket {
   void close();  // waits for the socket's linger time
 
  private:
+  std::unique_ptr<CurveGuard> guard_;  // goes last
   UniqueHandle<ZmqContextTraits> context_;
   UniqueHandle<ZmqSocketTraits> socket_;  // goes first
 };

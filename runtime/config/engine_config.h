@@ -47,6 +47,9 @@ struct EngineConfig {
 
   // processes
   std::string ipc_address;  // empty: ipc:// in a fresh private directory
+  std::string curve_key;    // files of keys, for tcp:// (ipc/transport/curve.h)
+  std::string curve_allow;
+  bool insecure_tcp = false;
   std::string log_level = "info";
   int32_t max_restarts = 3;  // of a group within a minute
   std::string fault;         // staged in workers, for drills; empty: none

@@ -91,6 +91,7 @@ Result<std::unique_ptr<EngineHost>> EngineHost::create(EngineConfig config) {
   ipc::EndpointOptions endpoint_options;
   endpoint_options.address = config.ipc_address;
   endpoint_options.linger_ms = kLastWordsMs;
+  endpoint_options.curve = {config.curve_key, config.curve_allow, config.insecure_tcp};
   REFRAIN_ASSIGN_OR_RETURN(auto endpoint, ipc::make_zmq_server(host->io_, endpoint_options));
   REFRAIN_ASSIGN_OR_RETURN(host->text_, load_text(config));
   REFRAIN_ASSIGN_OR_RETURN(

@@ -83,6 +83,10 @@ int run_worker(const WorkerOptions& options) {
   endpoint_options.address = options.coordinator;
   endpoint_options.identity = fmt::format("rank-{}", options.rank);
   endpoint_options.linger_ms = kLastWordsMs;
+  endpoint_options.curve = options.curve;
+  endpoint_options.on_refused = [&](const Error& error) {
+    worker->end(kExitConfig, error.message);
+  };
   auto endpoint = ipc::make_zmq_client(io, endpoint_options, strand);
   if (!endpoint) return give_up(endpoint.error());
 

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "ipc/transport/endpoint.h"
 #include "runtime/actor/executor.h"
 #include "runtime/config/model_config.h"
 #include "worker/device/device.h"
@@ -21,6 +22,7 @@ struct WorkerOptions {
   int rank = 0;
   int tensor_parallel_size = 1;
   std::string coordinator;  // ipc:///path/socket or tcp://host:port
+  ipc::CurveOptions curve;  // tcp:// needs it
   std::string device = "auto";
   HostDeviceOptions host;
   std::string fault;  // staged on purpose (fault_hook.h); empty: none

@@ -24,6 +24,7 @@ class ServerAddress : public testing::Test {
     EndpointOptions options;
     options.address = address;
     options.allow_wildcard = wildcard;
+    options.curve.insecure_tcp = true;
     return make_zmq_server(io_, options);
   }
   std::string refusal(const std::string& address) {
@@ -133,6 +134,7 @@ TEST_F(ServerAddress, FileThatIsNoSocketIsLeftAlone) {
 TEST(ClientAddress, NeedsAHostAPortAndAnIdentity) {
   IoContext io;
   EndpointOptions options;
+  options.curve.insecure_tcp = true;
   options.address = "tcp://127.0.0.1:0";
   options.identity = "rank-0";
   EXPECT_EQ(make_zmq_client(io, options).error().field, "address");

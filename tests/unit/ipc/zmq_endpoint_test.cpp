@@ -25,6 +25,7 @@ class ZmqEndpoint : public testing::Test {
     EndpointOptions options;
     options.address = address_;
     options.identity = identity;
+    options.curve.insecure_tcp = true;
     return options;
   }
   Endpoint& keep(Result<std::unique_ptr<Endpoint>> made) {
