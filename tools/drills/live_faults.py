@@ -8,6 +8,7 @@ from drills import ledger
 from drills.bench import Outcome, generator
 from drills.ledger import Fault
 from drills.server import kill
+from drills.start_times import start_times
 
 LATEST = 0.7   # the fault comes before this share of all tokens has
 
@@ -55,7 +56,7 @@ class LiveFault:
         await wave.reach(moment)
         server.note_processes()
         server.begin_watch()
-        wall, begun = time.time(), time.monotonic()
+        wall, begun, logged = time.time(), time.monotonic(), len(server.log_text())
         await self.inject(context)
         probe = asyncio.create_task(self.time_probe(bench, server, wave))
         records = await wave.finish()
@@ -67,6 +68,8 @@ class LiveFault:
         outcome.served = None if served is None else served - begun
         outcome.notes = {"moment": round(moment, 3), "rank": context.rank, **context.notes,
                          "pieces_before": sum(1 for r in records for t, _ in r.pieces if t < begun)}
+        if self.outage:
+            outcome.notes["start_s"] = start_times(server.log_text()[logged:], second_of_day(wall))
         outcome.faults += context.faults
         outcome.faults += ledger.check_records(records, bench.rules(cuts_allowed=self.cuts, since=begun))
         outcome.cut = sum(record.end in ("cut", "refused") for record in records) if self.cuts else 0
@@ -102,6 +105,12 @@ class LiveFault:
         if not self.incident:
             return []
         return context.bench.check_incident(server, context.process or f"rank {context.rank}", wall)
+
+
+def second_of_day(wall):
+    """Of the local clock that the log's stamps show."""
+    local = time.localtime(wall)
+    return local.tm_hour * 3600 + local.tm_min * 60 + local.tm_sec + wall % 1
 
 
 def count_lost(records, errors_allowed=False, cuts_allowed=False):

@@ -38,8 +38,9 @@ def whole_words(tokenizer):
     return sorted(found)
 
 
-def make_requests(tokenizer, count, rng, by_ids, vocab_size, least=12, most=40):
-    """`count` requests. Even ones: greedy, any word; odd ones: only words of their own. Half of each draw by a seed."""
+def make_requests(tokenizer, count, rng, by_ids=None, least=12, most=40):
+    """`count` requests. Even ones: any word; odd ones: only words of their own. Half of each greedy, half drawn by a seed.
+    `by_ids`: (size of the vocabulary, least, most): prompts are so many random token ids."""
     words = whole_words(tokenizer)
     if len(words) < count * 2:
         raise SystemExit(f"{tokenizer} has {len(words)} whole words, too few for {count} requests")
@@ -51,7 +52,7 @@ def make_requests(tokenizer, count, rng, by_ids, vocab_size, least=12, most=40):
         marker = f"zq{rng.randrange(10**6, 10**7)}x{i}"
         max_tokens = rng.randint(least, most)
         body = {"max_tokens": max_tokens, "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}}
-        body["prompt"] = ([rng.randrange(vocab_size) for _ in range(rng.randint(8, 40))] if by_ids else
+        body["prompt"] = ([rng.randrange(by_ids[0]) for _ in range(rng.randint(*by_ids[1:]))] if by_ids else
                           f"The secret word of guest {i} is {marker}. Here is a story about the {own[0][1]} "
                           f"and the {own[-1][1]}: ")
         body.update({"temperature": 0.9, "seed": 1000 + i} if i % 4 >= 2 else {"temperature": 0})

@@ -75,6 +75,7 @@ int run_worker(const WorkerOptions& options) {
     strand->post(
         [&worker, report = std::move(report)]() mutable { worker->on_report(std::move(report)); });
   };
+  log::info("opening the device ({})", options.device);
   DeviceThread device(std::move(device_options));
   auto name = device.start();
   if (!name) return give_up(name.error());

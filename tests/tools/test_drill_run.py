@@ -1,0 +1,32 @@
+"""tools/drill against real processes: three faults once each, a tiny model on two ranks (R-13)."""
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("REFRAIN_BUILD_DIR", ROOT / "build"))
+FAULTS = ("slow-rank", "disconnect-storm", "sigterm")
+
+
+def drill(*options):
+    return subprocess.run([sys.executable, str(ROOT / "tools/drill"), "--bin", str(BUILD / "bin"), "--model",
+                           str(ROOT / "tests/fixtures/models/qwen3"), *map(str, options)],
+                          capture_output=True, text=True, timeout=180, check=False)
+
+
+def test_three_faults_lose_nothing(tmp_path):
+    result = tmp_path / "drills.json"
+    done = drill("--fault", ",".join(FAULTS), "--repeats", 1, "--streams", 16, "--tokens", 100, 300, "--json", result)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = json.loads(result.read_text())["faults"]
+    assert tuple(row["fault"] for row in rows) == FAULTS
+    for row in rows:
+        assert (row["repeats"], row["lost"], row["ledger"], row["not_run"]) == (1, 0, {}, None), row
+        assert row["fault"] in done.stdout
+
+
+def test_an_unknown_fault_is_refused_and_the_known_ones_are_named():
+    done = drill("--fault", "no-such-fault")
+    assert done.returncode == 64 and "kill-rank" in done.stderr
