@@ -113,11 +113,16 @@ def test_I7_an_error_that_comes_late():
     assert "I7" not in broken([late], rules(errors_allowed=True, error_deadline=30.0, since=20.0))
 
 
-@pytest.mark.parametrize("incident", [
-    None, {"process": "rank 0", "step": 7}, {"process": "rank 1"}, {"process": "rank 1", "step": None}])
-def test_I8_no_record_or_a_wrong_one(incident):
-    assert ledger.check_incident({"process": "rank 1 (pid 7)", "step": 7}, "rank 1") == []
-    assert "I8" in {fault.rule for fault in ledger.check_incident(incident, "rank 1")}
+@pytest.mark.parametrize("incidents", [
+    [], [{"process": "rank 0", "step": 7}], [{"process": "rank 1"}], [{"process": "rank 1", "step": None}],
+    [{"process": "rank 0", "lagging_rank": 0, "step": 7}, {"process": "rank 1", "step": 7}]])
+def test_I8_no_record_or_a_wrong_one(incidents):
+    assert "I8" in {fault.rule for fault in ledger.check_incident(incidents, "rank 1")}
+
+
+def test_I8_the_process_is_named_by_its_end_or_as_the_one_that_lags():
+    assert ledger.check_incident([{"process": "rank 1 (pid 7)", "step": 7}], "rank 1") == []
+    assert ledger.check_incident([{"process": "the worker group", "lagging_rank": 1, "step": 7}], "rank 1") == []
 
 
 def test_every_rule_has_a_name():

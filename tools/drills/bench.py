@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from drills import ledger
 from drills.client import Broken, new_record
-from drills.incident import newest_incident
+from drills.incident import incidents_since
 from drills.ledger import Fault, Record
 from drills.server import Server
 
@@ -192,7 +192,7 @@ class Bench:
         return faults + wrong
 
     def check_incident(self, server, process, since):
-        return ledger.check_incident(newest_incident(server.home, since), process)
+        return ledger.check_incident(incidents_since(server.incidents, since), process)
 
 
 async def fetch_until(server, path, seconds=5.0):

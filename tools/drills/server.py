@@ -85,6 +85,7 @@ class Server:
         self.home = Path(tempfile.mkdtemp(prefix="rd-", dir="/tmp"))   # short: socket paths are limited
         self.sockets = self.home / "run"
         self.sockets.mkdir()
+        self.incidents = self.home / "incidents"
         self.outer_log = self.home / "serve.log"
         self.log_in_sockets = log_in_sockets
         self.command = [*(wrap_of_home(self.home) if wrap_of_home else []), str(Path(binaries) / "refrain"), "serve", "--model", str(model),
