@@ -238,7 +238,15 @@ struct RunOp {
                   data(op.out) + r * width);
   }
   void operator()(const SampleOp&) const {}
-  void operator()(const AllReduceOp&) const {}  // Ranks does these two
+  void operator()(const AllReduceOp&) const {}  // Ranks does the first two, and adds here
+  void operator()(const AllReduceAddRmsNormOp& op) const {
+    (*this)(AddRmsNormOp{.residual = op.residual,
+                         .delta = op.delta,
+                         .weight = op.weight,
+                         .residual_out = op.residual_out,
+                         .out = op.out,
+                         .eps = op.eps});
+  }
   void operator()(const AllGatherOp&) const {}
 };
 
@@ -252,17 +260,21 @@ Ranks::Ranks(std::vector<Program> programs, const ModelConfig& config, Storage s
         std::make_unique<Interpreter>(program, config, storage, max_tokens, max_requests));
 }
 
-void Ranks::all_reduce(const AllReduceOp& first, size_t index) {
-  const int64_t count = ranks_[0]->rows(first.value) * ranks_[0]->cols(first.value);
+// `in` and `out` are the values that a rank's op adds up and leaves.
+template <class O>
+void Ranks::all_reduce(ValueId O::*in, ValueId O::*out, size_t index) {
+  const auto op_of = [index](const Interpreter& rank) -> const O& {
+    return std::get<O>(rank.program().ops[index]);
+  };
+  const ValueId first = op_of(*ranks_[0]).*in;
+  const int64_t count = ranks_[0]->rows(first) * ranks_[0]->cols(first);
   std::vector<double> sums(static_cast<size_t>(count), 0.0);
   for (const auto& rank : ranks_) {
-    const auto& op = std::get<AllReduceOp>(rank->program().ops[index]);
-    for (int64_t i = 0; i < count; ++i) sums[static_cast<size_t>(i)] += rank->data(op.value)[i];
+    for (int64_t i = 0; i < count; ++i)
+      sums[static_cast<size_t>(i)] += rank->data(op_of(*rank).*in)[i];
   }
-  for (const auto& rank : ranks_) {
-    const auto& op = std::get<AllReduceOp>(rank->program().ops[index]);
-    std::copy(sums.begin(), sums.end(), rank->data(op.out));
-  }
+  for (const auto& rank : ranks_)
+    std::copy(sums.begin(), sums.end(), rank->data(op_of(*rank).*out));
 }
 
 void Ranks::all_gather(size_t index) {
@@ -279,11 +291,14 @@ std::vector<std::vector<float>> Ranks::run(const Step& step) {
   for (const auto& rank : ranks_) rank->begin(step);
   for (size_t i = 0; i < programs_[0].ops.size(); ++i) {
     const Op& first = programs_[0].ops[i];
+    if (std::holds_alternative<AllReduceAddRmsNormOp>(first))
+      all_reduce(&AllReduceAddRmsNormOp::delta, &AllReduceAddRmsNormOp::delta, i);
     for (const auto& rank : ranks_) {
       REFRAIN_CHECK(rank->program().ops[i].index() == first.index(), "ranks disagree on op {}", i);
       rank->run(rank->program().ops[i]);
     }
-    if (const auto* reduce = std::get_if<AllReduceOp>(&first)) all_reduce(*reduce, i);
+    if (std::holds_alternative<AllReduceOp>(first))
+      all_reduce(&AllReduceOp::value, &AllReduceOp::out, i);
     if (std::holds_alternative<AllGatherOp>(first)) all_gather(i);
   }
   std::vector<std::vector<float>> logits;

@@ -65,7 +65,8 @@ class Ranks {
   std::vector<std::vector<float>> run(const Step& step);
 
  private:
-  void all_reduce(const AllReduceOp& op, size_t index);
+  template <class O>
+  void all_reduce(ValueId O::*in, ValueId O::*out, size_t index);
   void all_gather(size_t index);
   std::vector<Program> programs_;
   std::vector<std::unique_ptr<Interpreter>> ranks_;

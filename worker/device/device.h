@@ -97,6 +97,12 @@ class Communicator {
   // rows.live is honoured where the device can.
   virtual void all_reduce(Stream& stream, kernels::Matrix data, int64_t cols,
                           kernels::Rows rows) = 0;
+  // delta = sum over ranks of delta, then add_rms_norm, bit for bit as the two after each other.
+  // False, and nothing done: not as one operation here, or not for such rows.
+  virtual bool all_reduce_add_rms_norm(Stream& /*stream*/,
+                                       const kernels::AddRmsNormArgs& /*args*/) {
+    return false;
+  }
   // out[i] = rank i's `in`: [size][rows.padded][cols] from [rows.padded][cols], contiguous.
   virtual void all_gather(Stream& stream, kernels::Matrix in, void* out, int64_t cols,
                           kernels::Rows rows) = 0;

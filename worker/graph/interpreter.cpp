@@ -128,6 +128,14 @@ struct Launch {
   void operator()(const AllReduceOp& op) const {
     c.communicator->all_reduce(*c.stream, matrix(op.value), value(op.value).cols, rows(op.value));
   }
+  void operator()(const AllReduceAddRmsNormOp& op) const {
+    const kernels::AddRmsNormArgs args{matrix(op.residual), matrix(op.delta), vector(op.weight),
+                                       matrix(op.out),      cols(op.out),     op.eps,
+                                       rows(op.out)};
+    if (c.communicator->all_reduce_add_rms_norm(*c.stream, args)) return;
+    c.communicator->all_reduce(*c.stream, args.delta, args.cols, args.rows);
+    c.kernels->add_rms_norm(c.stream_ref, args);
+  }
   void operator()(const AllGatherOp& op) const {
     c.communicator->all_gather(*c.stream, matrix(op.in), address(op.out), value(op.in).cols,
                                rows(op.in));

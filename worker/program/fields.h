@@ -22,7 +22,8 @@ void visit_fields(O& any, F&& f) {
           f(op.in, r, "in"), f(op.weight, r, "weight"), f(op.out, w, "out");
         } else if constexpr (std::is_same_v<T, AddOp>) {
           f(op.a, r, "a"), f(op.b, r, "b"), f(op.out, w, "out");
-        } else if constexpr (std::is_same_v<T, AddRmsNormOp>) {
+        } else if constexpr (std::is_same_v<T, AddRmsNormOp> ||
+                             std::is_same_v<T, AllReduceAddRmsNormOp>) {
           f(op.residual, r, "residual"), f(op.delta, r, "delta"), f(op.weight, r, "weight");
           f(op.residual_out, w, "residual_out"), f(op.out, w, "out");
         } else if constexpr (std::is_same_v<T, LinearOp>) {

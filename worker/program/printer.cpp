@@ -87,6 +87,9 @@ struct Attributes {
                          : fmt::format(" eps={} group={}", op.eps, op.group);
   }
   std::string operator()(const AddRmsNormOp& op) const { return fmt::format(" eps={}", op.eps); }
+  std::string operator()(const AllReduceAddRmsNormOp& op) const {
+    return fmt::format(" eps={}", op.eps);
+  }
   std::string operator()(const LinearOp& op) const { return fmt::format(" {}", text(op.parallel)); }
   std::string operator()(const RopeOp& op) const {
     return fmt::format(" heads={}x{} rotary={}", op.heads, op.head_dim, op.rotary_dim);

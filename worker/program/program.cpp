@@ -5,10 +5,12 @@
 namespace refrain::worker {
 namespace {
 
-constexpr const char* kOpNames[] = {"prepare_inputs", "embed",    "rms_norm",      "add",
-                                    "add_rms_norm",   "linear",   "silu_mul",      "silu_gate",
-                                    "rope",           "kv_write", "rope_kv_write", "attention",
-                                    "select_rows",    "sample",   "all_reduce",    "all_gather"};
+constexpr const char* kOpNames[] = {
+    "prepare_inputs", "embed",    "rms_norm",      "add",
+    "add_rms_norm",   "linear",   "silu_mul",      "silu_gate",
+    "rope",           "kv_write", "rope_kv_write", "attention",
+    "select_rows",    "sample",   "all_reduce",    "all_reduce_add_rms_norm",
+    "all_gather"};
 static_assert(std::size(kOpNames) == std::variant_size_v<Op>);
 
 std::vector<ValueId> with_access(const Op& op, Access wanted) {
@@ -26,6 +28,9 @@ std::vector<ValueId> writes(const Op& op) { return with_access(op, Access::kWrit
 
 std::vector<InPlace> in_place(const Op& op) {
   if (const auto* add = std::get_if<AddRmsNormOp>(&op)) return {{add->residual, add->residual_out}};
+  if (const auto* add = std::get_if<AllReduceAddRmsNormOp>(&op)) {
+    return {{add->residual, add->residual_out}};
+  }
   if (const auto* rope = std::get_if<RopeKvWriteOp>(&op)) return {{rope->qkv, rope->out}};
   if (const auto* reduce = std::get_if<AllReduceOp>(&op)) return {{reduce->value, reduce->out}};
   return {};
@@ -36,7 +41,9 @@ const char* op_name(const Op& op) { return kOpNames[op.index()]; }
 std::vector<std::string> op_names() { return {std::begin(kOpNames), std::end(kOpNames)}; }
 
 bool is_collective(const Op& op) {
-  return std::holds_alternative<AllReduceOp>(op) || std::holds_alternative<AllGatherOp>(op);
+  return std::holds_alternative<AllReduceOp>(op) ||
+         std::holds_alternative<AllReduceAddRmsNormOp>(op) ||
+         std::holds_alternative<AllGatherOp>(op);
 }
 
 }  // namespace refrain::worker

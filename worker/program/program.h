@@ -135,13 +135,18 @@ struct SampleOp {  // logits: [shards][R][cols] float32; cols is SampleArgs::sha
 struct AllReduceOp {  // in place
   ValueId value = kNoValue, out = kNoValue;
 };
+struct AllReduceAddRmsNormOp {  // delta, a part of a sum over ranks, becomes the sum; AddRmsNormOp
+  ValueId residual = kNoValue, delta = kNoValue, weight = kNoValue, residual_out = kNoValue,
+          out = kNoValue;
+  float eps = 1e-5f;
+};
 struct AllGatherOp {  // in: [R, cols]; out: [size][R][cols]
   ValueId in = kNoValue, out = kNoValue;
 };
 
 using Op = std::variant<PrepareInputsOp, EmbedOp, RmsNormOp, AddOp, AddRmsNormOp, LinearOp,
                         SiluMulOp, SiluGateOp, RopeOp, KvWriteOp, RopeKvWriteOp, AttentionOp,
-                        SelectRowsOp, SampleOp, AllReduceOp, AllGatherOp>;
+                        SelectRowsOp, SampleOp, AllReduceOp, AllReduceAddRmsNormOp, AllGatherOp>;
 
 // Facts about the model that the runner and the KV cache need.
 struct KvGroup {

@@ -1,5 +1,6 @@
 // us of a collective inside a graph, one process a GPU: 20 of them in a graph, launched back to
-// back. Sums up to 256 KiB run over peer memory, larger ones and gathers over NCCL.
+// back. Sums up to 32 MiB run over peer memory, larger ones and gathers over NCCL; sums of rows of
+// 4096 also with the residual addition and RMSNorm behind them, in one kernel and in two.
 // usage: collective_bench RANKS
 
 #include <algorithm>
@@ -23,9 +24,11 @@ std::string bench(const std::string& token, int rank, int size) {
   auto joined = (*device)->create_communicator(token, rank, size, 20000);
   if (!joined) return joined.error().message;
   Communicator& group = **joined;
-  constexpr size_t kLargest = size_t{16} << 20;
+  constexpr size_t kLargest = size_t{64} << 20;
   auto in = (*device)->allocate(kLargest, MemoryTag::kOther);
   auto out = (*device)->allocate(kLargest * static_cast<size_t>(size), MemoryTag::kOther);
+  auto weights = (*device)->allocate(size_t{4096} * sizeof(float), MemoryTag::kOther);
+  const auto* weight = static_cast<const float*>(weights->data());
   std::string text;
   const auto time = [&](const char* name, size_t bytes, const auto& collective) {
     collective();
@@ -48,10 +51,28 @@ std::string bench(const std::string& token, int rank, int size) {
     text += fmt::format("{:<11} {:>9} bytes {:>8.2f} us ({:.2f}..{:.2f})\n", name, bytes,
                         samples[3], samples.front(), samples.back());
   };
-  for (size_t kib : {4, 8, 16, 32, 64, 128, 256, 512, 1024, 8192}) {
+  for (size_t kib : {4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 65536}) {
     const auto count = static_cast<int64_t>(kib * 512);
     time("all_reduce", kib * 1024, [&] {
       group.all_reduce(*stream, {in->data(), DType::kBFloat16, count}, count, {1, nullptr});
+    });
+  }
+  for (int32_t rows : {1, 8, 32, 128, 256}) {
+    constexpr int32_t kCols = 4096;
+    const auto bytes = static_cast<size_t>(rows) * kCols * 2;
+    kernels::AddRmsNormArgs args;
+    args.residual = {out->data(), DType::kBFloat16, kCols};
+    args.delta = {in->data(), DType::kBFloat16, kCols};
+    args.weight = weight;
+    args.out = {static_cast<std::byte*>(out->data()) + bytes, DType::kBFloat16, kCols};
+    args.cols = kCols;
+    args.rows = {rows, nullptr};
+    time("two kernels", bytes, [&] {
+      group.all_reduce(*stream, args.delta, kCols, args.rows);
+      (*device)->kernels().add_rms_norm(stream->ref(), args);
+    });
+    time("sum+norm", bytes, [&] {
+      if (!group.all_reduce_add_rms_norm(*stream, args)) throw DeviceError("two kernels needed");
     });
   }
   for (size_t kib : {128, 512, 1024, 4096, 8192, 16384}) {

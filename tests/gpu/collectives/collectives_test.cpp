@@ -74,10 +74,10 @@ float get(const void* data, DType dtype, int64_t index) {
                                   : to_float(static_cast<const BFloat16*>(data)[index]);
 }
 
-// Sums of several sizes, in turn, replayed from graphs: exact rank-order sums while small.
+// Sums of several sizes, in turn, replayed from graphs: exact rank-order sums up to 32 MiB.
 std::string check_sums(Rank& rank, int size, DType dtype) {
-  constexpr size_t kSmall = size_t{256} << 10;
-  const std::vector<int64_t> counts = {1, 3, 4096, 5000, 131072, 131073, 700001};
+  constexpr size_t kOurs = size_t{32} << 20;
+  const std::vector<int64_t> counts = {1, 3, 4096, 5000, 131072, 131073, 700001, 4200001, 8500001};
   for (const int64_t count : counts) {
     const size_t bytes = static_cast<size_t>(count) * size_of(dtype);
     auto data = rank.device->allocate(bytes, MemoryTag::kOther);
@@ -110,9 +110,8 @@ std::string check_sums(Rank& rank, int size, DType dtype) {
         }
         put(&expected, dtype, 0, expected);
         const float wanted = get(&expected, dtype, 0), got = get(result->data(), dtype, i);
-        const bool good = bytes <= kSmall || size == 2
-                              ? got == wanted
-                              : std::abs(got - wanted) <= magnitude * 0.01f;
+        const bool good = bytes <= kOurs || size == 2 ? got == wanted
+                                                      : std::abs(got - wanted) <= magnitude * 0.01f;
         if (!good) return fmt::format("{} of {}: {} is not {}", i, count, got, wanted);
       }
     }
@@ -130,6 +129,75 @@ TEST_P(GpuGroup, SumsAreMadeInRankOrder) {
                          }),
                "good");
   }
+}
+
+// Sum, residual addition and RMSNorm in one kernel and as two operations, on the same numbers.
+std::string check_norms(Rank& rank) {
+  const int me = rank.communicator->rank();
+  const auto bf16 = DType::kBFloat16;
+  const std::pair<int32_t, int32_t> shapes[] = {{1, 4096}, {3, 24},   {33, 4096}, {128, 4096},
+                                                {7, 8192}, {2, 1000}, {128, 8192}};
+  for (const auto& [rows, cols] : shapes) {
+    const int64_t count = int64_t{rows} * cols;
+    const auto bytes = static_cast<size_t>(count) * 2;
+    auto pinned = rank.device->allocate_pinned(2 * bytes);
+    auto memory = rank.device->allocate(6 * bytes, MemoryTag::kOther);
+    auto weights = rank.device->allocate(static_cast<size_t>(cols) * 4, MemoryTag::kOther);
+    auto results = rank.device->allocate_pinned(4 * bytes);
+    auto live = rank.device->allocate(sizeof(int32_t), MemoryTag::kOther);
+    auto host = rank.device->allocate_pinned(static_cast<size_t>(cols) * 4);
+    auto* weight = static_cast<float*>(host->data());
+    for (int64_t i = 0; i < cols; ++i) weight[i] = 1.0f + 0.01f * static_cast<float>(i % 13);
+    rank.stream->copy(weights->data(), weight, static_cast<size_t>(cols) * 4);
+    rank.stream->synchronize();
+    *reinterpret_cast<int32_t*>(weight) = std::max(1, rows - 1);
+    rank.stream->copy(live->data(), weight, sizeof(int32_t));
+    rank.stream->synchronize();
+    auto* at = static_cast<std::byte*>(memory->data());
+    const auto matrix = [&](int i) {
+      return kernels::Matrix{at + static_cast<size_t>(i) * bytes, bf16, cols};
+    };
+    const auto args = [&](int set) {  // residual, out, delta
+      return kernels::AddRmsNormArgs{matrix(set * 2),
+                                     matrix(4 + set),
+                                     static_cast<const float*>(weights->data()),
+                                     matrix(set * 2 + 1),
+                                     cols,
+                                     1e-5f,
+                                     {rows, static_cast<const int32_t*>(live->data())}};
+    };
+    for (int round = 0; round < 6; ++round) {
+      for (int64_t i = 0; i < count; ++i) {
+        put(pinned->data(), bf16, i, value_of(me, i, round));
+        put(pinned->data(), bf16, count + i, value_of(0, i, round + 100) * 0.5f);
+      }
+      for (int set = 0; set < 2; ++set) {
+        const auto a = args(set);
+        rank.stream->copy(a.delta.data, pinned->data(), bytes);
+        rank.stream->copy(a.residual.data, static_cast<std::byte*>(pinned->data()) + bytes, bytes);
+        rank.stream->copy(a.out.data, static_cast<std::byte*>(pinned->data()) + bytes, bytes);
+      }
+      rank.communicator->all_reduce(*rank.stream, args(0).delta, cols, args(0).rows);
+      rank.device->kernels().add_rms_norm(rank.stream->ref(), args(0));
+      if (!rank.communicator->all_reduce_add_rms_norm(*rank.stream, args(1))) return "refused";
+      rank.stream->copy(results->data(), memory->data(), 4 * bytes);
+      rank.stream->synchronize();
+      const auto* two = static_cast<const std::byte*>(results->data());
+      if (std::memcmp(two, two + 2 * bytes, 2 * bytes) != 0) {
+        return fmt::format("{} rows of {} differ in round {}", rows, cols, round);
+      }
+    }
+  }
+  return "good";
+}
+
+TEST_P(GpuGroup, SumWithAdditionAndNormIsTheTwoOperations) {
+  expect_all(run_ranks(size_,
+                       [&](int r) {
+                         Rank rank(token_, r, size_);
+                         return check_norms(rank);
+                       }),
+             "good");
 }
 
 TEST_P(GpuGroup, GathersAndBroadcasts) {
@@ -170,7 +238,7 @@ TEST_P(GpuGroup, GathersAndBroadcasts) {
 // The last rank dies while the others wait for it inside a replayed sum, small (peer memory) or
 // large (NCCL): they leave with an error that names it, well before the deadline.
 TEST_P(GpuGroup, R7ADeadRankEndsTheOthersAndIsNamed) {
-  for (const int64_t count : {int64_t{4096}, int64_t{1} << 20}) {
+  for (const int64_t count : {int64_t{4096}, int64_t{1} << 20, int64_t{17} << 20}) {
     token_ = fresh_token();
     const auto body = [&](int r) -> std::string {
       const auto lost = fmt::format("rank {} ", size_ - 1);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <exception>
 #include <utility>
@@ -12,6 +13,8 @@
 namespace refrain::worker {
 
 namespace {
+
+constexpr size_t kMostExchanges = 4;  // of one sum; larger sums go through NCCL
 
 ncclDataType_t nccl_type(DType dtype) {
   return dtype == DType::kBFloat16 ? ncclBfloat16 : ncclFloat32;
@@ -78,7 +81,7 @@ Status CudaCommunicator::connect_nccl() {
   }
   log::info("group of {} GPUs: NCCL {}.{}.{} ({}), sums up to {} KiB over peer memory",
             options_.size, nccl_->version / 10000, nccl_->version / 100 % 100, nccl_->version % 100,
-            nccl_->path, kExchangeBytes >> 10);
+            nccl_->path, kMostExchanges * kExchangeBytes >> 10);
   return {};
 }
 
@@ -123,13 +126,29 @@ void CudaCommunicator::all_reduce(Stream& stream, kernels::Matrix data, int64_t 
   const size_t bytes = count * size_of(data.dtype);
   context_->note("all_reduce");
   if (bytes == 0) return;
-  if (bytes <= kExchangeBytes && reinterpret_cast<uintptr_t>(data.data) % kThreadBytes == 0) {
-    launch_peer_all_reduce(cuda.ref(), peers_->exchange(), data.data, data.dtype, bytes);
+  if (bytes <= kMostExchanges * kExchangeBytes &&
+      reinterpret_cast<uintptr_t>(data.data) % kThreadBytes == 0) {
+    for (size_t begin = 0; begin < bytes; begin += kExchangeBytes) {
+      launch_peer_all_reduce(cuda.ref(), peers_->exchange(),
+                             static_cast<std::byte*>(data.data) + begin, data.dtype,
+                             std::min(kExchangeBytes, bytes - begin));
+    }
     return;
   }
   check(nccl_->all_reduce(data.data, data.data, count, nccl_type(data.dtype), ncclSum, comm_,
                           cuda.native()),
         "ncclAllReduce");
+}
+
+bool CudaCommunicator::all_reduce_add_rms_norm(Stream& stream,
+                                               const kernels::AddRmsNormArgs& args) {
+  if (!group_ || !can_peer_add_rms_norm(args)) return false;
+  CudaStream& cuda = recording_on(
+      stream, {Collective::kAllReduce, args.delta.dtype, -1,
+               static_cast<uint64_t>(args.rows.padded), static_cast<uint64_t>(args.cols)});
+  context_->note("all_reduce_add_rms_norm");
+  if (args.rows.padded > 0) launch_peer_add_rms_norm(cuda.ref(), peers_->exchange(), args);
+  return true;
 }
 
 void CudaCommunicator::all_gather(Stream& stream, kernels::Matrix in, void* out, int64_t cols,

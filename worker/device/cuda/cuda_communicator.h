@@ -30,6 +30,7 @@ class CudaCommunicator final : public Communicator, private Watch {
   int rank() const override { return options_.rank; }
   int size() const override { return options_.size; }
   void all_reduce(Stream& stream, kernels::Matrix data, int64_t cols, kernels::Rows rows) override;
+  bool all_reduce_add_rms_norm(Stream& stream, const kernels::AddRmsNormArgs& args) override;
   void all_gather(Stream& stream, kernels::Matrix in, void* out, int64_t cols,
                   kernels::Rows rows) override;
   void broadcast(Stream& stream, void* data, size_t bytes, int root) override;

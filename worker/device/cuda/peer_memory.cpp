@@ -9,7 +9,7 @@ namespace refrain::worker {
 namespace {
 
 constexpr uint64_t kNsPerMs = 1'000'000;
-constexpr size_t kCounterBytes = (kExchangeBlocks + 1) * sizeof(uint32_t);
+constexpr size_t kCounterBytes = (kExchangeWarps + 1) * sizeof(uint32_t);
 
 }  // namespace
 
@@ -30,14 +30,14 @@ PeerMemory::PeerMemory(std::shared_ptr<CudaContext> context, HostGroup& group, i
   counters_ = make_cuda_buffer(context_, kCounterBytes, MemoryTag::kCollectives);
   verdict_ = make_pinned_buffer(context_, sizeof(uint32_t));
   std::memset(verdict_->data(), 0, sizeof(uint32_t));
-  context_->check(cudaMemset(buffer_->data(), 0, buffer_->bytes()), "clearing peer memory");
+  context_->check(cudaMemset(buffer_->data(), 0xff, buffer_->bytes()), "clearing peer memory");
   context_->check(cudaMemset(counters_->data(), 0, kCounterBytes), "clearing peer counters");
   context_->check(cudaDeviceSynchronize(), "clearing peer memory");
 
   exchange_.rank = group.rank();
   exchange_.size = size;
   exchange_.counters = static_cast<uint32_t*>(counters_->data());
-  exchange_.broken = exchange_.counters + kExchangeBlocks;
+  exchange_.broken = exchange_.counters + kExchangeWarps;
   void* verdict = nullptr;
   context_->check(cudaHostGetDevicePointer(&verdict, verdict_->data(), 0),
                   "cudaHostGetDevicePointer");

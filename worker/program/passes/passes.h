@@ -16,7 +16,8 @@ namespace refrain::worker {
 // write.
 Program fuse(Program program);
 
-// Narrows weights to the rank's share and inserts the collectives. Head groups (a KV head and its
+// Narrows weights to the rank's share and inserts the collectives; a sum over ranks that only an
+// AddRmsNormOp reads becomes one op with it. Head groups (a KV head and its
 // query heads) are spread as evenly as they go; what cannot be spread is an error that names it.
 Result<Program> shard(const Program& program, int rank, int size);
 

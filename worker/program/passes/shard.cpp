@@ -201,6 +201,26 @@ void insert_collectives(Program& program, int size) {
   program.ops = std::move(ops);
 }
 
+// Sums that only a residual addition with RMSNorm reads go into it.
+void fuse_sums(Program& program) {
+  const Uses uses(program);
+  std::vector<bool> remove(program.ops.size(), false);
+  for (Op& op : program.ops) {
+    const auto* add = std::get_if<AddRmsNormOp>(&op);
+    if (add == nullptr || !uses.used_once(add->delta)) continue;
+    const auto* sum = def_as<AllReduceOp>(program, uses, add->delta);
+    if (sum == nullptr || program.value(add->delta).kind != ValueKind::kActivation) continue;
+    remove[static_cast<size_t>(uses.def(add->delta))] = true;
+    op = AllReduceAddRmsNormOp{.residual = add->residual,
+                               .delta = sum->value,
+                               .weight = add->weight,
+                               .residual_out = add->residual_out,
+                               .out = add->out,
+                               .eps = add->eps};
+  }
+  compact(program, remove);
+}
+
 // How a weight is used decides what is narrowed: rows by its parts' units, columns by a
 // row-parallel Linear. A tied table is used twice, alike.
 void narrow_weights(Program& program, const Split& split) {
@@ -238,7 +258,7 @@ Result<Program> shard(const Program& program, int rank, int size) {
   for (Op& op : sharded.ops) std::visit(resize, op);
   for (KvGroup& group : sharded.kv_groups) group.kv_heads = resize.kv_heads();
   insert_collectives(sharded, size);
-  compact(sharded, {});
+  fuse_sums(sharded);
   return sharded;
 }
 

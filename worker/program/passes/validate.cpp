@@ -34,6 +34,7 @@ struct HasKernel {
   bool operator()(const SelectRowsOp&) const { return table.select_rows != nullptr; }
   bool operator()(const SampleOp&) const { return table.sample != nullptr; }
   bool operator()(const AllReduceOp&) const { return true; }
+  bool operator()(const AllReduceAddRmsNormOp&) const { return table.add_rms_norm != nullptr; }
   bool operator()(const AllGatherOp&) const { return true; }
 };
 
@@ -66,11 +67,14 @@ struct ShapeRules {
   std::string operator()(const AddOp& op) const {
     return expect(same_shape(op.a, op.b) && same_shape(op.a, op.out), "the two terms disagree");
   }
-  std::string operator()(const AddRmsNormOp& op) const {
+  template <class AddNorm>
+  std::string add_norm(const AddNorm& op) const {
     return expect(same_shape(op.residual, op.delta) && same_shape(op.residual, op.residual_out) &&
                       same_shape(op.residual, op.out) && is_vector(op.weight, v(op.out).cols),
                   "residual, delta, weight and result disagree");
   }
+  std::string operator()(const AddRmsNormOp& op) const { return add_norm(op); }
+  std::string operator()(const AllReduceAddRmsNormOp& op) const { return add_norm(op); }
   std::string operator()(const LinearOp& op) const {
     const Value &in = v(op.in), &weight = v(op.weight), &out = v(op.out);
     if (weight.kind != ValueKind::kWeight || weight.use != WeightUse::kMatrix)
