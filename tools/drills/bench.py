@@ -10,7 +10,7 @@ from drills.incident import incidents_since
 from drills.ledger import Fault, Record
 from drills.server import Server
 
-WAVE_SECONDS = 120    # after that a stream counts as lost
+WAVE_SECONDS = 300    # after that a stream counts as lost
 SETTLE_SECONDS = 4.0  # for descriptors and processes of what was lost
 
 
@@ -112,14 +112,16 @@ class Bench:
             await self.retire(key)
         options, make_kwargs = key
         server = self.new_server(*options, **(make_kwargs(self.settings) if make_kwargs else {}))
-        self.shared[key] = (server, None)
-        await server.start()
-        faults = await self.warm_up(server)
-        if faults:
-            raise RuntimeError("without any fault the ledger is not clean: " + "; ".join(map(str, faults[:5])))
-        baseline = await self.at_rest(server)
-        self.shared[key] = (server, baseline)
-        return server, baseline
+        try:
+            await server.start()
+            faults = await self.warm_up(server)
+            if faults:
+                raise RuntimeError("without any fault the ledger is not clean: " + "; ".join(map(str, faults[:5])))
+            self.shared[key] = (server, await self.at_rest(server))
+        except RuntimeError:
+            await server.stop()
+            raise
+        return self.shared[key]
 
     async def retire(self, key):
         """Ends a shared server; what it leaves behind."""
