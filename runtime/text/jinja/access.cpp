@@ -74,11 +74,9 @@ Value Interpreter::get_item(const Value& object, const Value& key) {
   if ((indexed || object.is_text()) && key.is_number() && !key.is_float()) {
     const auto size =
         static_cast<int64_t>(indexed ? list->items.size() : character_count(object.text()));
-    charge(indexed ? 0 : object.text().size() / 64);
     const int64_t at = key.integer() < 0 ? key.integer() + size : key.integer();
     if (at >= 0 && at < size)
-      return indexed ? list->items[static_cast<size_t>(at)]
-                     : Value(characters(object.text())[static_cast<size_t>(at)]);
+      return indexed ? list->items[static_cast<size_t>(at)] : slice(*this, object, at, at + 1, {});
   }
   if (key.is_text()) return get_attribute(object, key.text());
   return Value::undefined(
@@ -89,7 +87,7 @@ std::vector<Value> Interpreter::iterate(const Value& value) {
   std::vector<Value> items;
   if (value.is_undefined()) return items;
   if (List* list = value.as_list()) {
-    charge(list->items.size() / 16);
+    charge(list->items.size() / 4);
     if (list->kind == ListKind::kGenerator) {
       if (!list->error_behind.empty()) throw TemplateError(list->error_behind);
       return std::exchange(list->items, {});
@@ -97,11 +95,12 @@ std::vector<Value> Interpreter::iterate(const Value& value) {
     return list->items;
   }
   if (const Dict* dict = value.as_dict()) {
+    charge(dict->entries.size());
     for (const auto& [key, ignored] : dict->entries) items.push_back(key);
     return items;
   }
   if (value.is_text()) {
-    charge(value.text().size() / 16);
+    charge(value.text().size());
     for (std::string& c : characters(value.text())) items.emplace_back(std::move(c));
     return items;
   }

@@ -61,12 +61,12 @@ std::optional<Value> dict_method(const Value& object, const std::string& name) {
   if (one_of(name, {"items", "keys", "values"}))
     return make_function(name, [object, name](Interpreter& interpreter, Arguments& arguments) {
       ArgumentReader(name, arguments).done();
-      interpreter.charge(object.as_dict()->entries.size() / 8);
+      interpreter.charge(object.as_dict()->entries.size());
       return dict_view(*object.as_dict(), name);
     });
   if (name == "copy")
     return make_function(name, [object](Interpreter& interpreter, Arguments&) -> Value {
-      interpreter.charge(object.as_dict()->entries.size() / 8);
+      interpreter.charge(object.as_dict()->entries.size());
       return std::make_shared<Dict>(*object.as_dict());
     });
   return std::nullopt;
@@ -114,7 +114,7 @@ Value range(Interpreter& interpreter, Arguments& arguments) {
     items.emplace_back(i);
     if (i > INT64_MAX - std::abs(step) || i < INT64_MIN + std::abs(step)) break;
   }
-  interpreter.charge(items.size() / 8);
+  interpreter.charge(items.size() / 4);
   return Value::list(std::move(items));
 }
 

@@ -6,6 +6,7 @@
 
 #include "runtime/text/jinja/builtins.h"
 #include "runtime/text/jinja/interpreter.h"
+#include "runtime/text/unicode/utf8.h"
 
 namespace refrain::jinja {
 namespace {
@@ -123,6 +124,17 @@ Value add_text(Interpreter& interpreter, const Value& a, const Value& b) {
   return Value(std::move(text), markup);
 }
 
+// Characters `first` up to `last` of a text.
+std::string part_of(const std::string& text, int64_t first, int64_t last) {
+  size_t begin = 0;
+  size_t end = 0;
+  for (int64_t i = 0; i < last && end < text.size(); ++i) {
+    if (i < first) begin = end + text::read_utf8(text, end).length;
+    end += text::read_utf8(text, end).length;
+  }
+  return first < last ? text.substr(begin, end - begin) : std::string();
+}
+
 bool is_sequence(const Value& value) {
   const List* list = value.as_list();
   return value.is_text() ||
@@ -197,10 +209,9 @@ Value slice(Interpreter& interpreter, const Value& value, const Value& start, co
       throw TemplateError("slice indices must be integers or none");
   if (!is_sequence(value))
     throw TemplateError(fmt::format("'{}' object cannot be sliced", value.type_name()));
-  std::vector<std::string> chars;
-  if (value.is_text()) chars = characters(value.text());
   const List* list = value.as_list();
-  const auto size = static_cast<int64_t>(list != nullptr ? list->items.size() : chars.size());
+  const auto size =
+      static_cast<int64_t>(list != nullptr ? list->items.size() : character_count(value.text()));
   const int64_t by = step.is_none() ? 1 : step.integer();
   if (by == 0) throw TemplateError("slice step cannot be zero");
   const auto bound = [&](const Value& given, int64_t fallback) {
@@ -211,7 +222,16 @@ Value slice(Interpreter& interpreter, const Value& value, const Value& start, co
   };
   const int64_t first = bound(start, by > 0 ? 0 : size - 1);
   const int64_t last = bound(stop, by > 0 ? size : -1);
-  interpreter.charge(static_cast<uint64_t>(size) / 16);
+  if (list == nullptr && by == 1) {
+    interpreter.charge(static_cast<uint64_t>(size) / 64);
+    return Value(part_of(value.text(), first, last), value.is_markup());
+  }
+  std::vector<std::string> chars;
+  if (list == nullptr) {
+    interpreter.charge(static_cast<uint64_t>(size));  // before each becomes a string
+    chars = characters(value.text());
+  }
+  interpreter.charge(static_cast<uint64_t>(size) / 4);
   std::string text;
   std::vector<Value> items;
   for (int64_t i = first; by > 0 ? i < last : i > last; i += by) {

@@ -21,32 +21,35 @@ constexpr std::string_view kUnsupported[] = {
     "casefold",    "encode",  "expandtabs", "format_map", "isascii",  "isidentifier",
     "isprintable", "istitle", "maketrans",  "swapcase",   "translate"};
 
-Value texts(const std::vector<std::string>& parts) {
+// Every part is a value of its own: without a charge a long text would become gigabytes.
+Value texts(Interpreter& interpreter, const std::vector<std::string>& parts) {
+  interpreter.charge(parts.size());
   std::vector<Value> items(parts.begin(), parts.end());
   return Value::list(std::move(items));
 }
 
+// Bytes from `at` on that are white space, or that are none.
+size_t run_length(std::string_view text, size_t at, bool space) {
+  size_t end = at;
+  while (end < text.size()) {
+    const text::Utf8Unit unit = text::read_utf8(text, end);
+    const char32_t c = unit.code_point;
+    if ((text::is_white_space(c) || (c >= 0x1C && c <= 0x1F)) != space) break;
+    end += unit.length;
+  }
+  return end - at;
+}
+
 std::vector<std::string> split_spaces(std::string_view text, int64_t most) {
   std::vector<std::string> parts;
-  std::string rest = strip(text, nullptr, true, false);
-  std::string_view left = rest;
-  while (!left.empty()) {
+  for (size_t at = run_length(text, 0, true); at < text.size(); at += run_length(text, at, true)) {
     if (most >= 0 && static_cast<int64_t>(parts.size()) == most) {
-      parts.emplace_back(left);
+      parts.emplace_back(text.substr(at));
       break;
     }
-    size_t end = 0;
-    while (end < left.size()) {
-      const text::Utf8Unit unit = text::read_utf8(left, end);
-      if (text::is_white_space(unit.code_point) ||
-          (unit.code_point >= 0x1C && unit.code_point <= 0x1F))
-        break;
-      end += unit.length;
-    }
-    parts.emplace_back(left.substr(0, end));
-    left.remove_prefix(end);
-    const std::string next = strip(left, nullptr, true, false);
-    left.remove_prefix(left.size() - next.size());
+    const size_t length = run_length(text, at, false);
+    parts.emplace_back(text.substr(at, length));
+    at += length;
   }
   return parts;
 }
@@ -71,18 +74,20 @@ std::vector<std::string> split_at(std::string_view text, std::string_view separa
   return parts;
 }
 
-Value split(const std::string& text, ArgumentReader& reader, bool from_right) {
+Value split(Interpreter& interpreter, const std::string& text, ArgumentReader& reader,
+            bool from_right) {
   const Value separator = reader.get(0, "sep", {});
   const int64_t most = reader.integer(1, "maxsplit", -1);
   if (!separator.is_none() && !separator.is_text())
     throw TemplateError("split: 'sep' must be a string or none");
-  if (separator.is_text()) return texts(split_at(text, separator.text(), most, from_right));
+  if (separator.is_text())
+    return texts(interpreter, split_at(text, separator.text(), most, from_right));
   if (from_right && most >= 0)
     throw TemplateError("rsplit at white space with 'maxsplit' is not supported");
-  return texts(split_spaces(text, most));
+  return texts(interpreter, split_spaces(text, most));
 }
 
-Value split_lines(std::string_view text, bool keep_ends) {
+Value split_lines(Interpreter& interpreter, std::string_view text, bool keep_ends) {
   std::vector<std::string> lines;
   size_t begin = 0;
   for (size_t i = 0; i < text.size();) {
@@ -98,7 +103,7 @@ Value split_lines(std::string_view text, bool keep_ends) {
     i = end;
   }
   if (begin < text.size()) lines.emplace_back(text.substr(begin));
-  return texts(lines);
+  return texts(interpreter, lines);
 }
 
 bool begins_or_ends(const std::string& text, const Value& affix, bool begins) {
@@ -205,7 +210,8 @@ Value strip_call(const std::string& name, const std::string& text, ArgumentReade
 Value call_method(Interpreter& interpreter, const std::string& name, const std::string& text,
                   Arguments& arguments, ArgumentReader& reader) {
   if (name == "format") return format_braces(text, arguments);
-  if (name == "split" || name == "rsplit") return split(text, reader, name == "rsplit");
+  if (name == "split" || name == "rsplit")
+    return split(interpreter, text, reader, name == "rsplit");
   if (name == "strip" || name == "lstrip" || name == "rstrip")
     return strip_call(name, text, reader);
   if (name == "startswith" || name == "endswith")
@@ -219,7 +225,8 @@ Value call_method(Interpreter& interpreter, const std::string& name, const std::
   if (name == "upper") return text::to_upper(text);
   if (name == "title") return title(text);
   if (name == "capitalize") return capitalize(text);
-  if (name == "splitlines") return split_lines(text, reader.get(0, "keepends", false).truthy());
+  if (name == "splitlines")
+    return split_lines(interpreter, text, reader.get(0, "keepends", false).truthy());
   if (name == "join") return join(interpreter, text, reader.need(0, "iterable"));
   if (name == "count") return count(text, reader.text(0, "sub"));
   if (name == "removeprefix" || name == "removesuffix") {

@@ -139,6 +139,49 @@ TEST(ChatTemplate, EndsWhatGrowsTooLarge) {
               HasSubstr("nested too deeply"));
 }
 
+// each of these kept gigabytes, or ran for minutes, on few steps.
+TEST(ChatTemplate, R14_EveryItemThatIsMadeIsPaidFor) {
+  const std::string keep = "{% set ns = namespace(l=[]) %}{% for i in range(99999) %}";
+  const std::string end = "{% endfor %}";
+  const std::string list = "{% set b = [0] * 900000 %}" + keep;
+  const std::string text = "{% set s = 'a ' * 999999 %}" + keep;
+  const std::string dict =
+      "{% set d = {'a': 1, 'b': 2, 'c': 3, 'd': 4} %}{% set ns = namespace(l=[]) %}"
+      "{% for i in range(99999) %}{% for j in range(99999) %}";
+  for (const std::string& source : {
+           list + "{% set ns.l = ns.l + [b | list] %}" + end,
+           list + "{% set ns.l = ns.l + [b[:]] %}" + end,
+           keep + "{% set ns.l = ns.l + [range(99999)] %}" + end,
+           text + "{% set ns.l = ns.l + [s | list] %}" + end,
+           text + "{% set ns.l = ns.l + [s.split()] %}" + end,
+           text + "{% set ns.l = ns.l + [s.split(' ')] %}" + end,
+           text + "{% set ns.l = ns.l + [(s.replace(' ', '\\n')).splitlines()] %}" + end,
+           text + "{% set ns.l = ns.l + [s[::-1]] %}" + end,
+           dict + "{% set ns.l = ns.l + [d.items()] %}" + end + end,
+       })
+    EXPECT_THAT(error_of(source), HasSubstr("more than 5000000 steps")) << source;
+}
+
+// Long texts stay cheap where a template only cuts or splits them; this was quadratic.
+TEST(ChatTemplate, CutsAndSplitsLongTexts) {
+  std::string words;
+  for (int i = 0; i < 400'000; ++i) words += "w\xc3\xa9 ";
+  const ordered_json request = {{"messages", {{{"role", "user"}, {"content", words}}}}};
+  const auto render = [&](const std::string& expression) {
+    const auto text =
+        compile("{% set s = messages[0].content %}{{ " + expression + " }}").render(request);
+    return text ? *text : text.error().message;
+  };
+  EXPECT_EQ(render("s.split() | length"), "400000");
+  EXPECT_EQ(render("s.split(none, 2) | length"), "3");
+  EXPECT_EQ(render("'  a  b '.split()"), "['a', 'b']");
+  EXPECT_EQ(render("'  a  b '.split(none, 1)"), "['a', 'b ']");
+  EXPECT_EQ(render("' '.split() | length"), "0");
+  EXPECT_EQ(render("s[3:5] ~ s[-2] ~ s[1] ~ s[999999999:] ~ s[5:2] ~ s[-3:-1]"),
+            "w\xc3\xa9\xc3\xa9\xc3\xa9w\xc3\xa9");
+  EXPECT_EQ(render("s[:2] ~ s[1:0] ~ s[::-1][1:3]"), "w\xc3\xa9\xc3\xa9w");
+}
+
 TEST(ChatTemplate, EndsWhatRecursesTooDeeply) {
   EXPECT_THAT(error_of("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"),
               HasSubstr("recurses too deeply"));
