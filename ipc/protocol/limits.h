@@ -14,7 +14,11 @@ namespace refrain::ipc {
 inline constexpr uint32_t kMaxNameBytes = 512;        // identifiers, modes, digests
 inline constexpr uint32_t kMaxTextBytes = 16 * 1024;  // text for people; longer text is cut
 inline constexpr uint32_t kMaxShortList = 4096;       // capture sizes, manifest, warnings, tags
-inline constexpr uint32_t kMaxRows = 1 << 16;         // requests in a step
+inline constexpr uint32_t kMaxCaptureSizes =
+    kMaxShortList / 2;                               // a size has two keys in a manifest
+inline constexpr int32_t kMaxCaptureSize = 1 << 14;  // a default list up to it fits as well
+inline constexpr uint32_t kMaxSplittingOps = 64;
+inline constexpr uint32_t kMaxRows = 1 << 16;  // requests in a step
 inline constexpr uint32_t kMaxStepTokens = 1 << 20;
 inline constexpr uint32_t kMaxBlockUpdates = 1 << 20;
 inline constexpr uint32_t kMaxSlotTokens = 1 << 18;  // logit bias, allowed tokens of one request

@@ -1,9 +1,37 @@
 #include <filesystem>
 #include <thread>
 
+#include "ipc/protocol/limits.h"
 #include "runtime/config/options.h"
 
 namespace refrain {
+namespace {
+
+// What travels to the workers must fit into a frame.
+Status check_lists(const ipc::WorkerConfig& worker) {
+  if (worker.cudagraph_capture_sizes.size() > ipc::kMaxCaptureSizes) {
+    return fail_field("--cudagraph-capture-sizes",
+                      "--cudagraph-capture-sizes holds {} sizes; at most {} are possible",
+                      worker.cudagraph_capture_sizes.size(), ipc::kMaxCaptureSizes);
+  }
+  bool fits = worker.splitting_ops.size() <= ipc::kMaxSplittingOps;
+  for (const std::string& op : worker.splitting_ops) fits = fits && op.size() <= ipc::kMaxNameBytes;
+  if (!fits) {
+    return fail_field("--splitting-ops",
+                      "--splitting-ops takes at most {} names of at most {} characters",
+                      ipc::kMaxSplittingOps, ipc::kMaxNameBytes);
+  }
+  for (const auto& [option, name] : {std::pair{"--cudagraph-mode", &worker.cudagraph_mode},
+                                     std::pair{"--attention-backend", &worker.attention_backend}}) {
+    if (name->size() > ipc::kMaxNameBytes) {
+      return fail_field(option, "{} has {} characters; names have at most {}", option, name->size(),
+                        ipc::kMaxNameBytes);
+    }
+  }
+  return {};
+}
+
+}  // namespace
 
 Status finish_engine_config(EngineConfig& config, const ModelConfig& model) {
   ipc::WorkerConfig& worker = config.worker;
@@ -39,6 +67,7 @@ Status finish_engine_config(EngineConfig& config, const ModelConfig& model) {
     return fail_field("--max-padding-ratio",
                       "--max-padding-ratio must be at least 1, or 0 for off");
   }
+  REFRAIN_RETURN_IF_ERROR(check_lists(worker));
   worker.load_dummy = config.load_format == "dummy";
   if (config.host_threads == 0) {
     const auto cores = static_cast<int32_t>(std::thread::hardware_concurrency());

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
+#include "ipc/protocol/limits.h"
 #include "runtime/config/compilation_config.h"
 
 namespace refrain {
@@ -154,7 +155,7 @@ void add_graph_options(CLI::App& app, EngineConfig& config) {
       ->group(group);
   app.add_option("--max-cudagraph-capture-size", worker.max_cudagraph_capture_size,
                  "Largest size of the default list")
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(CLI::Range(1, ipc::kMaxCaptureSize))
       ->group(group);
   app.add_option_function<std::vector<std::string>>(
          "--splitting-ops",

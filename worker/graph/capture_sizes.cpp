@@ -2,12 +2,13 @@
 
 #include <algorithm>
 
+#include "ipc/protocol/limits.h"
+
 namespace refrain::worker {
 namespace {
 
 constexpr const char* kSizesField = "cudagraph_capture_sizes";
 constexpr const char* kMaximumField = "max_cudagraph_capture_size";
-constexpr int32_t kLargestMaximum = 1 << 20;  // a default list beyond it would hold 65,536 sizes
 
 int64_t decode_limit(const CaptureSizeLimits& limits) {
   return int64_t{limits.max_num_seqs} * limits.uniform_query_len;
@@ -22,9 +23,9 @@ void sort_unique(std::vector<int32_t>& sizes) {
 
 Result<std::vector<int32_t>> default_capture_sizes(const CaptureSizeLimits& limits,
                                                    std::optional<int32_t> maximum) {
-  if (maximum && (*maximum < 1 || *maximum > kLargestMaximum)) {
+  if (maximum && (*maximum < 1 || *maximum > ipc::kMaxCaptureSize)) {
     return fail_field(kMaximumField, "{} is {}; it must be between 1 and {}", kMaximumField,
-                      *maximum, kLargestMaximum);
+                      *maximum, ipc::kMaxCaptureSize);
   }
   const int64_t wanted = maximum ? *maximum : std::min<int64_t>(2 * decode_limit(limits), 512);
   const auto max = static_cast<int32_t>(std::min<int64_t>(wanted, limits.max_num_batched_tokens));
@@ -48,6 +49,10 @@ Result<std::vector<int32_t>> check_capture_sizes(std::vector<int32_t> sizes,
                       kSizesField);
   }
   sort_unique(sizes);
+  if (sizes.size() > ipc::kMaxCaptureSizes) {
+    return fail_field(kSizesField, "{} holds {} sizes; at most {} are possible", kSizesField,
+                      sizes.size(), ipc::kMaxCaptureSizes);
+  }
   if (sizes.front() < 1) {
     return fail_field(kSizesField, "{} holds {}; a size must be at least 1", kSizesField,
                       sizes.front());

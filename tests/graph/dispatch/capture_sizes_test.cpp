@@ -5,6 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <numeric>
+
+#include "ipc/protocol/limits.h"
 #include "worker/graph/dispatcher.h"
 
 namespace refrain::worker {
@@ -87,6 +90,23 @@ TEST(CaptureSizes, CG8ErrorsNameTheField) {
   CudagraphOptions maximum = options({1, 2, 4}, 4);
   maximum.max_capture_size = 8;
   EXPECT_EQ(error_of(maximum).field, "max_cudagraph_capture_size");
+}
+
+// Two keys a size must fit into the manifest that a worker sends.
+TEST(CaptureSizes, R1_NoListIsLongerThanAManifest) {
+  const CaptureSizeLimits wide{1 << 20, 1 << 20, 1};
+  const auto largest = default_capture_sizes(wide, ipc::kMaxCaptureSize);
+  ASSERT_TRUE(largest);
+  EXPECT_LE(largest->size(), ipc::kMaxCaptureSizes);
+  EXPECT_EQ(default_capture_sizes(wide, ipc::kMaxCaptureSize + 1).error().field,
+            "max_cudagraph_capture_size");
+  std::vector<int32_t> sizes(ipc::kMaxCaptureSizes + 1);
+  std::iota(sizes.begin(), sizes.end(), 1);
+  std::vector<std::string> warnings;
+  EXPECT_EQ(check_capture_sizes(sizes, wide, {}, warnings).error().field,
+            "cudagraph_capture_sizes");
+  sizes.pop_back();
+  EXPECT_TRUE(check_capture_sizes(sizes, wide, {}, warnings));
 }
 
 TEST(CaptureSizes, CG8MaximumIsComparedWithWhatRemains) {

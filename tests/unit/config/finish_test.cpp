@@ -80,6 +80,23 @@ TEST_F(FinishConfig, RefusesAPaddingRatioBelowOne) {
   EXPECT_THAT(error(), HasSubstr("--max-padding-ratio"));
 }
 
+// these lists travel to the workers. A longer one used to end the coordinator while it
+// welcomed them.
+TEST_F(FinishConfig, RefusesListsThatNoFrameHolds) {
+  config_.worker.cudagraph_capture_sizes.assign(2049, 8);
+  EXPECT_THAT(error(), testing::AllOf(HasSubstr("--cudagraph-capture-sizes"), HasSubstr("2048")));
+  config_.worker.cudagraph_capture_sizes.clear();
+  config_.worker.splitting_ops.assign(65, "attention");
+  EXPECT_THAT(error(), testing::AllOf(HasSubstr("--splitting-ops"), HasSubstr("64")));
+  config_.worker.splitting_ops = {std::string(513, 'x')};
+  EXPECT_THAT(error(), HasSubstr("--splitting-ops"));
+  config_.worker.splitting_ops.clear();
+  config_.worker.attention_backend = std::string(513, 'x');
+  EXPECT_THAT(error(), HasSubstr("--attention-backend"));
+  config_.worker.attention_backend = "auto";
+  EXPECT_EQ(error(), "");
+}
+
 std::string compilation_error(const std::string& json) {
   ipc::WorkerConfig config;
   const Status status = apply_compilation_config(json, config);
