@@ -27,41 +27,38 @@ double Admission::predicted_wait() const {
   return static_cast<double>(waiting_work_) * seconds_ / tokens_;
 }
 
-Status Admission::check_queue() const {
+Status Admission::check_queue() {
   const auto all = static_cast<int64_t>(requests_.size());
   if (options_.max_queue == 0 || all < options_.max_running + options_.max_queue) return {};
+  ++counts_.refused_queue;
   return fail(ErrorCode::kOverloaded,
               "{} requests run or wait, as many as --max-num-seqs and --max-queue allow; try again "
               "later",
               all);
 }
 
-Status Admission::check_wait(double predicted, Duration limit) const {
+Status Admission::check_wait(Duration limit) {
+  const double predicted = predicted_wait();
   if (limit == Duration::zero() || predicted <= kShare * seconds_of(limit)) return {};
+  ++counts_.refused_wait;
   return fail(ErrorCode::kOverloaded,
               "the answer would begin in about {:.1f} s, and {:.1f} s are allowed; try again later",
               predicted, seconds_of(limit));
 }
 
-Status Admission::check() const {
+Status Admission::check() {
   const std::lock_guard lock(mutex_);
   REFRAIN_RETURN_IF_ERROR(check_queue());
-  return check_wait(predicted_wait(), options_.max_queue_wait);
+  return check_wait(options_.max_queue_wait);
 }
 
 Result<RequestId> Admission::admit(int64_t prompt_tokens, int64_t max_tokens,
                                    std::optional<Duration> own_wait, TimePoint now) {
   const std::lock_guard lock(mutex_);
-  if (Status room = check_queue(); !room) {
-    ++counts_.refused_queue;
-    return forward_error(std::move(room).error());
-  }
+  REFRAIN_RETURN_IF_ERROR(check_queue());
   Duration limit = options_.max_queue_wait;
   if (own_wait && (limit == Duration::zero() || *own_wait < limit)) limit = *own_wait;
-  if (Status soon = check_wait(predicted_wait(), limit); !soon) {
-    ++counts_.refused_wait;
-    return forward_error(std::move(soon).error());
-  }
+  REFRAIN_RETURN_IF_ERROR(check_wait(limit));
   const RequestId id = next_id_++;
   Request& request = requests_[id];
   request.prompt_tokens = prompt_tokens;

@@ -38,8 +38,8 @@ class Admission {
   // request's own limit; the lower one counts.
   Result<RequestId> admit(int64_t prompt_tokens, int64_t max_tokens,
                           std::optional<Duration> own_wait, TimePoint now);
-  // Whether admit() would refuse a request that sets no limit of its own.
-  Status check() const;
+  // Refuses, and counts it, when admit() would refuse a request that sets no limit of its own.
+  Status check();
 
   void token(RequestId id);    // the request got a token; its first one ends its wait
   void started(RequestId id);  // it runs, though it has no token yet
@@ -64,8 +64,8 @@ class Admission {
   };
 
   double predicted_wait() const;  // seconds; 0 when unknown
-  Status check_queue() const;
-  Status check_wait(double predicted, Duration limit) const;
+  Status check_queue();
+  Status check_wait(Duration limit);
   void end_wait(RequestId id, Request& request);
 
   const AdmissionOptions options_;

@@ -27,7 +27,7 @@ class CoreEngine final : public Engine {
     return core_->submit(std::move(request), std::move(sink));
   }
   Status check(const GenerateRequest& request) const override { return core_->check(request); }
-  Status accepting() const override { return core_->accepting(); }
+  Status accepting() override { return core_->accepting(); }
   AdmissionStats admission() const override { return core_->admission(); }
   void cancel(RequestId id) override {
     post([id](EngineCore& core) { core.cancel(id); });

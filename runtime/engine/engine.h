@@ -69,8 +69,8 @@ class Engine {
   virtual Result<RequestId> submit(GenerateRequest request, OutputSink sink) = 0;
   // Whether submit would refuse the request for what it is, not for what runs now.
   virtual Status check(const GenerateRequest& request) const = 0;
-  // Whether any request would be refused now, for what runs and waits or because of a shutdown.
-  virtual Status accepting() const = 0;
+  // Refuses when every request would be refused now: for what waits, or because of a shutdown.
+  virtual Status accepting() = 0;
   virtual AdmissionStats admission() const = 0;
   virtual void cancel(RequestId id) = 0;  // its blocks are free by the next step
   virtual EngineStats stats() const = 0;

@@ -45,7 +45,7 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   // Any thread.
   Status check(const GenerateRequest& request) const;
   Result<RequestId> submit(GenerateRequest request, OutputSink sink);
-  Status accepting() const;
+  Status accepting();
   AdmissionStats admission() const { return admission_.stats(); }
   EngineStats stats() const { return stats_.snapshot(); }
   Executor& executor() { return *executor_; }

@@ -67,7 +67,7 @@ SequenceParams EngineCore::sequence_params(RequestId id, const GenerateRequest& 
   return params;
 }
 
-Status EngineCore::accepting() const {
+Status EngineCore::accepting() {
   {
     const std::lock_guard lock(refusal_mutex_);
     if (refusal_) return forward_error(*refusal_);

@@ -181,11 +181,16 @@ int run_coordinator(CoordinatorOptions options) {
   EngineHost& engine_host = **host;
   const EngineConfig& config = engine_host.config();
 
-  ApiServer api(engine_host.engine(), engine_host.text(), kTextThreads);
+  auto keys = ApiKeys::load(config);
+  if (!keys) return report(keys.error());
+  ApiServer api(engine_host.engine(), engine_host.text(), std::move(*keys), kTextThreads);
   HttpOptions http_options;
   http_options.host = config.host;
   http_options.port = config.port;
+  http_options.tls_certificate_file = config.ssl_certfile;
+  http_options.tls_key_file = config.ssl_keyfile;
   http_options.error_body = error_body;
+  http_options.check_head = [&api](const HttpRequest& request) { return api.check_head(request); };
   auto http = HttpServer::listen(
       http_io, http_options, [&api](HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
         api.handle(std::move(request), std::move(exchange));
@@ -198,7 +203,8 @@ int run_coordinator(CoordinatorOptions options) {
                               [&shutdown](int number) { shutdown.on_signal(number); });
   signals.release();
   int code = kExitOk;
-  const std::string url = fmt::format("http://{}:{}", config.host, (*http)->port());
+  const std::string url = fmt::format("{}://{}:{}", config.ssl_certfile.empty() ? "http" : "https",
+                                      config.host, (*http)->port());
   const StateLog state_log(engine_host.engine(), url, [&] {
     code = kExitConfig;
     strand->post([&shutdown] { shutdown.end(); });

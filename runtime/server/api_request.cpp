@@ -7,6 +7,7 @@ namespace refrain {
 namespace {
 
 constexpr double kAnyNumber = 1e30;
+constexpr double kLongestWait = 86400;  // seconds
 
 void read_stop(JsonFields& fields, SamplingParams& params) {
   const Json* stop = fields.get("stop");
@@ -82,6 +83,10 @@ Status read_common(const Json& body, ApiRequest& request) {
   if (const auto best_of = fields.integer("best_of", 1, kMaxChoices);
       best_of && *best_of != request.n) {
     fields.fail_on("best_of", "must equal n");
+  }
+  if (const auto wait = fields.number("max_queue_wait", 0.001, kLongestWait)) {
+    request.max_queue_wait =
+        std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*wait));
   }
   request.stream = fields.boolean("stream").value_or(false);
   if (const Json* options = fields.get("stream_options"); options != nullptr) {

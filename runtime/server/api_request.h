@@ -26,6 +26,7 @@ struct ApiRequest {
   std::optional<int64_t>
       max_tokens;  // not given: 16 (completions) or what the model has left (chat)
   int64_t n = 1;
+  std::optional<Duration> max_queue_wait;
   bool stream = false;
   bool include_usage = false;
   bool echo = false;

@@ -132,6 +132,18 @@ std::string error_body(int status, const std::string& message) {
   return dump(error_json(status, Error{ErrorCode::kInternal, message, {}}));
 }
 
+HttpReply error_reply(const Error& error, Engine& engine) {
+  constexpr double kLongest = 60;  // seconds
+  const int status = http_status(error.code);
+  HttpReply reply{status, "application/json", dump(error_json(status, error)), {}};
+  if (status == 429 || status == 503) {
+    const double ahead = engine.admission().predicted_wait_seconds - engine.config().max_queue_wait;
+    const auto seconds = static_cast<int>(std::ceil(std::clamp(ahead, 1.0, kLongest)));
+    reply.headers.emplace_back("Retry-After", std::to_string(seconds));
+  }
+  return reply;
+}
+
 Json usage_json(const Usage& usage) {
   return {{"prompt_tokens", usage.prompt_tokens},
           {"completion_tokens", usage.completion_tokens},

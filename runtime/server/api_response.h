@@ -6,7 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/engine/request.h"
+#include "runtime/engine/engine.h"
+#include "runtime/server/http_server.h"
 #include "runtime/server/json_fields.h"
 
 namespace refrain {
@@ -19,6 +20,8 @@ int http_status(ErrorCode code);
 // {"error": {"message", "type", "param", "code"}}
 Json error_json(int status, const Error& error);
 std::string error_body(int status, const std::string& message);
+// The whole answer; 429 and 503 carry Retry-After: when a request like it may be taken again.
+HttpReply error_reply(const Error& error, Engine& engine);
 
 // What has been generated for one choice since the last chunk, or in all.
 struct ChoiceText {

@@ -26,16 +26,6 @@ std::string fresh_id(const char* prefix) {
   return fmt::format("{}-{:016x}{:016x}", prefix, random(), random());
 }
 
-// Takes the same time wherever the first difference is.
-bool equal_secret(const std::string& a, const std::string& b) {
-  unsigned difference = a.size() == b.size() ? 0 : 1;
-  for (size_t i = 0; i < a.size(); ++i) {
-    const char other = b.empty() ? '\0' : b[i % b.size()];
-    difference |= static_cast<unsigned char>(a[i] ^ other);
-  }
-  return difference == 0;
-}
-
 Result<ApiRequest> parse_request(const std::string& text, bool chat) {
   if (!chat) {
     REFRAIN_ASSIGN_OR_RETURN(const Json body, parse_json(text));
@@ -66,16 +56,17 @@ Result<std::vector<TokenId>> tokenize_chat(const TextSide& text,
   return text.tokenizer->encode(rendered, /*add_special_tokens=*/false);
 }
 
-ApiServer::ApiServer(Engine& engine, TextSide text, int text_threads)
+ApiServer::ApiServer(Engine& engine, TextSide text, ApiKeys keys, int text_threads)
     : engine_(engine),
       text_(std::move(text)),
+      keys_(std::move(keys)),
       metrics_(std::make_shared<Metrics>(engine.config().served_model_names.front())),
       started_(now_seconds()),
       pool_(text_threads) {}
 
 const std::map<std::string, ApiServer::RouteEntry>& ApiServer::routes() {
   static const std::map<std::string, RouteEntry> table = {
-      {"/", {"GET", &ApiServer::get_index, true}},
+      {"/", {"GET", &ApiServer::get_index}},
       {"/live", {"GET", &ApiServer::get_live, true}},
       {"/ready", {"GET", &ApiServer::get_ready, true}},
       {"/health", {"GET", &ApiServer::get_health, true}},
@@ -83,55 +74,60 @@ const std::map<std::string, ApiServer::RouteEntry>& ApiServer::routes() {
       {"/metrics", {"GET", &ApiServer::get_metrics}},
       {"/cudagraphs", {"GET", &ApiServer::get_cudagraphs}},
       {"/v1/models", {"GET", &ApiServer::get_models}},
-      {"/v1/completions", {"POST", &ApiServer::post_completions}},
-      {"/v1/chat/completions", {"POST", &ApiServer::post_chat}},
+      {"/v1/completions", {"POST", &ApiServer::post_completions, false, true}},
+      {"/v1/chat/completions", {"POST", &ApiServer::post_chat, false, true}},
       {"/tokenize", {"POST", &ApiServer::post_tokenize}},
       {"/detokenize", {"POST", &ApiServer::post_detokenize}},
   };
   return table;
 }
 
-void ApiServer::handle(HttpRequest request, Exchange exchange) {
-  const auto at = routes().find(request.path);
-  if (at == routes().end()) {
-    const Error error{ErrorCode::kNotFound, fmt::format("there is no route {}", request.path), {}};
-    return reply_error(exchange, error);
-  }
-  const RouteEntry& entry = at->second;
-  std::string salt;
-  if (!entry.open && !authorised(request, salt)) {
-    metrics_->count_http(401);
-    const Error error{
-        ErrorCode::kUnauthenticated, "this server needs a key: Authorization: Bearer KEY", {}};
-    return exchange->reply(401, "application/json", dump(error_json(401, error)),
-                           {{"WWW-Authenticate", "Bearer"}});
-  }
-  const bool head = request.method == "HEAD" && std::string(entry.method) == "GET";
-  if (request.method != entry.method && !head) {
-    metrics_->count_http(405);
-    return exchange->reply(
-        405, "application/json",
-        error_body(405, fmt::format("{} takes {} only", request.path, entry.method)),
-        {{"Allow", entry.method}});
-  }
-  (this->*entry.route)(request, std::move(exchange));
+std::shared_ptr<ApiKey> ApiServer::key_of(const HttpRequest& request) const {
+  return keys_.find(header_of(request, "authorization"));
 }
 
-bool ApiServer::authorised(const HttpRequest& request, std::string& salt) const {
-  const auto& keys = engine_.config().api_keys;
-  if (keys.empty()) return true;
-  const std::string given = header_of(request, "authorization");
-  constexpr std::string_view kBearer = "Bearer ";
-  if (given.compare(0, kBearer.size(), kBearer) != 0) return false;
-  const std::string secret = given.substr(kBearer.size());
-  bool found = false;
-  for (size_t i = 0; i < keys.size(); ++i) {
-    if (equal_secret(keys[i], secret)) {
-      found = true;
-      salt = fmt::format("key-{}", i);
-    }
+std::optional<Error> ApiServer::refusal(const HttpRequest& request, HttpHeaders& headers) {
+  const auto at = routes().find(request.path);
+  const bool known = at != routes().end();
+  if (!(known && at->second.open) && !key_of(request)) {
+    headers.emplace_back("WWW-Authenticate", "Bearer");
+    return Error{
+        ErrorCode::kUnauthenticated, "this server needs a key: Authorization: Bearer KEY", {}};
   }
-  return found;
+  if (!known) {
+    return Error{ErrorCode::kNotFound, fmt::format("there is no route {}", request.path), {}};
+  }
+  const RouteEntry& entry = at->second;
+  const bool head = request.method == "HEAD" && std::string_view(entry.method) == "GET";
+  if (request.method != entry.method && !head) {
+    headers.emplace_back("Allow", entry.method);
+    return Error{ErrorCode::kInvalidArgument,
+                 fmt::format("{} takes {} only", request.path, entry.method),
+                 {}};
+  }
+  if (!entry.generates) return std::nullopt;
+  if (draining_) return Error{ErrorCode::kUnavailable, "the server is shutting down", {}};
+  if (Status accepting = engine_.accepting(); !accepting) return accepting.error();
+  return std::nullopt;
+}
+
+std::optional<HttpReply> ApiServer::check_head(const HttpRequest& request) {
+  HttpHeaders headers;
+  const auto error = refusal(request, headers);
+  if (!error) return std::nullopt;
+  HttpReply reply = error_answer(*error);
+  if (!headers.empty() && headers.front().first == "Allow") {
+    reply.status = 405;  // no error of the engine means this
+    reply.body = error_body(reply.status, error->message);
+  }
+  for (auto& header : headers) reply.headers.push_back(std::move(header));
+  metrics_->count_http(reply.status);
+  return reply;
+}
+
+void ApiServer::handle(HttpRequest request, Exchange exchange) {
+  if (auto refused = check_head(request)) return exchange->reply(std::move(*refused));
+  (this->*routes().at(request.path).route)(request, std::move(exchange));
 }
 
 void ApiServer::reply_json(const Exchange& exchange, const Json& json, int status) const {
@@ -139,12 +135,12 @@ void ApiServer::reply_json(const Exchange& exchange, const Json& json, int statu
   exchange->reply(status, "application/json", dump(json));
 }
 
+HttpReply ApiServer::error_answer(const Error& error) const { return error_reply(error, engine_); }
+
 void ApiServer::reply_error(const Exchange& exchange, const Error& error) const {
-  const int status = http_status(error.code);
-  metrics_->count_http(status);
-  HttpHeaders headers;
-  if (status == 429 || status == 503) headers.emplace_back("Retry-After", "1");
-  exchange->reply(status, "application/json", dump(error_json(status, error)), std::move(headers));
+  HttpReply reply = error_answer(error);
+  metrics_->count_http(reply.status);
+  exchange->reply(std::move(reply));
 }
 
 Status ApiServer::check_model(const std::string& name) const {
@@ -175,30 +171,51 @@ Result<std::vector<std::vector<TokenId>>> ApiServer::tokenize(const ApiRequest& 
   return prompts;
 }
 
-void ApiServer::complete(const HttpRequest& request, Exchange exchange, bool chat) {
-  if (draining_) {
-    return reply_error(exchange, {ErrorCode::kUnavailable, "the server is shutting down", {}});
+// Parsing and tokenizing take the pool's time; what would wait long for it is refused.
+void ApiServer::post_text(const HttpRequest& request, Exchange exchange,
+                          std::function<void(const std::string& body, KeyLease, Exchange)> work) {
+  constexpr int kMostTasks = 256;
+  KeyLease lease(key_of(request));
+  if (Status allowed = lease.take(1); !allowed) {
+    metrics_->count_key_limit();
+    return reply_error(exchange, allowed.error());
   }
-  std::string salt;
-  authorised(request, salt);
-  pool_.post([this, body_text = request.body, exchange = std::move(exchange), chat, salt] {
-    auto parsed = parse_request(body_text, chat);
-    if (!parsed) return reply_error(exchange, parsed.error());
-    if (auto known = check_model(parsed->model); !known)
-      return reply_error(exchange, known.error());
-    auto prompts = tokenize(*parsed);
-    if (!prompts) return reply_error(exchange, prompts.error());
-    AnswerHead head;
-    head.id = fresh_id(chat ? "chatcmpl" : "cmpl");
-    head.model =
-        parsed->model.empty() ? engine_.config().served_model_names.front() : parsed->model;
-    head.created = now_seconds();
-    head.chat = chat;
-    head.logprobs = parsed->logprobs;
-    auto session = std::make_shared<CompletionSession>(std::move(*parsed), std::move(head), engine_,
-                                                       text_.tokenizer, metrics_, exchange);
-    session->start(*prompts, salt);
-  });
+  if (text_tasks_ >= kMostTasks) {
+    return reply_error(
+        exchange,
+        {ErrorCode::kOverloaded, "too many requests wait to be read; try again later", {}});
+  }
+  ++text_tasks_;
+  // A std::function must be copyable, a lease is not.
+  auto held = std::make_shared<KeyLease>(std::move(lease));
+  pool_.post(
+      [this, body = request.body, exchange = std::move(exchange), held, work = std::move(work)] {
+        work(body, std::move(*held), exchange);
+        --text_tasks_;
+      });
+}
+
+void ApiServer::complete(const HttpRequest& request, Exchange exchange, bool chat) {
+  post_text(request, std::move(exchange),
+            [this, chat](const std::string& body, KeyLease lease, const Exchange& exchange) {
+              auto parsed = parse_request(body, chat);
+              if (!parsed) return reply_error(exchange, parsed.error());
+              if (auto known = check_model(parsed->model); !known)
+                return reply_error(exchange, known.error());
+              auto prompts = tokenize(*parsed);
+              if (!prompts) return reply_error(exchange, prompts.error());
+              AnswerHead head;
+              head.id = fresh_id(chat ? "chatcmpl" : "cmpl");
+              head.model = parsed->model.empty() ? engine_.config().served_model_names.front()
+                                                 : parsed->model;
+              head.created = now_seconds();
+              head.chat = chat;
+              head.logprobs = parsed->logprobs;
+              auto session = std::make_shared<CompletionSession>(
+                  std::move(*parsed), std::move(head), engine_, text_.tokenizer, metrics_, exchange,
+                  std::move(lease));
+              session->start(*prompts);
+            });
 }
 
 void ApiServer::post_completions(const HttpRequest& request, Exchange exchange) {
@@ -211,17 +228,18 @@ void ApiServer::post_chat(const HttpRequest& request, Exchange exchange) {
 
 void ApiServer::on_pool(const HttpRequest& request, Exchange exchange,
                         Result<Json> (ApiServer::*work)(const OrderedJson&) const) {
-  pool_.post([this, body_text = request.body, exchange = std::move(exchange), work] {
-    auto body = parse_ordered_json(body_text);
-    if (!body) return reply_error(exchange, body.error());
-    if (!body->is_object()) {
-      return reply_error(exchange,
-                         {ErrorCode::kInvalidArgument, "the body must be a JSON object", {}});
-    }
-    auto answer = (this->*work)(*body);
-    if (!answer) return reply_error(exchange, answer.error());
-    reply_json(exchange, *answer);
-  });
+  post_text(request, std::move(exchange),
+            [this, work](const std::string& text, KeyLease /*held*/, const Exchange& exchange) {
+              auto body = parse_ordered_json(text);
+              if (!body) return reply_error(exchange, body.error());
+              if (!body->is_object()) {
+                return reply_error(
+                    exchange, {ErrorCode::kInvalidArgument, "the body must be a JSON object", {}});
+              }
+              auto answer = (this->*work)(*body);
+              if (!answer) return reply_error(exchange, answer.error());
+              reply_json(exchange, *answer);
+            });
 }
 
 void ApiServer::post_tokenize(const HttpRequest& request, Exchange exchange) {
@@ -308,7 +326,7 @@ void ApiServer::get_health(const HttpRequest&, Exchange exchange) {
 
 void ApiServer::get_metrics(const HttpRequest&, Exchange exchange) {
   exchange->reply(200, "text/plain; version=0.0.4; charset=utf-8",
-                  metrics_->render(engine_.stats()));
+                  metrics_->render(engine_.stats(), engine_.admission()));
 }
 
 void ApiServer::get_cudagraphs(const HttpRequest& request, Exchange exchange) {

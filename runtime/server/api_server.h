@@ -2,13 +2,16 @@
 // Routes of the OpenAI-compatible API onto the engine. handle() runs on a connection's strand and
 // never blocks: tokenising and templates go to the thread pool.
 
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "runtime/actor/io_context.h"
 #include "runtime/engine/engine.h"
+#include "runtime/server/api_keys.h"
 #include "runtime/server/api_request.h"
 #include "runtime/server/http_server.h"
 #include "runtime/server/metrics.h"
@@ -30,8 +33,10 @@ Result<std::vector<TokenId>> tokenize_chat(const TextSide& text, const OrderedJs
 
 class ApiServer {
  public:
-  ApiServer(Engine& engine, TextSide text, int text_threads);
+  ApiServer(Engine& engine, TextSide text, ApiKeys keys, int text_threads);
 
+  // What can be refused without the body: route, method, key, overload.
+  std::optional<HttpReply> check_head(const HttpRequest& request);
   void handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
   void set_draining() { draining_ = true; }  // /ready turns false, new work is refused
 
@@ -41,10 +46,14 @@ class ApiServer {
   struct RouteEntry {
     const char* method;
     Route route;
-    bool open = false;  // needs no key
+    bool open = false;       // needs no key
+    bool generates = false;  // takes the engine's time
   };
 
-  bool authorised(const HttpRequest& request, std::string& salt) const;
+  std::shared_ptr<ApiKey> key_of(const HttpRequest& request) const;
+  std::optional<Error> refusal(const HttpRequest& request, HttpHeaders& headers);
+  void post_text(const HttpRequest& request, Exchange exchange,
+                 std::function<void(const std::string& body, KeyLease, Exchange)> work);
   void complete(const HttpRequest& request, Exchange exchange, bool chat);
   Result<std::vector<std::vector<TokenId>>> tokenize(const ApiRequest& request) const;
   Status check_model(const std::string& name) const;
@@ -52,6 +61,7 @@ class ApiServer {
   Result<Json> detokenize_body(const OrderedJson& body) const;
   void reply_json(const Exchange& exchange, const Json& json, int status = 200) const;
   void reply_error(const Exchange& exchange, const Error& error) const;
+  HttpReply error_answer(const Error& error) const;
   // Parses the body on this strand, runs `work` on the pool and answers with its result.
   void on_pool(const HttpRequest& request, Exchange exchange,
                Result<Json> (ApiServer::*work)(const OrderedJson&) const);
@@ -73,10 +83,12 @@ class ApiServer {
 
   Engine& engine_;
   const TextSide text_;
+  const ApiKeys keys_;
   const std::shared_ptr<Metrics> metrics_;
   const int64_t started_;  // seconds since the epoch, for /v1/models
   std::atomic<bool> draining_{false};
-  ThreadPool pool_;  // last: what it still runs uses the rest
+  std::atomic<int> text_tasks_{0};  // bodies that wait to be parsed and tokenized
+  ThreadPool pool_;                 // last: what it still runs uses the rest
 };
 
 }  // namespace refrain

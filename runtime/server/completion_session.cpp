@@ -7,20 +7,24 @@ namespace refrain {
 CompletionSession::CompletionSession(ApiRequest request, AnswerHead head, Engine& engine,
                                      std::shared_ptr<const text::Tokenizer> tokenizer,
                                      std::shared_ptr<Metrics> metrics,
-                                     std::shared_ptr<HttpExchange> exchange)
+                                     std::shared_ptr<HttpExchange> exchange, KeyLease lease)
     : request_(std::move(request)),
       head_(std::move(head)),
       engine_(engine),
       tokenizer_(std::move(tokenizer)),
       metrics_(std::move(metrics)),
       exchange_(std::move(exchange)),
+      lease_(std::move(lease)),
       begun_(steady_clock().now()) {}
 
-void CompletionSession::start(const std::vector<std::vector<TokenId>>& prompts,
-                              const std::string& cache_salt) {
+void CompletionSession::start(const std::vector<std::vector<TokenId>>& prompts) {
   const auto self = shared_from_this();
   const std::lock_guard lock(mutex_);
   const auto n = static_cast<size_t>(request_.n);
+  if (Status allowed = lease_.take(static_cast<int64_t>(prompts.size() * n)); !allowed) {
+    metrics_->count_key_limit();
+    return fail_all(allowed.error());
+  }
   choices_.resize(prompts.size() * n);
   unfinished_ = choices_.size();
   for (const auto& prompt : prompts) usage_.prompt_tokens += static_cast<int64_t>(prompt.size());
@@ -32,7 +36,8 @@ void CompletionSession::start(const std::vector<std::vector<TokenId>>& prompts,
     const int64_t room =
         engine_.config().worker.max_model_len - static_cast<int64_t>(generate.prompt.size());
     generate.sampling.max_tokens = request_.max_tokens.value_or(std::max<int64_t>(room, 1));
-    generate.cache_salt = cache_salt;
+    generate.cache_salt = lease_.key().cache_salt();
+    generate.max_queue_wait = request_.max_queue_wait;
     choices_[i].text.index = static_cast<int64_t>(i);
     if (request_.echo) {
       choices_[i].text.text = tokenizer_->decode(generate.prompt, true);
@@ -45,8 +50,9 @@ void CompletionSession::start(const std::vector<std::vector<TokenId>>& prompts,
   }
   exchange_->on_disconnect([self] {
     const std::lock_guard guard(self->mutex_);
-    if (!self->ended_) self->cancel_rest();
-    self->ended_ = true;
+    if (self->ended_) return;
+    self->cancel_rest();
+    self->end();
   });
 }
 
@@ -105,8 +111,15 @@ void CompletionSession::stream_output(Choice& choice, const RequestOutput& outpu
   choice.sent_characters += count_characters(part.text);
 }
 
-void CompletionSession::finish() {
+// From here the key may have another request, also before the client has read this one's end.
+void CompletionSession::end() {
   ended_ = true;
+  lease_.release();
+}
+
+void CompletionSession::finish() {
+  end();
+  metrics_->count_http(200);
   metrics_->observe_request(begun_, steady_clock().now(), usage_.prompt_tokens,
                             usage_.completion_tokens);
   if (request_.stream) {
@@ -121,19 +134,17 @@ void CompletionSession::finish() {
 }
 
 void CompletionSession::fail_all(const Error& error) {
-  ended_ = true;
   cancel_rest();
-  const int status = http_status(error.code);
-  const Json body = error_json(status, error);
+  end();
+  HttpReply reply = error_reply(error, engine_);
+  metrics_->count_http(reply.status);
   if (stream_begun_) {
-    exchange_->write(sse_event(body));
+    exchange_->write("data: " + reply.body + "\n\n");
     exchange_->write("data: [DONE]\n\n");
     exchange_->end_stream();
     return;
   }
-  HttpHeaders headers;
-  if (status == 429 || status == 503) headers.emplace_back("Retry-After", "1");
-  exchange_->reply(status, "application/json", dump(body), std::move(headers));
+  exchange_->reply(std::move(reply));
 }
 
 void CompletionSession::cancel_rest() {

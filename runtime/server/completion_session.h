@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/engine/engine.h"
+#include "runtime/server/api_keys.h"
 #include "runtime/server/api_request.h"
 #include "runtime/server/api_response.h"
 #include "runtime/server/http_server.h"
@@ -20,11 +21,12 @@ class CompletionSession : public std::enable_shared_from_this<CompletionSession>
  public:
   CompletionSession(ApiRequest request, AnswerHead head, Engine& engine,
                     std::shared_ptr<const text::Tokenizer> tokenizer,
-                    std::shared_ptr<Metrics> metrics, std::shared_ptr<HttpExchange> exchange);
+                    std::shared_ptr<Metrics> metrics, std::shared_ptr<HttpExchange> exchange,
+                    KeyLease lease);
 
-  // Submits every choice; `prompts` are token ids, one per prompt, `cache_salt` separates users. A
-  // refusal cancels what was submitted and answers with the error.
-  void start(const std::vector<std::vector<TokenId>>& prompts, const std::string& cache_salt);
+  // Submits every choice; `prompts` are token ids, one per prompt. A refusal cancels what was
+  // submitted and answers with the error.
+  void start(const std::vector<std::vector<TokenId>>& prompts);
 
  private:
   struct Choice {
@@ -38,6 +40,7 @@ class CompletionSession : public std::enable_shared_from_this<CompletionSession>
   void stream_output(Choice& choice, const RequestOutput& output);
   void finish();
   void fail_all(const Error& error);
+  void end();
   void cancel_rest();
 
   const ApiRequest request_;
@@ -46,6 +49,7 @@ class CompletionSession : public std::enable_shared_from_this<CompletionSession>
   std::shared_ptr<const text::Tokenizer> tokenizer_;
   std::shared_ptr<Metrics> metrics_;
   std::shared_ptr<HttpExchange> exchange_;
+  KeyLease lease_;  // one of the key's requests for each choice, until the answer ends
   const TimePoint begun_;
   std::mutex mutex_;  // sinks, submission and disconnect meet here
   std::vector<Choice> choices_;

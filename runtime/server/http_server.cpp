@@ -1,11 +1,15 @@
 #include "runtime/server/http_server.h"
 
+#include <sys/resource.h>
+
+#include <algorithm>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/strand.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <limits>
 #include <set>
 
 #include "runtime/actor/io_context.h"
@@ -18,6 +22,17 @@ namespace {
 namespace net = boost::asio;
 using tcp = net::ip::tcp;
 constexpr auto kAwait = net::as_tuple(net::use_awaitable);
+
+// What descriptors allow: as many as the system gives this process, less what the rest needs.
+int most_connections() {
+  constexpr rlim_t kOthers = 128;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return std::numeric_limits<int>::max();
+  limit.rlim_cur = limit.rlim_max;
+  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) ::getrlimit(RLIMIT_NOFILE, &limit);
+  const rlim_t left = std::max(limit.rlim_cur, 2 * kOthers) - kOthers;
+  return static_cast<int>(std::min<rlim_t>(left, std::numeric_limits<int>::max()));
+}
 
 class BeastServer final : public HttpServer {
  public:
@@ -103,6 +118,15 @@ class BeastServer final : public HttpServer {
 Result<std::unique_ptr<HttpServer>> HttpServer::listen(IoContext& io, HttpOptions options,
                                                        HttpHandler handler) {
   const std::string where = fmt::format("{}:{}", options.host, options.port);
+  auto shared = std::make_shared<HttpShared>();
+  if (options.tls_certificate_file.empty() != options.tls_key_file.empty()) {
+    return fail_field("--ssl-keyfile", "--ssl-certfile and --ssl-keyfile need each other");
+  }
+  if (!options.tls_certificate_file.empty()) {
+    REFRAIN_ASSIGN_OR_RETURN(shared->tls,
+                             make_tls_context(options.tls_certificate_file, options.tls_key_file));
+  }
+  options.max_connections = std::min(options.max_connections, most_connections());
   boost::system::error_code error;
   const auto address =
       net::ip::make_address(options.host == "localhost" ? "127.0.0.1" : options.host, error);
@@ -118,7 +142,6 @@ Result<std::unique_ptr<HttpServer>> HttpServer::listen(IoContext& io, HttpOption
   if (error) {
     return fail_field("--port", "cannot listen on {}: {}", where, error.message());
   }
-  auto shared = std::make_shared<HttpShared>();
   shared->options = std::move(options);
   shared->handler = std::move(handler);
   auto server = std::make_unique<BeastServer>(io.native(), std::move(acceptor), std::move(shared));

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,13 +29,22 @@ struct HttpRequest {
 
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
+struct HttpReply {
+  int status = 200;
+  std::string content_type = "application/json";
+  std::string body;
+  HttpHeaders headers;
+};
+
 // One request's answer: either reply(), or begin_stream(), write()…, end_stream(). What comes after
 // the end, or after the client left, is ignored.
 class HttpExchange {
  public:
   virtual ~HttpExchange() = default;
-  virtual void reply(int status, std::string content_type, std::string body,
-                     HttpHeaders headers = {}) = 0;
+  virtual void reply(HttpReply reply) = 0;
+  void reply(int status, std::string content_type, std::string body, HttpHeaders headers = {}) {
+    reply({status, std::move(content_type), std::move(body), std::move(headers)});
+  }
   virtual void begin_stream(int status, std::string content_type, HttpHeaders headers = {}) = 0;
   virtual void write(std::string chunk) = 0;
   virtual void end_stream() = 0;
@@ -48,12 +58,18 @@ struct HttpOptions {
   size_t max_header_bytes = size_t{32} << 10;
   size_t max_header_fields = 100;
   size_t max_body_bytes = size_t{32} << 20;
-  size_t max_buffered_bytes = size_t{1} << 20;  // of a stream whose client reads slowly
-  int max_connections = 20000;
+  size_t max_buffered_bytes = size_t{1} << 20;     // of a stream whose client reads slowly
+  size_t max_body_bytes_in_all = size_t{1} << 30;  // of the requests in hand
+  int max_connections = 20000;                     // less if descriptors are fewer
   Duration header_timeout = std::chrono::seconds(10);
   Duration body_timeout = std::chrono::seconds(60);
   Duration idle_timeout = std::chrono::seconds(75);
   Duration write_timeout = std::chrono::seconds(30);
+  std::string tls_certificate_file;  // PEM, with tls_key_file: TLS only
+  std::string tls_key_file;
+  // Looks at a request before its body is read (path, query and headers are there); what it
+  // returns is the answer, and the body stays unread. The handler checks again. May be null.
+  std::function<std::optional<HttpReply>(const HttpRequest&)> check_head;
   // Body (JSON) of the errors that the server answers by itself: 400, 413, 431, 500, 503.
   std::function<std::string(int status, const std::string& message)> error_body;
 };
@@ -62,7 +78,8 @@ using HttpHandler = std::function<void(HttpRequest, std::shared_ptr<HttpExchange
 
 class HttpServer {
  public:
-  // Binds and begins to accept. An address that cannot be bound is an error that names it.
+  // Binds and begins to accept. An address that cannot be bound, a certificate or a key that is
+  // none are errors that name the option.
   static Result<std::unique_ptr<HttpServer>> listen(IoContext& io, HttpOptions options,
                                                     HttpHandler handler);
   virtual ~HttpServer() = default;

@@ -8,7 +8,6 @@
 #include <boost/asio/detached.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <boost/beast/http/chunk_encode.hpp>
 #include <boost/beast/http/empty_body.hpp>
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/write.hpp>
@@ -46,12 +45,59 @@ class Answering {
   std::atomic<int>& count_;
 };
 
+// One write, and with TLS one record.
+std::string framed_chunk(const std::string& body) {
+  return fmt::format("{:x}\r\n{}\r\n", body.size(), body);
+}
+
 std::string lower(std::string text) {
   for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return text;
 }
 
+// All but the body.
+HttpRequest describe(const http::request<http::string_body>& message) {
+  HttpRequest request;
+  request.method = std::string(message.method_string());
+  const std::string target(message.target());
+  const size_t mark = target.find('?');
+  request.path = url_decode(target.substr(0, mark));
+  if (mark != std::string::npos) request.query = parse_query(target.substr(mark + 1));
+  for (const auto& field : message) {
+    request.headers[lower(std::string(field.name_string()))] = std::string(field.value());
+  }
+  return request;
+}
+
+HttpRequest to_request(http::request<http::string_body> message) {
+  HttpRequest request = describe(message);
+  request.body = std::move(message.body());
+  return request;
+}
+
 }  // namespace
+
+// A request's body counts against the server's memory from before it is read to the answer's end.
+class HttpSession::HeldBytes {
+ public:
+  explicit HeldBytes(HttpShared& shared) : shared_(shared) {}
+  ~HeldBytes() { shared_.body_bytes -= bytes_; }
+  HeldBytes(const HeldBytes&) = delete;
+  HeldBytes& operator=(const HeldBytes&) = delete;
+
+  bool hold(size_t bytes) {
+    if ((shared_.body_bytes += bytes) <= shared_.options.max_body_bytes_in_all) {
+      bytes_ = bytes;
+      return true;
+    }
+    shared_.body_bytes -= bytes;
+    return false;
+  }
+
+ private:
+  HttpShared& shared_;
+  size_t bytes_ = 0;
+};
 
 // Forwards to the session's strand; keeps the session alive while an answer is owed.
 class HttpSession::Exchange final : public HttpExchange {
@@ -59,17 +105,15 @@ class HttpSession::Exchange final : public HttpExchange {
   Exchange(std::shared_ptr<HttpSession> session, uint64_t number)
       : session_(std::move(session)), number_(number) {}
 
-  void reply(int status, std::string content_type, std::string body, HttpHeaders headers) override {
-    push(
-        {Part::Kind::kReply, status, std::move(content_type), std::move(body), std::move(headers)});
-  }
+  using HttpExchange::reply;
+  void reply(HttpReply reply) override { push({Part::Kind::kReply, std::move(reply)}); }
   void begin_stream(int status, std::string content_type, HttpHeaders headers) override {
-    push({Part::Kind::kHead, status, std::move(content_type), {}, std::move(headers)});
+    push({Part::Kind::kHead, {status, std::move(content_type), {}, std::move(headers)}});
   }
   void write(std::string chunk) override {
-    if (!chunk.empty()) push({Part::Kind::kChunk, 0, {}, std::move(chunk), {}});
+    if (!chunk.empty()) push({Part::Kind::kChunk, {0, {}, std::move(chunk), {}}});
   }
-  void end_stream() override { push({Part::Kind::kEnd, 0, {}, {}, {}}); }
+  void end_stream() override { push({Part::Kind::kEnd, {}}); }
   void on_disconnect(std::function<void()> handler) override {
     net::post(session_->executor(),
               [session = session_, number = number_, handler = std::move(handler)]() mutable {
@@ -91,7 +135,7 @@ class HttpSession::Exchange final : public HttpExchange {
 };
 
 HttpSession::HttpSession(net::ip::tcp::socket socket, std::shared_ptr<HttpShared> shared)
-    : stream_(std::move(socket)),
+    : stream_(std::move(socket), shared->tls),
       wake_(stream_.get_executor()),
       watch_again_(stream_.get_executor()),
       shared_(std::move(shared)) {
@@ -110,11 +154,13 @@ net::awaitable<void> HttpSession::run() {
   const auto self = shared_from_this();
   beast::error_code option_error;  // a socket without the option still works
   stream_.socket().set_option(net::ip::tcp::no_delay(true), option_error);
+  if (!co_await stream_.handshake(shared_->options.header_timeout)) co_return;
   for (bool first = true; keep_alive_ && !shared_->stopping; first = false) {
     Parser parser;
     parser.header_limit(static_cast<uint32_t>(shared_->options.max_header_bytes));
     parser.body_limit(shared_->options.max_body_bytes);
-    if (!co_await read_request(parser, first)) break;
+    HeldBytes held(*shared_);
+    if (!co_await read_request(parser, held, first)) break;
     version_ = parser.get().version();
     keep_alive_ = parser.get().keep_alive();
     head_only_ = parser.get().method() == http::verb::head;
@@ -123,7 +169,7 @@ net::awaitable<void> HttpSession::run() {
     const Answering answering(shared_->answering);
     auto exchange = std::make_shared<Exchange>(self, exchange_);
     try {
-      shared_->handler(to_request(parser), exchange);
+      shared_->handler(to_request(parser.release()), exchange);
     } catch (const std::exception& error) {
       log::error("request handler: {}", error.what());
       exchange->reply(500, "application/json", shared_->options.error_body(500, "internal error"),
@@ -132,25 +178,22 @@ net::awaitable<void> HttpSession::run() {
     exchange.reset();
     if (!co_await answer()) break;
   }
-  beast::error_code ignored;  // the peer may have closed first
-  stream_.socket().shutdown(net::ip::tcp::socket::shutdown_send, ignored);
+  co_await stream_.end(kLingerTime);
 }
 
-net::awaitable<bool> HttpSession::read_request(Parser& parser, bool first) {
+net::awaitable<bool> HttpSession::read_header(Parser& parser, bool first) {
   if (buffer_.size() == 0) {
     stream_.expires_after(first ? shared_->options.header_timeout : shared_->options.idle_timeout);
     const auto [error, bytes] = co_await stream_.async_read_some(buffer_.prepare(4096), kAwait);
     if (error) co_return false;
     buffer_.commit(bytes);
   }
-  stream_.expires_after(shared_->options.header_timeout);
-  const auto [header_error, header_bytes] =
-      co_await http::async_read_header(stream_, buffer_, parser, kAwait);
-  if (header_error == http::error::end_of_stream || header_error == beast::error::timeout) {
-    co_return false;
-  }
-  if (header_error) {
-    co_await refuse(status_of(header_error), header_error.message());
+  // The first request's time runs from the connection's begin.
+  if (!first) stream_.expires_after(shared_->options.header_timeout);
+  const auto [error, bytes] = co_await http::async_read_header(stream_, buffer_, parser, kAwait);
+  if (error == http::error::end_of_stream || error == beast::error::timeout) co_return false;
+  if (error) {
+    co_await refuse(status_of(error), error.message());
     co_return false;
   }
   const auto fields = std::distance(parser.get().begin(), parser.get().end());
@@ -158,12 +201,32 @@ net::awaitable<bool> HttpSession::read_request(Parser& parser, bool first) {
     co_await refuse(431, "too many header fields");
     co_return false;
   }
-  if (beast::iequals(parser.get()[http::field::expect], "100-continue")) {
-    http::response<http::empty_body> proceed(http::status::continue_, 11);
-    const auto [error, bytes] = co_await http::async_write(stream_, proceed, kAwait);
-    if (error) co_return false;
+  co_return true;
+}
+
+// Everything that a body can be refused for before it is read.
+net::awaitable<bool> HttpSession::may_send_body(const Parser& parser, HeldBytes& held) {
+  if (shared_->options.check_head) {
+    if (auto refusal = shared_->options.check_head(describe(parser.get()))) {
+      co_await refuse(std::move(*refusal));
+      co_return false;
+    }
   }
+  const auto length = parser.content_length();
+  if (!held.hold(length ? *length : shared_->options.max_body_bytes)) {
+    co_await refuse(503, "too many large requests at once");
+    co_return false;
+  }
+  if (!beast::iequals(parser.get()[http::field::expect], "100-continue")) co_return true;
+  http::response<http::empty_body> proceed(http::status::continue_, 11);
+  const auto [error, bytes] = co_await http::async_write(stream_, proceed, kAwait);
+  co_return !error;
+}
+
+net::awaitable<bool> HttpSession::read_request(Parser& parser, HeldBytes& held, bool first) {
+  if (!co_await read_header(parser, first)) co_return false;
   stream_.expires_after(shared_->options.body_timeout);
+  if (!parser.is_done() && !co_await may_send_body(parser, held)) co_return false;
   const auto [error, bytes] = co_await http::async_read(stream_, buffer_, parser, kAwait);
   if (error) {
     if (error != beast::error::timeout) co_await refuse(status_of(error), error.message());
@@ -171,21 +234,6 @@ net::awaitable<bool> HttpSession::read_request(Parser& parser, bool first) {
   }
   stream_.expires_never();
   co_return true;
-}
-
-HttpRequest HttpSession::to_request(Parser& parser) const {
-  auto message = parser.release();
-  HttpRequest request;
-  request.method = std::string(message.method_string());
-  const std::string target(message.target());
-  const size_t mark = target.find('?');
-  request.path = url_decode(target.substr(0, mark));
-  if (mark != std::string::npos) request.query = parse_query(target.substr(mark + 1));
-  for (const auto& field : message) {
-    request.headers[lower(std::string(field.name_string()))] = std::string(field.value());
-  }
-  request.body = std::move(message.body());
-  return request;
 }
 
 void HttpSession::push(uint64_t exchange, Part part) {
@@ -280,24 +328,24 @@ net::awaitable<bool> HttpSession::write_part(const Part& part) {
   } else if (version_ < 11) {
     std::tie(error, std::ignore) =
         co_await net::async_write(stream_, net::buffer(part.body), kAwait);
-  } else if (part.kind == Part::Kind::kChunk) {
-    std::tie(error, std::ignore) =
-        co_await net::async_write(stream_, http::make_chunk(net::buffer(part.body)), kAwait);
-  } else {
-    std::tie(error, std::ignore) =
-        co_await net::async_write(stream_, http::make_chunk_last(), kAwait);
+  } else {  // an empty chunk is the last one
+    const std::string chunk = framed_chunk(part.body);
+    std::tie(error, std::ignore) = co_await net::async_write(stream_, net::buffer(chunk), kAwait);
   }
   co_return !error;
 }
 
 net::awaitable<void> HttpSession::refuse(int status, std::string message) {
+  HttpReply reply;
+  reply.status = status;
+  reply.body = shared_->options.error_body(status, message);
+  co_await refuse(std::move(reply));
+}
+
+net::awaitable<void> HttpSession::refuse(HttpReply reply) {
   keep_alive_ = false;
   stream_.expires_after(shared_->options.write_timeout);
-  Part part{Part::Kind::kReply,
-            status,
-            "application/json",
-            shared_->options.error_body(status, message),
-            {}};
+  const Part part(Part::Kind::kReply, std::move(reply));
   if (!co_await write_part(part)) co_return;
   // What the client still sends is read and thrown away for a while: closing a socket with unread
   // bytes would take the answer with it.
@@ -306,7 +354,7 @@ net::awaitable<void> HttpSession::refuse(int status, std::string message) {
   stream_.expires_after(kLingerTime);
   std::array<char, 16384> waste;
   for (size_t total = 0; total < kLingerBytes;) {
-    const auto [error, bytes] = co_await stream_.async_read_some(net::buffer(waste), kAwait);
+    const auto [error, bytes] = co_await stream_.tcp().async_read_some(net::buffer(waste), kAwait);
     if (error) co_return;
     total += bytes;
   }

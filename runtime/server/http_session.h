@@ -7,12 +7,12 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <deque>
 
 #include "runtime/server/http_server.h"
+#include "runtime/server/http_stream.h"
 
 namespace refrain {
 
@@ -20,9 +20,11 @@ namespace refrain {
 struct HttpShared {
   HttpOptions options;
   HttpHandler handler;
+  std::shared_ptr<TlsContext> tls;  // null: plain HTTP
   std::atomic<int> connections{0};
   std::atomic<int> answering{0};
   std::atomic<bool> stopping{false};
+  std::atomic<size_t> body_bytes{0};  // of the requests in hand
 };
 
 class HttpSession : public std::enable_shared_from_this<HttpSession> {
@@ -36,26 +38,26 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
 
  private:
   class Exchange;
-  // A part of an answer, in order.
-  struct Part {
+  // A part of an answer, in order. Of a chunk only the body counts.
+  struct Part : HttpReply {
     enum class Kind : uint8_t { kReply, kHead, kChunk, kEnd } kind;
-    int status = 0;
-    std::string content_type;
-    std::string body;
-    HttpHeaders headers;
+    Part(Kind part_kind, HttpReply reply) : HttpReply(std::move(reply)), kind(part_kind) {}
   };
   using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
 
-  boost::asio::awaitable<bool> read_request(Parser& parser, bool first);
+  class HeldBytes;
+  boost::asio::awaitable<bool> read_request(Parser& parser, HeldBytes& held, bool first);
+  boost::asio::awaitable<bool> read_header(Parser& parser, bool first);
+  boost::asio::awaitable<bool> may_send_body(const Parser& parser, HeldBytes& held);
   boost::asio::awaitable<bool> answer();
   boost::asio::awaitable<bool> write_part(const Part& part);
   boost::asio::awaitable<void> refuse(int status, std::string message);
-  HttpRequest to_request(Parser& parser) const;
+  boost::asio::awaitable<void> refuse(HttpReply reply);
   void watch_disconnect();
   void push(uint64_t exchange, Part part);
   void client_left();
 
-  boost::beast::tcp_stream stream_;
+  HttpStream stream_;
   boost::beast::flat_buffer buffer_;
   boost::asio::steady_timer wake_;
   boost::asio::steady_timer watch_again_;

@@ -6,6 +6,7 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
+#include <atomic>
 #include <sstream>
 
 namespace refrain {
@@ -55,6 +56,7 @@ struct Metrics::State {
   prometheus::Histogram& prompt_tokens;
   prometheus::Histogram& completion_tokens;
   prometheus::Family<prometheus::Counter>& http;
+  std::atomic<uint64_t> key_limit{0};
 };
 
 Metrics::Metrics(const std::string& model_name) : state_(std::make_unique<State>(model_name)) {}
@@ -79,7 +81,9 @@ void Metrics::count_http(int status) {
   state_->http.Add({{"status", std::to_string(status)}}).Increment();
 }
 
-std::string Metrics::render(const EngineStats& stats) {
+void Metrics::count_key_limit() { ++state_->key_limit; }
+
+std::string Metrics::render(const EngineStats& stats, const AdmissionStats& admission) {
   // The engine's own numbers live in its statistics; a registry of this scrape shows them.
   prometheus::Registry scrape;
   auto gauge = [&](const char* name, const char* help, double value, Labels more = {}) {
@@ -113,6 +117,15 @@ std::string Metrics::render(const EngineStats& stats) {
   counter("refrain:num_preemptions_total", "Requests preempted", stats.preemptions);
   counter("refrain:steps_total", "Steps run", stats.steps);
   counter("refrain:worker_group_restarts_total", "Worker groups lost", stats.group_restarts);
+  gauge("refrain:predicted_queue_wait_seconds", "Wait for a first token of a request that came now",
+        admission.predicted_wait_seconds);
+  const char* refused = "Requests refused: the queue is full, the wait too long, the key's limit";
+  counter("refrain:requests_refused_total", refused, admission.refused_queue,
+          {{"reason", "queue"}});
+  counter("refrain:requests_refused_total", refused, admission.refused_wait, {{"reason", "wait"}});
+  counter("refrain:requests_refused_total", refused, state_->key_limit, {{"reason", "key"}});
+  counter("refrain:requests_late_total", "Requests accepted that waited past their limit",
+          admission.late);
   for (const GraphUse& use : stats.graph_uses) {
     counter("refrain:cudagraph_dispatch_total", "Steps by runtime mode and batch", use.count,
             {{"mode", use.mode},

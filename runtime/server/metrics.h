@@ -20,7 +20,8 @@ class Metrics {
   void observe_request(TimePoint begun, TimePoint now, int64_t prompt_tokens,
                        int64_t completion_tokens);
   void count_http(int status);
-  std::string render(const EngineStats& stats);  // the exposition text
+  void count_key_limit();  // refused because its key has as many requests as it may
+  std::string render(const EngineStats& stats, const AdmissionStats& admission);  // exposition text
 
  private:
   struct State;

@@ -183,6 +183,17 @@ TEST(Engine, RefusesAtTheDoorWhatCannotRun) {
   EXPECT_TRUE(submit({1}).has_value());
 }
 
+TEST(Engine, ATokenOutsideTheVocabularyFencesTheGroup) {
+  EngineWorld world(1);
+  MockRankOptions options;
+  options.vocab = 1 << 20;  // of the model's 512
+  world.start_ready(options);
+  const RequestId id = world.submit(prompt_of(6), 5);
+  world.scheduler.run_until_idle();
+  EXPECT_NE(world.engine->stats().state, GroupState::kReady);
+  for (const TokenId token : world.answers[id].tokens) EXPECT_LT(token, 512);
+}
+
 TEST(Engine, DrainFinishesWhatRunsAndAdmitsNoMore) {
   EngineWorld world(1);
   world.start_ready();

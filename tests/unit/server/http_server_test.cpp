@@ -1,8 +1,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <future>
 #include <mutex>
+#include <thread>
 
 #include "tests/unit/server/http_client.h"
 
@@ -118,6 +121,96 @@ TEST(HttpServer, RefusesHeadersOverTheLimits) {
   RawClient many(server.port());
   many.send(get("/x", fields));
   EXPECT_THAT(many.read_all(), StartsWith("HTTP/1.1 431"));
+}
+
+TEST(HttpServer, TheHeadIsCheckedBeforeTheBodyIsRead_R15) {
+  std::atomic<int> handled{0};
+  HttpOptions options;
+  options.check_head = [](const HttpRequest& request) -> std::optional<HttpReply> {
+    if (request.headers.contains("authorization")) return std::nullopt;
+    return HttpReply{401, "text/plain", "who are you", {{"WWW-Authenticate", "Bearer"}}};
+  };
+  ServerFixture server(options, [&](HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+    ++handled;
+    echo(std::move(request), std::move(exchange));
+  });
+  RawClient stranger(server.port());
+  stranger.send("POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n");
+  const std::string answer = stranger.read_all();  // not a byte of the body has been sent
+  EXPECT_THAT(answer, testing::AllOf(StartsWith("HTTP/1.1 401"), HasSubstr("who are you"),
+                                     HasSubstr("WWW-Authenticate: Bearer")));
+  EXPECT_EQ(handled, 0);
+  RawClient known(server.port());
+  known.send(post("/x", "body", "Authorization: yes\r\n"));
+  EXPECT_THAT(known.read_until("POST /x body"), HasSubstr("POST /x body"));
+}
+
+TEST(HttpServer, BodiesOfAllRequestsTogetherAreBounded_R15) {
+  HttpOptions options;
+  options.max_body_bytes = 1000;
+  options.max_body_bytes_in_all = 1500;
+  ServerFixture server(options, echo);
+  const std::string head = "POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n";
+  RawClient first(server.port());
+  first.send(head + "Expect: 100-continue\r\n\r\n");
+  EXPECT_THAT(first.read_until("\r\n\r\n"), StartsWith("HTTP/1.1 100"));
+  RawClient second(server.port());
+  second.send(head + "\r\n");
+  EXPECT_THAT(second.read_all(), StartsWith("HTTP/1.1 503"));
+  first.send(std::string(900, 'a') + head + "Expect: 100-continue\r\n\r\n");
+  first.read_until(std::string(900, 'a'));
+  EXPECT_THAT(first.read_until("\r\n\r\n"), HasSubstr("100 Continue")) << "the first is given back";
+  RawClient chunked(server.port());
+  chunked.send("POST /x HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+  EXPECT_THAT(chunked.read_all(), StartsWith("HTTP/1.1 503")) << "counts as large as it may be";
+}
+
+TEST(HttpServer, HeaderBytesThatDripDoNotMoveTheDeadline_R15) {
+  HttpOptions options;
+  options.header_timeout = milliseconds(200);
+  ServerFixture server(options, echo);
+  RawClient client(server.port());
+  const auto begin = std::chrono::steady_clock::now();
+  int sent = 0;
+  // Each byte in time for an idle limit, all of them too late for a deadline.
+  while (client.send("G") && ++sent < 3000) {
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  EXPECT_LT(sent, 3000) << "the connection is still open";
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, milliseconds(200));
+}
+
+TEST(HttpServer, ABodyThatDripsIsCutAtItsDeadline_R18) {
+  HttpOptions options;
+  options.body_timeout = milliseconds(200);
+  std::atomic<int> handled{0};
+  ServerFixture server(options, [&](HttpRequest, std::shared_ptr<HttpExchange>) { ++handled; });
+  RawClient client(server.port());
+  client.send("POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\n\r\n");
+  int sent = 0;
+  while (client.send("a") && ++sent < 3000) {
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  EXPECT_LT(sent, 3000);
+  EXPECT_EQ(handled, 0);
+  EXPECT_EQ(client.read_all(), "");
+}
+
+TEST(HttpServer, TlsFilesThatAreNoneAreErrorsThatNameTheOption) {
+  IoContext io;
+  const auto error_of = [&io](const char* certificate, const char* key) {
+    HttpOptions options;
+    options.port = 0;
+    options.tls_certificate_file = certificate;
+    options.tls_key_file = key;
+    const auto server = HttpServer::listen(io, options, echo);
+    EXPECT_FALSE(server);
+    return server ? "" : server.error().message;
+  };
+  EXPECT_THAT(error_of("/no/such.pem", "/no/such.key"), HasSubstr("--ssl-certfile /no/such.pem"));
+  EXPECT_THAT(error_of("README.md", "README.md"), HasSubstr("--ssl-certfile README.md"));
+  EXPECT_THAT(error_of("README.md", ""), HasSubstr("--ssl-keyfile"));
+  EXPECT_THAT(error_of("", "README.md"), HasSubstr("--ssl-certfile"));
 }
 
 TEST(HttpServer, RefusesWhatIsNoHttp) {

@@ -1,0 +1,110 @@
+"""A real coordinator in front of a mock worker: everything but the model is what serves."""
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = ROOT / "tests/fixtures/models/qwen3"
+READY_SECONDS = 120
+
+
+class MockServer:
+    """with MockServer(build, "--max-num-seqs", 8, step_us=1000) as server: ..."""
+
+    def __init__(self, build, *options, step_us=0, blocks=4096):
+        self.build, self.options, self.step_us, self.blocks = Path(build), options, step_us, blocks
+        self.port = 0
+        self.processes = []
+
+    def __enter__(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="rl-", dir="/tmp"))
+        self.log = self.folder / "coordinator.log"
+        address = f"ipc://{self.folder}/run/engine"
+        try:
+            self.coordinator = self._start(self.log, self.build / "bin/coordinator", "--model", MODEL, "--listen",
+                                           address, "--port", 0, "--log-stats-interval", 0, *self.options)
+            self.worker = self._start(self.folder / "worker.log", self.build / "tests/mock_worker", "--coordinator",
+                                      address, "--model", MODEL, "--blocks", self.blocks, "--step-us", self.step_us)
+            self._wait_ready()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for process in self.processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+                try:
+                    process.wait(timeout=40)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _start(self, log, *argv):
+        with log.open("w") as out:
+            process = subprocess.Popen([str(word) for word in argv], stdin=subprocess.DEVNULL, stdout=out,
+                                       stderr=subprocess.STDOUT)
+        self.processes.append(process)
+        return process
+
+    def _wait_ready(self):
+        deadline = time.monotonic() + READY_SECONDS
+        while time.monotonic() < deadline:
+            for process in self.processes:
+                if process.poll() is not None:
+                    logs = "".join(p.read_text()[-2000:] for p in self.folder.glob("*.log"))
+                    raise RuntimeError(f"{process.args[0]} ended ({process.returncode}):\n{logs}")
+            if found := re.search(r"listening on https?://[^:]+:(\d+)", self.log.read_text()):
+                self.port = int(found.group(1))
+                if self.get("/ready")[0] == 200:
+                    return
+            time.sleep(0.05)
+        raise RuntimeError(f"not ready within {READY_SECONDS} s:\n{self.log.read_text()[-2000:]}")
+
+    def get(self, path):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def metric(self, name, labels=""):
+        """The value of a metric; `labels` is a part of its label text."""
+        for line in self.get("/metrics")[1].splitlines():
+            if line.startswith(name + "{") and labels in line:
+                return float(line.split()[-1])
+        raise KeyError(name + labels)
+
+    def idle(self):
+        return self.metric("refrain:num_requests_running") == 0 == self.metric("refrain:kv_cache_usage_perc")
+
+    def wait_idle(self, seconds):
+        """Seconds until no request runs and all blocks are free."""
+        begin = time.monotonic()
+        while not self.idle():
+            if time.monotonic() - begin > seconds:
+                raise RuntimeError(f"requests or blocks are left after {seconds} s")
+            time.sleep(0.02)
+        return time.monotonic() - begin
+
+    def memory_kib(self):
+        return self._status("VmRSS")
+
+    def threads(self):
+        return self._status("Threads")
+
+    def descriptors(self):
+        return len(os.listdir(f"/proc/{self.coordinator.pid}/fd"))
+
+    def _status(self, name):
+        text = Path(f"/proc/{self.coordinator.pid}/status").read_text()
+        return int(re.search(rf"{name}:\s+(\d+)", text).group(1))

@@ -1,0 +1,23 @@
+"""The load scenarios of tools/load in small: what must hold at any size, no timing (R-17, R-18)."""
+import os
+from pathlib import Path
+
+import scenarios
+
+BUILD = Path(os.environ.get("REFRAIN_BUILD_DIR", Path(__file__).resolve().parents[2] / "build"))
+
+
+def test_streams_open_at_once_end_whole_or_free_their_blocks_R18():
+    figures = scenarios.streams(BUILD, count=300, tokens=12, step_us=500_000)
+    assert figures["streams_open_at_once"] == 300 and figures["hung_up"] == 270
+
+
+def test_overload_is_answered_or_refused_and_the_accepted_end_R17():
+    figures = scenarios.overload(BUILD, seconds=6, max_wait=0.5)
+    assert figures["refused"] > 0 and figures["answered"] > 0
+    assert figures["late"] <= 0.1 * figures["answered"]
+
+
+def test_slow_headers_leave_other_users_alone_R18():
+    figures = scenarios.slowloris(BUILD, sockets=200, seconds=2, rounds=1)
+    assert figures["descriptors_held"] > 200 and figures["answers_attacked"] > 0

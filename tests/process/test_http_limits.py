@@ -1,0 +1,348 @@
+"""Hostile and careless clients against a coordinator in front of a mock worker, whose steps take a programmed time."""
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+
+import openai
+import pytest
+from conftest import ROOT, BIN, TINY, wait_for
+
+sys.path.insert(0, str(ROOT / "tests/load"))
+from mock_server import MockServer  # noqa: E402
+
+PROMPT = list(range(3, 67))  # four blocks of 16
+NAN = float("nan")
+
+
+@pytest.fixture
+def mock(tmp_path):
+    """mock(*options, step_us=…): a ready server, ended after the test."""
+    servers = []
+
+    def start(*options, **kwargs):
+        server = MockServer(BIN.parent, *options, **kwargs)
+        server.__enter__()
+        servers.append(server)
+        return server
+    yield start
+    for server in servers:
+        server.__exit__(None, None, None)
+
+
+def client_of(server, key="none", scheme="http", **options):
+    return openai.OpenAI(base_url=f"{scheme}://127.0.0.1:{server.port}/v1", api_key=key, max_retries=0, timeout=60,
+                         **options)
+
+
+def raw_request(path, body, *headers):
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    lines = [f"POST {path} HTTP/1.1", "Host: x", f"Content-Length: {len(data)}", *headers]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + data
+
+
+def exchange(server, data):
+    """(status, headers and body) of one request on a connection of its own."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as sock:
+        sock.sendall(data.replace(b"Host: x", b"Host: x\r\nConnection: close", 1))
+        answer = b""
+        while chunk := sock.recv(65536):
+            answer += chunk
+    return int(answer[9:12]), answer.decode()
+
+
+def completion(tokens=4, **fields):
+    return {"prompt": PROMPT, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, **fields}
+
+
+ODD = [-1, 0, 2**31, 2**63, 1e308, -1e308, NAN, "1", True, [1], {}]
+RIGHT = {"temperature": [0], "min_p": [0], "top_k": [-1, 0], "presence_penalty": [-1, 0], "frequency_penalty": [-1, 0],
+         "min_tokens": [0], "seed": [-1, 0, 2**31], "logprobs": [0]}
+NUMBERS = ["temperature", "top_p", "min_p", "top_k", "repetition_penalty", "presence_penalty", "frequency_penalty", "n",
+           "best_of", "max_tokens", "min_tokens", "seed", "logprobs", "max_queue_wait"]
+
+
+def test_every_number_is_checked_and_no_error_shows_a_path_R15(mock):
+    server = mock()
+    for field in NUMBERS:
+        for value in [*ODD, None]:
+            status, text = exchange(server, raw_request("/v1/completions", completion(2) | {field: value}))
+            right = value is None or (not isinstance(value, bool) and value in RIGHT.get(field, []))
+            assert status == (200 if right else 400), (field, value, text[-300:])
+            if status == 400:
+                error = json.loads(text.split("\r\n\r\n", 1)[1])["error"]
+                assert error["type"] == "invalid_request_error"
+                assert value != value or field in (error["param"] or "") + error["message"], (field, value, error)
+                for inside in (str(ROOT), "/tmp", "runtime/", ".cpp", "json.exception", "std::"):
+                    assert inside not in text, (field, value, error)
+    for path, body in [("/v1/completions", b"[" * 65 + b"]" * 65), ("/v1/completions", b"{"), ("/nowhere", b"{}"),
+                       ("/v1/chat/completions", b'{"messages": 5}'), ("/detokenize", b'{"tokens": [-1]}'),
+                       ("/detokenize", b'{"tokens": [9223372036854775808]}'), ("/tokenize", b'{"prompt": 5}'),
+                       ("/../../etc/passwd", b"{}"), ("/v1/completions", b'{"model": "../../etc", "prompt": "a"}')]:
+        status, text = exchange(server, raw_request(path, body))
+        assert status in (400, 404) and str(ROOT) not in text and "/tmp" not in text, (path, body, text)
+    assert server.idle()
+
+
+@pytest.fixture
+def key_file(tmp_path):
+    path = tmp_path / "keys.json"
+    path.write_text(json.dumps({"keys": [{"name": "one", "key": "sk-first", "max_concurrency": 2},
+                                         {"name": "two", "key": "sk-second"}]}))
+    return path
+
+
+def test_keys_are_needed_on_every_route_and_never_logged_R16(mock, key_file):
+    server = mock("--api-key-file", key_file, "--api-key", "sk-third", "--log-level", "trace")
+    for path in ("/live", "/ready", "/health"):
+        assert server.get(path)[0] == 200
+    for path in ("/", "/version", "/metrics", "/cudagraphs", "/v1/models", "/v1/completions", "/nowhere"):
+        assert server.get(path)[0] == 401, path
+    for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize", "/live/x"):
+        assert exchange(server, raw_request(path, {}))[0] == 401, path
+        assert exchange(server, raw_request(path, {}, "Authorization: Bearer sk-firs"))[0] == 401, path
+        assert exchange(server, raw_request(path, {}, "Authorization: sk-first"))[0] == 401, path
+    for key in ("sk-first", "sk-second", "sk-third"):
+        assert exchange(server, raw_request("/v1/completions", completion(), f"Authorization: Bearer {key}"))[0] == 200
+    with pytest.raises(openai.AuthenticationError, match="needs a key"):
+        client_of(server, "sk-wrong").completions.create(model="qwen3", prompt=PROMPT)
+    # Without a key the body is not waited for.
+    assert exchange(server, b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n\r\n")[0] == 401
+    assert "sk-" not in server.log.read_text()
+
+
+def test_a_key_has_no_more_requests_at_once_than_it_may_R16(mock, key_file):
+    server = mock("--api-key-file", key_file, step_us=50_000)
+    first, second = client_of(server, "sk-first"), client_of(server, "sk-second")
+
+    def start(client, **fields):
+        stream = client.completions.create(model="qwen3", stream=True, extra_body={"ignore_eos": True}, prompt=PROMPT,
+                                           max_tokens=400, **fields)
+        next(iter(stream))
+        return stream
+    streams = [start(first), start(first)]
+    with pytest.raises(openai.RateLimitError, match="of this key") as refused:
+        start(first)
+    assert int(refused.value.response.headers["retry-after"]) >= 1
+    assert refused.value.body["type"] and refused.value.body["code"] == 429
+    with pytest.raises(openai.BadRequestError, match="its key may have 2"):
+        start(first, n=3)
+    others = [start(second) for _ in range(5)]
+    streams.pop().close()
+    wait_for(lambda: exchange(server, raw_request("/v1/completions", completion(1), "Authorization: Bearer sk-first"))[0]
+             == 200, 10, "the place of the request that was hung up")
+    for stream in streams + others:
+        stream.close()
+
+
+def test_one_keys_prompt_is_no_prefix_hit_for_another_R16(mock, key_file):
+    server = mock("--api-key-file", key_file)
+
+    def cached(key):
+        answer = client_of(server, key).completions.create(model="qwen3", prompt=PROMPT, max_tokens=2)
+        return answer.usage.prompt_tokens_details.cached_tokens
+    assert cached("sk-first") == 0
+    assert cached("sk-first") == 48  # all full blocks but the last token's
+    assert cached("sk-second") == 0
+    assert cached("sk-second") == 48
+
+
+def test_overload_is_refused_at_once_with_retry_after_R17(mock):
+    server = mock("--max-num-seqs", 1, "--max-queue", 2, step_us=50_000)
+    socks = []
+    for _ in range(3):
+        socks.append(socket.create_connection(("127.0.0.1", server.port), timeout=60))
+        socks[-1].sendall(raw_request("/v1/completions", completion(400)))
+    wait_for(lambda: server.metric("refrain:num_requests_waiting") == 2, 20, "two requests in the queue")
+    status, text = exchange(server, raw_request("/v1/completions", completion()))
+    assert status == 429 and "\r\nRetry-After: " in text and "--max-queue" in text
+    # Refused from the head alone.
+    status, _ = exchange(server, b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n\r\n")
+    assert status == 429
+    assert server.metric("refrain:requests_refused_total", 'reason="queue"') == 2
+    assert server.get("/health")[0] == 200 and server.get("/v1/models")[0] == 200
+    for sock in socks:
+        sock.close()
+    server.wait_idle(20)
+    assert exchange(server, raw_request("/v1/completions", completion(1)))[0] == 200
+
+
+def test_what_cannot_begin_in_time_ends_with_503_R17(mock):
+    server = mock("--max-num-seqs", 1, step_us=50_000)
+    with socket.create_connection(("127.0.0.1", server.port)) as running:
+        running.sendall(raw_request("/v1/completions", completion(400)))
+        wait_for(lambda: server.metric("refrain:num_requests_running") == 1, 20, "a request runs")
+        status, text = exchange(server, raw_request("/v1/completions", completion(max_queue_wait=0.3)))
+    assert status == 503 and "\r\nRetry-After: " in text and "max_queue_wait" in text
+    assert server.metric("refrain:requests_late_total") == 1
+
+
+class Phase:
+    """A request on a raw socket, brought to a phase of its life."""
+
+    def __init__(self, server):
+        self.server = server
+        self.sock = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+
+    def header(self):
+        self.sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-")
+
+    def body(self):
+        self.sock.sendall(raw_request("/v1/completions", completion(400))[:-10])
+
+    def queued(self):
+        other = Phase(self.server)
+        other.decode()
+        self.sock.sendall(raw_request("/v1/completions", completion(400)))
+        wait_for(lambda: self.server.metric("refrain:num_requests_waiting") == 1, 20, "it waits")
+        self.other = other
+
+    def prefill(self):
+        self.sock.sendall(raw_request("/v1/completions", completion(4, prompt=list(range(1, 480)))))
+        wait_for(lambda: self.server.metric("refrain:steps_total") > 2, 20, "chunks of its prompt have run")
+        assert self.server.metric("refrain:generation_tokens_total") == 0
+
+    def decode(self):
+        self.sock.sendall(raw_request("/v1/completions", completion(400, stream=True)))
+        assert b"200 OK" in self.sock.recv(4096)
+
+    def leave(self):
+        self.sock.close()
+        if hasattr(self, "other"):
+            wait_for(lambda: self.server.metric("refrain:num_requests_waiting") == 0, 5, "the queue is empty")
+            assert self.server.metric("refrain:num_requests_running") == 1
+            self.other.leave()
+
+
+@pytest.mark.parametrize("phase", ["header", "body", "queued", "prefill", "decode"])
+def test_a_client_that_leaves_at_any_phase_frees_its_blocks_R18(mock, phase):
+    # A request left alone would take 20 s and more.
+    server = mock("--max-num-seqs", 1, "--max-num-batched-tokens", 16, step_us=50_000)
+    client = Phase(server)
+    getattr(client, phase)()
+    client.leave()
+    server.wait_idle(8)
+    descriptors = server.descriptors()
+    assert exchange(server, raw_request("/v1/completions", completion(1)))[0] == 200
+    assert server.descriptors() <= descriptors + 1
+
+
+def test_a_client_that_leaves_while_the_server_drains_lets_it_end_R18(mock):
+    server = mock("--drain-timeout", 60, step_us=50_000)
+    client = Phase(server)
+    client.decode()
+    server.coordinator.send_signal(signal.SIGTERM)
+    wait_for(lambda: server.get("/ready")[0] == 503, 10, "draining")
+    assert exchange(server, raw_request("/v1/completions", completion()))[0] == 503
+    client.leave()
+    assert server.coordinator.wait(timeout=15) == 0
+
+
+def test_a_slow_reader_is_cut_off_and_slows_nobody_R18(mock):
+    server = mock("--max-num-seqs", 300, "--max-num-batched-tokens", 16384, "--max-model-len", 512, step_us=1_000,
+                  blocks=16384)
+    slow = socket.socket()
+    slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    slow.connect(("127.0.0.1", server.port))
+    slow.sendall(raw_request("/v1/completions", completion(440, prompt=[PROMPT] * 256, stream=True)))
+    wait_for(lambda: server.metric("refrain:num_requests_running") == 256, 30, "its requests run")
+    stream = client_of(server).completions.create(model="qwen3", prompt=PROMPT, stream=True, max_tokens=100,
+                                                  extra_body={"ignore_eos": True})
+    assert [c.choices[0].finish_reason for c in stream][-1] == "length"
+    wait_for(lambda: "reads too slowly" in server.log.read_text(), 60, "the slow one is cut off")
+    server.wait_idle(20)
+    slow.close()
+
+
+@pytest.fixture
+def certificate(tmp_path):
+    """(certificate, key) of 127.0.0.1, signed by itself."""
+    files = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+                    "-subj", "/CN=refrain-test", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2",
+                    "-out", files[0], "-keyout", files[1]], check=True, capture_output=True)
+    return files
+
+
+class TlsServer(MockServer):
+    """Probes go through a context that trusts the test's certificate."""
+
+    def __init__(self, build, files, *options, **kwargs):
+        super().__init__(build, "--ssl-certfile", files[0], "--ssl-keyfile", files[1], *options, **kwargs)
+        self.context = ssl.create_default_context(cafile=files[0])
+
+    def get(self, path):
+        with socket.create_connection(("127.0.0.1", self.port), timeout=60) as plain:
+            with self.context.wrap_socket(plain, server_hostname="127.0.0.1") as sock:
+                sock.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+                answer = b""
+                while chunk := sock.recv(65536):
+                    answer += chunk
+        head, _, body = answer.partition(b"\r\n\r\n")
+        return int(head[9:12]), body.decode()
+
+
+def test_tls_serves_the_openai_client_and_python_ssl_R15(certificate):
+    import httpx
+    with TlsServer(BIN.parent, certificate) as server:
+        assert "https://127.0.0.1" in server.log.read_text()
+        with httpx.Client(verify=server.context) as http:
+            client = client_of(server, scheme="https", http_client=http)
+            whole = client.completions.create(model="qwen3", prompt=PROMPT, max_tokens=50, temperature=0,
+                                              extra_body={"ignore_eos": True})
+            chunks = list(client.completions.create(model="qwen3", prompt=PROMPT, max_tokens=50, temperature=0,
+                                                    stream=True, extra_body={"ignore_eos": True}))
+            assert "".join(c.choices[0].text for c in chunks) == whole.choices[0].text
+            with pytest.raises(openai.NotFoundError):
+                client.completions.create(model="other", prompt="x")
+            # A body of many TLS records.
+            with pytest.raises(openai.BadRequestError, match="max_model_len"):
+                client.completions.create(model="qwen3", prompt="word " * 200_000)
+            stream = client.completions.create(model="qwen3", prompt=PROMPT, max_tokens=400, stream=True,
+                                               extra_body={"ignore_eos": True})
+            next(iter(stream))
+            stream.close()
+        server.wait_idle(10)
+
+
+def test_tls_refuses_old_versions_and_plain_text(certificate):
+    with TlsServer(BIN.parent, certificate) as server:
+        def versions(least, most):
+            context = ssl.create_default_context(cafile=certificate[0])
+            context.minimum_version, context.maximum_version = least, most
+            context.set_ciphers("ALL:@SECLEVEL=0")
+            with socket.create_connection(("127.0.0.1", server.port), timeout=30) as plain:
+                with context.wrap_socket(plain, server_hostname="127.0.0.1") as sock:
+                    return sock.version()
+        version = ssl.TLSVersion
+        assert versions(version.TLSv1_2, version.TLSv1_2) == "TLSv1.2"
+        assert versions(version.TLSv1_3, version.TLSv1_3) == "TLSv1.3"
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            versions(version.TLSv1, version.TLSv1_1)
+        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as plain:
+            plain.sendall(b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b"HTTP/1.1 200" not in plain.recv(4096)
+        # A peer that says nothing is cut off at the handshake's deadline (10 s).
+        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as silent:
+            begin = time.monotonic()
+            assert silent.recv(1) == b""
+            assert time.monotonic() - begin > 5
+        assert server.get("/live")[0] == 200
+
+
+def test_a_certificate_of_another_key_exits_64_and_names_the_option(certificate, tmp_path):
+    other = tmp_path / "other.pem"
+    subprocess.run(["openssl", "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-out", other],
+                   check=True, capture_output=True)
+    done = subprocess.run([str(BIN / "coordinator"), "--model", str(TINY / "qwen3"), "--listen",
+                           f"ipc://{tmp_path}/run/engine", "--port", "0", "--ssl-certfile", str(certificate[0]),
+                           "--ssl-keyfile", str(other)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 64 and "--ssl-keyfile" in done.stderr, done.stderr
+    done = subprocess.run([str(BIN / "coordinator"), "--model", str(TINY / "qwen3"), "--listen",
+                           f"ipc://{tmp_path}/run/engine", "--port", "0", "--api-key-file", os.devnull],
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 64 and "--api-key-file" in done.stderr, done.stderr
