@@ -214,13 +214,18 @@ bool HostGroup::gone(int peer) const {
 }
 
 std::string HostGroup::describe_missing() const {
+  // One that is gone comes first: the others may have left because of it.
+  std::string left;
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
     const RankState& state = shared().ranks[peer];
-    if (state.left.load() != 0) return fmt::format("rank {} left the group", peer);
-    if (gone(peer)) return fmt::format("rank {} (process {}) is gone", peer, state.pid);
+    if (state.left.load() != 0) {
+      if (left.empty()) left = fmt::format("rank {} left the group", peer);
+    } else if (gone(peer)) {
+      return fmt::format("rank {} (process {}) is gone", peer, state.pid);
+    }
   }
-  return {};
+  return left;
 }
 
 void HostGroup::await(int peer, const Post& post, steady_clock::time_point deadline) {
