@@ -15,6 +15,15 @@ struct StreamRef {
 template <class Args>
 using Kernel = void (*)(StreamRef stream, const Args& args);
 
+// What the kernels for few rows can take; the pass that lowers a Program to them asks
+// (few_rows.cpp).
+struct FewRows {
+  int32_t max_rows = 0;                              // 0: this device has none of them
+  int64_t max_norm_cols = 0, max_norm_elements = 0;  // of one launch with a norm: K, M * K
+  int32_t max_group = 0;                             // rope_attention: query heads a KV head
+  bool (*takes_head_dim)(int64_t head_dim, int64_t rotary_dim) = nullptr;
+};
+
 struct KernelTable {
   Kernel<PrepareInputsArgs> prepare_inputs = nullptr;
   Kernel<EmbedArgs> embed = nullptr;
@@ -27,6 +36,10 @@ struct KernelTable {
   Kernel<AttentionArgs> attention = nullptr;
   Kernel<SelectRowsArgs> select_rows = nullptr;
   Kernel<SampleArgs> sample = nullptr;
+  // For few rows; null where few_rows.max_rows is 0.
+  Kernel<FusedLinearArgs> fused_linear = nullptr;
+  Kernel<RopeAttentionArgs> rope_attention = nullptr;
+  FewRows few_rows;
 };
 
 }  // namespace refrain::kernels

@@ -100,6 +100,18 @@ struct LinearArgs {
   Rows rows;
 };
 
+// Few rows: what stands beside a linear in one launch with it. x = in, or rms_norm(in + delta) *
+// norm; then linear's own meaning with x as its input; or, with silu_mul, out[:, i] =
+// silu(y[:, i]) * y[:, n / 2 + i] of y = x · weightᵀ (no bias, no residual).
+struct FusedLinearArgs {
+  LinearArgs linear;
+  const float* norm = nullptr;  // [K] or null: x = in
+  float eps = 1e-5f;
+  Matrix delta;    // [M, K]; data null: none; only with norm
+  Matrix sum_out;  // [M, K]: in + delta, rounded to its type; other memory than in and delta
+  bool silu_mul = false;
+};
+
 // out[:, i] = silu(in[:, i]) * in[:, cols + i]: gate in the left half of `in`, up in the right.
 struct SiluMulArgs {
   Matrix in;   // [T, 2 * cols]
@@ -150,6 +162,13 @@ struct AttentionArgs {
   Rows tokens;
   Rows reqs;
   int32_t uniform_query_len = 0;  // > 0: a decode key, each request has exactly this many tokens
+};
+
+// rope_kv_write and then attention for a batch of one new token a request, in one launch; qkv stays
+// as it is. attention.q is the left part of rope.qkv, attention.uniform_query_len is 1.
+struct RopeAttentionArgs {
+  RopeKvWriteArgs rope;
+  AttentionArgs attention;
 };
 
 // out[r, :] = in[index[r], :].

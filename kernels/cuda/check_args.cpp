@@ -1,6 +1,7 @@
 #include "kernels/cuda/check_args.h"
 
 #include "kernels/cuda/limits.h"
+#include "kernels/cuda/ops.h"
 #include "runtime/base/check.h"
 
 namespace refrain::kernels::cuda {
@@ -122,6 +123,53 @@ void check_args(const SampleArgs& args) {
   REFRAIN_CHECK(args.outputs.logprobs != nullptr && args.outputs.top_tokens != nullptr &&
                     args.outputs.top_logprobs != nullptr && args.outputs.tokens != nullptr,
                 "sample: an output is null");
+}
+
+void check_args(const FusedLinearArgs& args) {
+  const char* op = "fused_linear";
+  const LinearArgs& linear = args.linear;
+  const int64_t k = linear.weight.k;
+  check_weight(op, linear.weight);
+  check_matrix(op, "in", linear.in, k);
+  check_matrix(op, "out", linear.out, args.silu_mul ? linear.weight.n / 2 : linear.weight.n);
+  REFRAIN_CHECK(linear.rows.padded <= kFewRows, "{}: {} rows; the CUDA kernel takes {}", op,
+                linear.rows.padded, kFewRows);
+  REFRAIN_CHECK(linear.weight.dtype == DType::kBFloat16 && linear.in.dtype == DType::kBFloat16,
+                "{}: the CUDA kernel takes bfloat16 inputs and weights", op);
+  REFRAIN_CHECK(k % 8 == 0 && linear.in.stride % 8 == 0, "{}: K {} and stride {} in units of 8", op,
+                k, linear.in.stride);
+  REFRAIN_CHECK(!args.silu_mul || (linear.weight.n % 16 == 0 && linear.bias == nullptr &&
+                                   linear.residual.data == nullptr),
+                "{}: SiLU·mul of {} outputs takes whole groups of 8, no bias and no residual", op,
+                linear.weight.n);
+  if (args.norm == nullptr) {
+    REFRAIN_CHECK(args.delta.data == nullptr, "{}: delta without norm", op);
+    return;
+  }
+  REFRAIN_CHECK(k <= kMaxFusedNormCols && k * linear.rows.padded <= kMaxFusedNormElements,
+                "{}: a norm of {} rows of {}; the CUDA kernel takes {} columns and {} elements", op,
+                linear.rows.padded, k, kMaxFusedNormCols, kMaxFusedNormElements);
+  if (args.delta.data == nullptr) return;
+  check_matrix(op, "delta", args.delta, k);
+  check_matrix(op, "sum_out", args.sum_out, k);
+  REFRAIN_CHECK(args.sum_out.data != linear.in.data && args.sum_out.data != args.delta.data &&
+                    args.delta.dtype == DType::kBFloat16 && args.sum_out.dtype == DType::kBFloat16,
+                "{}: delta and sum_out are bfloat16, and sum_out has memory of its own", op);
+}
+
+void check_args(const RopeAttentionArgs& args) {
+  const char* op = "rope_attention";
+  check_args(args.rope);
+  check_args(args.attention);
+  REFRAIN_CHECK(args.attention.uniform_query_len == 1, "{}: takes one token a request", op);
+  REFRAIN_CHECK(args.rope.qkv.dtype == DType::kBFloat16 &&
+                    args.rope.cache_dtype == DType::kBFloat16 &&
+                    args.attention.out.dtype == DType::kBFloat16,
+                "{}: takes bfloat16", op);
+  REFRAIN_CHECK(can_rope_attend(args.rope.head_dim, args.rope.rotary_dim) &&
+                    args.rope.q_heads / args.rope.kv_heads <= kMaxFusedGroup,
+                "{}: {} query heads over {} KV heads of {}, {} of them rotated", op,
+                args.rope.q_heads, args.rope.kv_heads, args.rope.head_dim, args.rope.rotary_dim);
 }
 
 }  // namespace refrain::kernels::cuda

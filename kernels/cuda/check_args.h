@@ -17,5 +17,7 @@ void check_args(const RopeKvWriteArgs& args);
 void check_args(const AttentionArgs& args);
 void check_args(const SelectRowsArgs& args);
 void check_args(const SampleArgs& args);
+void check_args(const FusedLinearArgs& args);
+void check_args(const RopeAttentionArgs& args);
 
 }  // namespace refrain::kernels::cuda

@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/check_args.h"
 #include "kernels/cuda/launcher.h"
+#include "kernels/cuda/limits.h"
 #include "kernels/cuda/ops.h"
 #include "runtime/base/check.h"
 
@@ -32,6 +33,10 @@ const KernelTable& cuda_kernel_table() {
       .attention = &checked<&attention>,
       .select_rows = &checked<&select_rows>,
       .sample = &checked<&sample>,
+      .fused_linear = &checked<&fused_linear>,
+      .rope_attention = &checked<&rope_attention>,
+      .few_rows = {kFewRows, kMaxFusedNormCols, kMaxFusedNormElements, kMaxFusedGroup,
+                   &can_rope_attend},
   };
   return table;
 }

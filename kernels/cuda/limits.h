@@ -11,4 +11,10 @@ inline constexpr int32_t kMaxGroup = 64;           // query heads a KV head: a t
 inline constexpr int32_t kMaxVocab = 1 << 18;      // sums of integer weights fit 64 bits
 inline constexpr int32_t kMaxStepReqs = 48 << 10;  // their starts lie in shared memory
 
+// fused_linear: rows of a launch; columns and elements that a block norms in shared memory.
+inline constexpr int32_t kFewRows = 4;
+inline constexpr int32_t kMaxFusedNormCols = 8192;
+inline constexpr int32_t kMaxFusedNormElements = 16384;
+inline constexpr int32_t kMaxFusedGroup = 8;  // rope_attention: query heads a KV head
+
 }  // namespace refrain::kernels

@@ -18,6 +18,9 @@ void rope_kv_write(StreamRef stream, const RopeKvWriteArgs& args);
 void attention(StreamRef stream, const AttentionArgs& args);
 void select_rows(StreamRef stream, const SelectRowsArgs& args);
 void sample(StreamRef stream, const SampleArgs& args);
+void fused_linear(StreamRef stream, const FusedLinearArgs& args);
+void rope_attention(StreamRef stream, const RopeAttentionArgs& args);
+bool can_rope_attend(int64_t head_dim, int64_t rotary_dim);
 
 // The lowerings of linear. can_gemv: few rows, aligned bfloat16.
 bool can_gemv(const LinearArgs& args);
