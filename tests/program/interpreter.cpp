@@ -192,8 +192,12 @@ struct RunOp {
   void operator()(const RopeKvWriteOp& op) const {
     const int64_t width = (op.q_heads + 2 * op.kv_heads) * op.head_dim;
     if (data(op.out) != data(op.qkv)) std::copy_n(data(op.qkv), rows(op.qkv) * width, data(op.out));
-    for (int64_t t = 0; t < rows(op.out); ++t) {
-      float* row = data(op.out) + t * width;
+    rotate_and_write(op, rows(op.out), data(op.out));
+  }
+  void rotate_and_write(const RopeKvWriteOp& op, int64_t tokens, float* qkv) const {
+    const int64_t width = (op.q_heads + 2 * op.kv_heads) * op.head_dim;
+    for (int64_t t = 0; t < tokens; ++t) {
+      float* row = qkv + t * width;
       for (int64_t h = 0; h < op.q_heads + op.kv_heads; ++h) {
         float* head = row + h * op.head_dim;
         const ValueId weight = h < op.q_heads ? op.q_norm : op.k_norm;
@@ -205,14 +209,49 @@ struct RunOp {
       write(op.cache, t, k, k + kv_width, kv_width);
     }
   }
-  void operator()(const AttentionOp& op) const {
-    const int64_t q_width = cols(op.q), dim = op.head_dim;
+  void operator()(const AttentionOp& op) const { attend_all(op, data(op.q), cols(op.q), op.cache); }
+  void operator()(const RopeAttentionOp& op) const {
+    RopeKvWriteOp rope = op.rope;
+    const int64_t width = cols(rope.qkv);
+    std::vector<float> rotated(data(rope.qkv), data(rope.qkv) + rows(rope.qkv) * width);
+    rotate_and_write(rope, rows(rope.qkv), rotated.data());
+    attend_all(op.attention, rotated.data(), width, rope.cache);
+  }
+  void operator()(const FusedLinearOp& op) const {
+    const int64_t n = cols(op.out), k = cols(op.in), count = rows(op.out);
+    std::vector<float> x(data(op.in), data(op.in) + count * k);
+    if (op.delta != kNoValue) {
+      for (int64_t i = 0; i < count * k; ++i) x[static_cast<size_t>(i)] += data(op.delta)[i];
+      std::copy(x.begin(), x.end(), data(op.sum_out));
+    }
+    for (int64_t t = 0; t < count && op.norm != kNoValue; ++t)
+      norm(x.data() + t * k, x.data() + t * k, data(op.norm), k, op.eps);
+    const auto dot = [&](int64_t t, int64_t j) {
+      double sum = 0;
+      for (int64_t i = 0; i < k; ++i)
+        sum += static_cast<double>(x[static_cast<size_t>(t * k + i)]) * data(op.weight)[j * k + i];
+      return sum;
+    };
+    std::vector<float> out;
+    for (int64_t t = 0; t < count; ++t)
+      for (int64_t j = 0; j < n; ++j) {
+        double value = dot(t, j);
+        if (op.silu_mul) value = silu(value) * dot(t, n + j);
+        if (op.bias != kNoValue) value += data(op.bias)[j];
+        if (op.residual != kNoValue) value += data(op.residual)[t * n + j];
+        out.push_back(static_cast<float>(value));
+      }
+    std::copy(out.begin(), out.end(), data(op.out));
+  }
+  void attend_all(const AttentionOp& op, const float* q, int64_t q_width, ValueId cache) const {
+    const int64_t dim = op.head_dim;
     for (int64_t t = 0; t < rows(op.out); ++t)
       for (int64_t h = 0; h < op.q_heads; ++h)
-        attend(op, t, h / (op.q_heads / op.kv_heads), data(op.q) + t * q_width + h * dim,
+        attend(op, cache, t, h / (op.q_heads / op.kv_heads), q + t * q_width + h * dim,
                data(op.out) + (t * op.q_heads + h) * dim);
   }
-  void attend(const AttentionOp& op, int64_t t, int64_t kv_head, const float* q, float* out) const {
+  void attend(const AttentionOp& op, ValueId cache, int64_t t, int64_t kv_head, const float* q,
+              float* out) const {
     const auto& slots =
         in.step_.row_slots[static_cast<size_t>(in.step_.row[static_cast<size_t>(t)])];
     const int64_t dim = op.head_dim;
@@ -220,7 +259,7 @@ struct RunOp {
     double total = 0;
     for (int64_t p = 0; p <= in.step_.positions[static_cast<size_t>(t)]; ++p) {
       const float* k =
-          in.caches_.at(op.cache).at(slots[static_cast<size_t>(p)]).data() + kv_head * dim;
+          in.caches_.at(cache).at(slots[static_cast<size_t>(p)]).data() + kv_head * dim;
       const float* v = k + op.kv_heads * dim;
       double score = 0;
       for (int64_t i = 0; i < dim; ++i) score += static_cast<double>(q[i]) * k[i];

@@ -20,7 +20,10 @@ kernels::KernelTable full_table() {
           .rope_kv_write = no_kernel,
           .attention = no_kernel,
           .select_rows = no_kernel,
-          .sample = no_kernel};
+          .sample = no_kernel,
+          .fused_linear = no_kernel,
+          .rope_attention = no_kernel,
+          .few_rows = {}};
 }
 
 // The message of validate(), or "" when it finds nothing.
@@ -34,6 +37,18 @@ O& find_op(Program& program) {
   for (Op& op : program.ops)
     if (auto* found = std::get_if<O>(&op)) return *found;
   throw std::runtime_error("no such op");
+}
+
+TEST(Validate, AcceptsTheLoweringForFewRows) {
+  const kernels::FewRows rows{4, 8192, 16384, 8, [](int64_t, int64_t) { return true; }};
+  for (ModelConfig config : tiny_models()) {
+    config.hidden_size = 32;
+    for (const bool decode : {false, true}) {
+      const Program program =
+          lower_few_rows(*shard(fuse(build(config, DType::kBFloat16)), 0, 3), rows, decode);
+      EXPECT_EQ(complaint(program), "");
+    }
+  }
 }
 
 TEST(Validate, AcceptsFusedAndShardedPrograms) {

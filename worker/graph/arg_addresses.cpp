@@ -18,7 +18,8 @@ class Collector {
       if (id != kNoValue) add(field, value_address(id), id);
     });
     const bool prepares = std::holds_alternative<PrepareInputsOp>(op);
-    const bool attends = std::holds_alternative<AttentionOp>(op);
+    const bool attends =
+        std::holds_alternative<AttentionOp>(op) || std::holds_alternative<RopeAttentionOp>(op);
     const bool samples = std::holds_alternative<SampleOp>(op);
     if (prepares) add("block", c_.buffers.block);
     if (prepares || attends || samples) add_inputs(c_.buffers.inputs);

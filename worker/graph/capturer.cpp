@@ -49,22 +49,24 @@ ipc::ManifestEntry manifest_entry(RuntimeMode mode, const Executable& executable
 class Capturer {
  public:
   Capturer(const CaptureJob& job, const CaptureHooks& hooks, GraphPool& pool)
-      : job_(job), context_(job.context), hooks_(hooks), pool_(pool) {}
+      : job_(job), hooks_(hooks), pool_(pool) {}
 
   // Null: out of memory here or on another rank; nothing of this key is kept.
   std::optional<Executable> capture(RuntimeMode mode, const BatchDescriptor& key) {
     missing_ = 0;
     std::optional<Executable> executable;
+    const Lowering& lowering = job_.lowering(key);
+    const OpContext& context = lowering.context;
     for (int run = 0; run < job_.warmup_runs; ++run) {
       hooks_.prepare(key);
-      launch_ops(context_, whole(), key);
+      launch_ops(context, lowering.all_ops(), key);
       ++pool_.counters().num_warmup_runs;
     }
     hooks_.prepare(key);
-    context_.stream->synchronize();
-    if (context_.communicator != nullptr) context_.communicator->barrier();
+    context.stream->synchronize();
+    if (context.communicator != nullptr) context.communicator->barrier();
     try {
-      executable = record(mode, key);
+      executable = record(mode, key, lowering);
     } catch (const OutOfMemory& error) {
       missing_ = error.missing;
     }
@@ -76,33 +78,34 @@ class Capturer {
   size_t missing() const { return missing_; }  // bytes, of the last failure on this rank
 
  private:
-  OpRange whole() const { return {0, static_cast<int>(context_.program->ops.size())}; }
-
-  GraphPiece record_piece(OpRange ops, const BatchDescriptor& key) {
-    context_.stream->begin_capture();
-    launch_ops(context_, ops, key);
-    return {ops, context_.stream->end_capture()};
+  static GraphPiece record_piece(const OpContext& context, OpRange ops,
+                                 const BatchDescriptor& key) {
+    context.stream->begin_capture();
+    launch_ops(context, ops, key);
+    return {ops, context.stream->end_capture()};
   }
 
-  Executable record(RuntimeMode mode, const BatchDescriptor& key) {
+  Executable record(RuntimeMode mode, const BatchDescriptor& key, const Lowering& lowering) const {
+    const OpContext& context = lowering.context;
     Executable executable{key, {}, {}};
     if (mode == RuntimeMode::kFull) {
-      executable.pieces.emplace_back(record_piece(whole(), key));
+      executable.pieces.emplace_back(record_piece(context, lowering.all_ops(), key));
     } else {
-      for (const PieceRange& piece : job_.pieces) {
+      for (const PieceRange& piece : lowering.pieces) {
         if (piece.splitting) {
           executable.pieces.emplace_back(EagerPiece{piece.ops});
         } else {
-          executable.pieces.emplace_back(record_piece(piece.ops, key));
+          executable.pieces.emplace_back(record_piece(context, piece.ops, key));
         }
       }
     }
-    if (job_.keep_addresses) executable.addresses = collect_addresses(context_, whole());
+    if (job_.keep_addresses) {
+      executable.addresses = collect_addresses(context, lowering.all_ops());
+    }
     return executable;
   }
 
   const CaptureJob& job_;
-  const OpContext& context_;
   const CaptureHooks& hooks_;
   GraphPool& pool_;
   size_t missing_ = 0;

@@ -9,6 +9,7 @@
 #include "ipc/protocol/messages.h"
 #include "worker/graph/dispatcher.h"
 #include "worker/graph/executable.h"
+#include "worker/graph/lowering.h"
 
 namespace refrain::worker {
 
@@ -33,8 +34,7 @@ struct CaptureResult {
 };
 
 struct CaptureJob {
-  const OpContext& context;
-  const std::vector<PieceRange>& pieces;  // empty: no PIECEWISE keys
+  LoweringOf lowering;  // all of one stream and communicator
   int warmup_runs = 0;
   bool keep_addresses = false;  // debug mode
 };

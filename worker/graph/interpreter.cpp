@@ -67,7 +67,7 @@ struct Launch {
   void operator()(const SiluMulOp& op) const {
     c.kernels->silu_mul(c.stream_ref, {matrix(op.in), matrix(op.out), cols(op.out), rows(op.out)});
   }
-  void operator()(const RopeKvWriteOp& op) const {
+  kernels::RopeKvWriteArgs rope_args(const RopeKvWriteOp& op) const {
     kernels::RopeKvWriteArgs args;
     args.qkv = matrix(op.qkv);
     args.positions = static_cast<const int32_t*>(address(op.positions));
@@ -83,15 +83,18 @@ struct Launch {
     args.head_dim = static_cast<int32_t>(op.head_dim);
     args.rotary_dim = static_cast<int32_t>(op.rotary_dim);
     args.block_size = c.block_size;
-    args.rows = rows(op.out);
-    c.kernels->rope_kv_write(c.stream_ref, args);
+    args.rows = rows(op.qkv);
+    return args;
   }
-  void operator()(const AttentionOp& op) const {
+  void operator()(const RopeKvWriteOp& op) const {
+    c.kernels->rope_kv_write(c.stream_ref, rope_args(op));
+  }
+  kernels::AttentionArgs attention_args(const AttentionOp& op, ValueId q, ValueId cache) const {
     kernels::AttentionArgs args;
-    args.q = matrix(op.q);
+    args.q = matrix(q);
     args.out = matrix(op.out);
-    args.cache = address(op.cache);
-    args.cache_dtype = value(op.cache).dtype;
+    args.cache = address(cache);
+    args.cache_dtype = value(cache).dtype;
     args.inputs = c.buffers.inputs;
     args.block_table = c.buffers.slots.block_table;
     args.max_blocks = c.buffers.slots.max_blocks;
@@ -104,7 +107,27 @@ struct Launch {
     args.tokens = token_rows();
     args.reqs = request_rows();
     args.uniform_query_len = key.uniform ? c.uniform_query_len : 0;
-    (c.kernels->*c.attention->kernel)(c.stream_ref, args);
+    return args;
+  }
+  void operator()(const AttentionOp& op) const {
+    (c.kernels->*c.attention->kernel)(c.stream_ref, attention_args(op, op.q, op.cache));
+  }
+  void operator()(const RopeAttentionOp& op) const {
+    c.kernels->rope_attention(
+        c.stream_ref,
+        {rope_args(op.rope), attention_args(op.attention, op.rope.qkv, op.rope.cache)});
+  }
+  void operator()(const FusedLinearOp& op) const {
+    const auto optional = [this](ValueId id) { return id == kNoValue ? Matrix{} : matrix(id); };
+    kernels::FusedLinearArgs args;
+    args.linear = {matrix(op.in),         weight(op.weight).matrix, vector(op.bias),
+                   optional(op.residual), matrix(op.out),           rows(op.out)};
+    args.norm = vector(op.norm);
+    args.eps = op.eps;
+    args.delta = optional(op.delta);
+    args.sum_out = optional(op.sum_out);
+    args.silu_mul = op.silu_mul;
+    c.kernels->fused_linear(c.stream_ref, args);
   }
   void operator()(const SelectRowsOp& op) const {
     c.kernels->select_rows(c.stream_ref,

@@ -53,6 +53,15 @@ void visit_fields(O& any, F&& f) {
           f(op.value, r, "value"), f(op.out, w, "out");
         } else if constexpr (std::is_same_v<T, AllGatherOp>) {
           f(op.in, r, "in"), f(op.out, w, "out");
+        } else if constexpr (std::is_same_v<T, FusedLinearOp>) {
+          f(op.in, r, "in"), f(op.norm, r, "norm"), f(op.delta, r, "delta");
+          f(op.weight, r, "weight"), f(op.bias, r, "bias"), f(op.residual, r, "residual");
+          f(op.sum_out, w, "sum_out"), f(op.out, w, "out");
+        } else if constexpr (std::is_same_v<T, RopeAttentionOp>) {
+          f(op.rope.qkv, r, "qkv"), f(op.rope.positions, r, "positions");
+          f(op.rope.kv_slots, r, "kv_slots"), f(op.rope.table, r, "table");
+          f(op.rope.q_norm, r, "q_norm"), f(op.rope.k_norm, r, "k_norm");
+          f(op.rope.cache, rw, "cache"), f(op.attention.out, w, "out");
         } else {
           static_assert(std::is_same_v<T, PrepareInputsOp>, "an op without a list of its fields");
         }

@@ -107,6 +107,13 @@ struct Attributes {
                                   op.q_heads, op.kv_heads, op.head_dim, op.scale);
     return op.sliding_window == 0 ? out : out + fmt::format(" window={}", op.sliding_window);
   }
+  std::string operator()(const FusedLinearOp& op) const {
+    std::string out = op.norm == kNoValue ? "" : fmt::format(" eps={}", op.eps);
+    return op.silu_mul ? out + " silu_mul" : out;
+  }
+  std::string operator()(const RopeAttentionOp& op) const {
+    return (*this)(op.rope) + (*this)(op.attention);
+  }
   std::string operator()(const SampleOp& op) const {
     return fmt::format(" shards={} vocab_size={}", op.shards, op.vocab_size);
   }

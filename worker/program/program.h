@@ -144,9 +144,23 @@ struct AllGatherOp {  // in: [R, cols]; out: [size][R][cols]
   ValueId in = kNoValue, out = kNoValue;
 };
 
-using Op = std::variant<PrepareInputsOp, EmbedOp, RmsNormOp, AddOp, AddRmsNormOp, LinearOp,
-                        SiluMulOp, SiluGateOp, RopeOp, KvWriteOp, RopeKvWriteOp, AttentionOp,
-                        SelectRowsOp, SampleOp, AllReduceOp, AllReduceAddRmsNormOp, AllGatherOp>;
+// Forms for few rows (lower_few_rows): a linear with what stands beside it, and RoPE + KV write +
+// attention of one new token a request.
+struct FusedLinearOp {  // norm, delta, bias, residual, sum_out may be kNoValue
+  ValueId in = kNoValue, norm = kNoValue, delta = kNoValue, weight = kNoValue, bias = kNoValue,
+          residual = kNoValue, sum_out = kNoValue, out = kNoValue;
+  float eps = 1e-5f;
+  bool silu_mul = false;
+};
+struct RopeAttentionOp {  // rope.out, attention.q and attention.cache are kNoValue
+  RopeKvWriteOp rope;
+  AttentionOp attention;
+};
+
+using Op =
+    std::variant<PrepareInputsOp, EmbedOp, RmsNormOp, AddOp, AddRmsNormOp, LinearOp, SiluMulOp,
+                 SiluGateOp, RopeOp, KvWriteOp, RopeKvWriteOp, AttentionOp, SelectRowsOp, SampleOp,
+                 AllReduceOp, AllReduceAddRmsNormOp, AllGatherOp, FusedLinearOp, RopeAttentionOp>;
 
 // Facts about the model that the runner and the KV cache need.
 struct KvGroup {

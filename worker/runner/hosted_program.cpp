@@ -66,6 +66,25 @@ std::vector<AttentionGroupSupport> group_support(const Program& program,
   return groups;
 }
 
+Status add_few_rows(HostedProgram& hosted, const kernels::KernelTable& kernels,
+                    const std::vector<std::string>& splitting_ops) {
+  hosted.few_tokens = few_rows_limit(hosted.program, kernels.few_rows);
+  if (hosted.few_tokens == 0) return {};
+  const auto lower = [&](bool decode) -> Result<std::unique_ptr<Lowering>> {
+    auto lowering = std::make_unique<Lowering>();
+    lowering->program = lower_few_rows(hosted.program, kernels.few_rows, decode);
+    REFRAIN_RETURN_IF_ERROR(validate(lowering->program, kernels));
+    REFRAIN_ASSIGN_OR_RETURN(lowering->pieces, split_program(lowering->program, splitting_ops));
+    lowering->plan = plan_memory(lowering->program, hosted.few_tokens, hosted.few_tokens);
+    return lowering;
+  };
+  REFRAIN_ASSIGN_OR_RETURN(hosted.few, lower(false));
+  if (hosted.dispatcher->config().uniform_query_len == 1) {
+    REFRAIN_ASSIGN_OR_RETURN(hosted.few_decode, lower(true));
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<HostedProgram>> plan_program(const ModelConfig& model,
@@ -94,14 +113,19 @@ Result<std::unique_ptr<HostedProgram>> plan_program(const ModelConfig& model,
   hosted->dispatcher = std::make_unique<CudagraphDispatcher>(std::move(resolved));
   // Steps that no key covers run in the same arena, so it fits the largest batch there can be.
   hosted->plan = plan_memory(hosted->program, config.max_num_batched_tokens, config.max_num_seqs);
-
-  OpContext& context = hosted->context;
-  context.program = &hosted->program;
-  context.kernels = &device.kernels();
-  context.attention = hosted->attention;
-  context.weights = &hosted->weights;
-  context.block_size = config.block_size;
-  context.uniform_query_len = hosted->dispatcher->config().uniform_query_len;
+  // Other splitting ops may name what the lowerings for few rows do not have.
+  if (splitting_ops == default_splitting_ops()) {
+    REFRAIN_RETURN_IF_ERROR(add_few_rows(*hosted, device.kernels(), splitting_ops));
+  }
+  for (Lowering* lowering : hosted->lowerings()) {
+    OpContext& context = lowering->context;
+    context.program = &lowering->program;
+    context.kernels = &device.kernels();
+    context.attention = hosted->attention;
+    context.weights = &hosted->weights;
+    context.block_size = config.block_size;
+    context.uniform_query_len = hosted->dispatcher->config().uniform_query_len;
+  }
   return hosted;
 }
 

@@ -46,28 +46,30 @@ BatchDescriptor ProgramRunner::executed_key(const Dispatch& dispatch) const {
 }
 
 bool ProgramRunner::forward(ipc::ForwardMode mode, const Dispatch& dispatch) {
-  const OpContext& context = hosted_->context;
+  const BatchDescriptor key = executed_key(dispatch);
+  const Lowering& lowering = hosted_->lowering(key);
+  const OpContext& context = lowering.context;
   GraphCounters& counters = pool_->counters();
+  last_lowering_ = &lowering;
   if (dispatch.mode != RuntimeMode::kNone && !eager_at_key_) {
     const Executable& executable = hosted_->executables.at(dispatch.mode, dispatch.id);
     if (options_.config.debug_cudagraph) {
-      const std::string moved = describe_moved(hosted_->program, executable.addresses,
-                                               collect_addresses(context, hosted_->all_ops()));
+      const std::string moved = describe_moved(lowering.program, executable.addresses,
+                                               collect_addresses(context, lowering.all_ops()));
       REFRAIN_CHECK(moved.empty(), "replay of {} {}: {}", ipc::to_string(dispatch.mode),
                     executable.key.num_tokens, moved);
     }
     run_pieces(context, executable, counters);
     return true;
   }
-  const BatchDescriptor key = executed_key(dispatch);
   switch (eager_path(mode)) {
     case EagerPath::kDecode:
     case EagerPath::kExtend:
-      launch_ops(context, hosted_->all_ops(), key);
+      launch_ops(context, lowering.all_ops(), key);
       ++counters.num_eager_runs;
       break;
     case EagerPath::kSplitPrefill:
-      for (const PieceRange& piece : hosted_->pieces) {
+      for (const PieceRange& piece : lowering.pieces) {
         launch_ops(context, piece.ops, key);
         ++counters.num_eager_runs;
       }
@@ -157,14 +159,15 @@ void ProgramRunner::add_logprobs(const InFlight& flight, int index, ipc::StepRes
 
 std::vector<float> ProgramRunner::read_logits() {
   REFRAIN_CHECK(num_in_flight_ == 0, "logits are read between steps");
-  const auto* sample = std::get_if<SampleOp>(&hosted_->program.ops.back());
-  REFRAIN_CHECK(sample != nullptr, "program {} does not end in sample", hosted_->program.name);
-  const Value& logits = hosted_->program.value(sample->logits);
+  const Lowering& lowering = last_lowering_ == nullptr ? *hosted_ : *last_lowering_;
+  const auto* sample = std::get_if<SampleOp>(&lowering.program.ops.back());
+  REFRAIN_CHECK(sample != nullptr, "program {} does not end in sample", lowering.program.name);
+  const Value& logits = lowering.program.value(sample->logits);
   const int64_t cols = logits.cols, vocab = sample->vocab_size;
   const int64_t shard = cols * last_padded_;
   const size_t bytes = static_cast<size_t>(shard * sample->shards) * sizeof(float);
   const auto pinned = device_.allocate_pinned(std::max<size_t>(bytes, 1));
-  stream_->copy(pinned->data(), hosted_->context.addresses[static_cast<size_t>(sample->logits)],
+  stream_->copy(pinned->data(), lowering.context.addresses[static_cast<size_t>(sample->logits)],
                 bytes);
   stream_->synchronize();
   std::vector<float> rows(static_cast<size_t>(last_reqs_ * vocab));

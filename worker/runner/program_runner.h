@@ -86,6 +86,7 @@ class ProgramRunner final : public ModelRunner {
   int first_flight_ = 0, num_in_flight_ = 0;
   int32_t last_reqs_ = 0;    // of the step last submitted
   int32_t last_padded_ = 0;  // R it ran with
+  const Lowering* last_lowering_ = nullptr;
   bool eager_at_key_ = false;
 };
 

@@ -29,10 +29,12 @@ Result<std::unique_ptr<ProgramRunner>> ProgramRunner::create(RunnerOptions optio
                                  given.config.collective_timeout_ms));
   runner->stream_ = device.create_stream();
   runner->pool_ = std::make_unique<GraphPool>(device);
-  OpContext& context = runner->hosted_->context;
-  context.stream = runner->stream_.get();
-  context.stream_ref = runner->stream_->ref();
-  context.communicator = runner->communicator_.get();
+  for (Lowering* lowering : runner->hosted_->lowerings()) {
+    OpContext& context = lowering->context;
+    context.stream = runner->stream_.get();
+    context.stream_ref = runner->stream_->ref();
+    context.communicator = runner->communicator_.get();
+  }
   return runner;
 }
 
@@ -59,7 +61,7 @@ Result<ipc::Loaded> ProgramRunner::load() {
   const TimePoint start = steady_clock().now();
   const ipc::WorkerConfig& config = options_.config;
   REFRAIN_ASSIGN_OR_RETURN(hosted_->weights, load_checkpoint());
-  pool_->reserve(hosted_->plan.bytes);
+  for (const Lowering* lowering : hosted_->lowerings()) pool_->reserve(lowering->plan.bytes);
   pool_->commit();
   InputSizes sizes;
   sizes.max_tokens = config.max_num_batched_tokens;
@@ -102,8 +104,12 @@ Status ProgramRunner::init_cache(int64_t num_kv_blocks) {
                       num_kv_blocks, error.what(), error.missing);
   }
   writer_->set_num_blocks(num_kv_blocks);
-  hosted_->context.buffers = buffers_->device();
-  return bind_values(hosted_->context, hosted_->plan, pool_->arena(), kv_cache_->addresses());
+  for (Lowering* lowering : hosted_->lowerings()) {
+    lowering->context.buffers = buffers_->device();
+    REFRAIN_RETURN_IF_ERROR(
+        bind_values(lowering->context, lowering->plan, pool_->arena(), kv_cache_->addresses()));
+  }
+  return {};
 }
 
 // A batch as large as the key, in slots nobody has yet; every block is the reserved one.
@@ -157,8 +163,9 @@ Result<ipc::Ready> ProgramRunner::capture() {
   hooks.progress = [this](const CaptureProgress& progress) {
     report(ipc::StartPhase::kCapture, progress.done, progress.total, progress.detail);
   };
-  const CaptureJob job{hosted_->context, hosted_->pieces, device_.warmup_runs(),
-                       options_.config.debug_cudagraph};
+  const CaptureJob job{
+      [this](const BatchDescriptor& key) -> const Lowering& { return hosted_->lowering(key); },
+      device_.warmup_runs(), options_.config.debug_cudagraph};
   CaptureResult captured =
       capture_all(job, hooks, *pool_, *hosted_->dispatcher, hosted_->executables);
   stream_->synchronize();

@@ -35,35 +35,41 @@ double time_graph(worker::Stream& stream, worker::Graph& graph) {
   return samples[2];
 }
 
+worker::ValueId weight_of(const worker::Op& op) {
+  if (const auto* linear = std::get_if<worker::LinearOp>(&op)) return linear->weight;
+  const auto* fused = std::get_if<worker::FusedLinearOp>(&op);
+  return fused == nullptr ? worker::kNoValue : fused->weight;
+}
+
 // "linear mlp.down_proj.weight": the op and, of a linear, its weight without the layer's name.
 std::string kind_of(const worker::Program& program, const worker::Op& op) {
   std::string kind = worker::op_name(op);
-  const auto* linear = std::get_if<worker::LinearOp>(&op);
-  if (linear == nullptr) return kind;
-  const std::string& tensor = program.value(linear->weight).parts.front().tensor;
+  const worker::ValueId weight = weight_of(op);
+  if (weight == worker::kNoValue) return kind;
+  const std::string& tensor = program.value(weight).parts.front().tensor;
   const size_t layers = tensor.find("layers.");
   if (layers == std::string::npos) return kind + " " + tensor;
   return kind + " " + tensor.substr(tensor.find('.', layers + 7) + 1);
 }
 
 double weight_bytes(const worker::Program& program, const worker::Op& op) {
-  const auto* linear = std::get_if<worker::LinearOp>(&op);
-  if (linear == nullptr) return 0;
-  const worker::Value& weight = program.value(linear->weight);
+  const worker::ValueId id = weight_of(op);
+  if (id == worker::kNoValue) return 0;
+  const worker::Value& weight = program.value(id);
   return static_cast<double>(weight.rows.scale * weight.cols) *
          static_cast<double>(size_of(weight.dtype));
 }
 
 void profile(Session& session, const worker::BatchDescriptor& key) {
-  worker::HostedProgram& hosted = session.runner().hosted();
-  const worker::Program& program = hosted.program;
-  worker::Stream& stream = *hosted.context.stream;
+  const worker::Lowering& lowering = session.runner().hosted().lowering(key);
+  const worker::Program& program = lowering.program;
+  worker::Stream& stream = *lowering.context.stream;
   std::map<std::string, std::vector<const worker::Op*>> kinds;
   for (const worker::Op& op : program.ops) kinds[kind_of(program, op)].push_back(&op);
   double sum = 0;
   for (const auto& [kind, ops] : kinds) {
     stream.begin_capture();
-    for (const worker::Op* op : ops) worker::launch_op(hosted.context, *op, key);
+    for (const worker::Op* op : ops) worker::launch_op(lowering.context, *op, key);
     const auto graph = stream.end_capture();
     const double us = time_graph(stream, *graph);
     double bytes = 0;

@@ -16,6 +16,14 @@ namespace refrain::worker {
 // write.
 Program fuse(Program program);
 
+// The form of a sharded Program for keys of at most few_rows_limit() tokens: norms, residual adds
+// and SiLU·mul go into the linears beside them. `decode`: for keys of one new token a request; RoPE
+// and KV write go into attention too, and selecting each request's last row falls away. Values keep
+// their ids, so weights loaded for the one serve the other.
+Program lower_few_rows(Program program, const kernels::FewRows& device, bool decode);
+// The most tokens of a key that lower_few_rows is for; 0: the device or the Program has none.
+int32_t few_rows_limit(const Program& program, const kernels::FewRows& device);
+
 // Narrows weights to the rank's share and inserts the collectives; a sum over ranks that only an
 // AddRmsNormOp reads becomes one op with it. Head groups (a KV head and its
 // query heads) are spread as evenly as they go; what cannot be spread is an error that names it.

@@ -36,6 +36,8 @@ struct HasKernel {
   bool operator()(const AllReduceOp&) const { return true; }
   bool operator()(const AllReduceAddRmsNormOp&) const { return table.add_rms_norm != nullptr; }
   bool operator()(const AllGatherOp&) const { return true; }
+  bool operator()(const FusedLinearOp&) const { return table.fused_linear != nullptr; }
+  bool operator()(const RopeAttentionOp&) const { return table.rope_attention != nullptr; }
 };
 
 // First disagreement of an op's shapes and types; empty: none.
@@ -143,6 +145,37 @@ struct ShapeRules {
                       v(op.in).rows.scale * program.tensor_parallel_size == v(op.out).rows.scale,
                   "input and result disagree");
   }
+  std::string operator()(const FusedLinearOp& op) const {
+    const Value &weight = v(op.weight), &out = v(op.out);
+    if (weight.kind != ValueKind::kWeight || v(op.in).cols != weight.cols ||
+        v(op.in).rows != out.rows || weight.rows.scale != out.cols * (op.silu_mul ? 2 : 1)) {
+      return "input, weight and result disagree";
+    }
+    if (!is_vector(op.norm, weight.cols) || !is_vector(op.bias, out.cols)) {
+      return "norm, bias and weight disagree";
+    }
+    if (op.silu_mul && (op.bias != kNoValue || op.residual != kNoValue)) {
+      return "silu_mul takes no bias and no residual";
+    }
+    if ((op.delta == kNoValue) != (op.sum_out == kNoValue) ||
+        (op.delta != kNoValue &&
+         (op.norm == kNoValue || !same_shape(op.in, op.delta) || !same_shape(op.in, op.sum_out)))) {
+      return "delta and sum belong together, with a norm";
+    }
+    return expect(op.residual == kNoValue || same_shape(op.residual, op.out),
+                  "residual and result disagree");
+  }
+  std::string operator()(const RopeAttentionOp& op) const {
+    const RopeKvWriteOp& rope = op.rope;
+    return expect(v(rope.qkv).cols == (rope.q_heads + 2 * rope.kv_heads) * rope.head_dim &&
+                      rotary_fits(rope.rotary_dim, rope.head_dim, rope.table) &&
+                      is_vector(rope.q_norm, rope.head_dim) &&
+                      is_vector(rope.k_norm, rope.head_dim) &&
+                      v(rope.cache).kind == ValueKind::kState &&
+                      v(op.attention.out).cols == rope.q_heads * rope.head_dim &&
+                      v(rope.qkv).rows == v(op.attention.out).rows,
+                  "heads, table, norms, cache and result disagree");
+  }
   bool rotary_fits(int64_t rotary, int64_t head_dim, ValueId table) const {
     return rotary > 0 && rotary % 2 == 0 && rotary <= head_dim && v(table).cols == rotary;
   }
@@ -208,7 +241,11 @@ class Life {
 
   static bool optional(const Op& op, const std::string& field) {
     return (std::holds_alternative<LinearOp>(op) && (field == "bias" || field == "residual")) ||
-           (std::holds_alternative<RopeKvWriteOp>(op) && (field == "q_norm" || field == "k_norm"));
+           ((std::holds_alternative<RopeKvWriteOp>(op) ||
+             std::holds_alternative<RopeAttentionOp>(op)) &&
+            (field == "q_norm" || field == "k_norm")) ||
+           (std::holds_alternative<FusedLinearOp>(op) && field != "in" && field != "weight" &&
+            field != "out");
   }
 
   Status define(const Op& op, ValueId id) {

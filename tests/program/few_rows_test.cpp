@@ -1,0 +1,146 @@
+// The lowering for few rows computes what the plain Program computes, and leaves the ops it says.
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "tests/program/interpreter.h"
+#include "tests/program/tiny_models.h"
+#include "worker/program/printer.h"
+
+namespace refrain::worker::test {
+namespace {
+
+constexpr double kTolerance = 2e-5;
+
+kernels::FewRows device() {
+  return {.max_rows = 4,
+          .max_norm_cols = 8192,
+          .max_norm_elements = 16384,
+          .max_group = 8,
+          .takes_head_dim = [](int64_t, int64_t) { return true; }};
+}
+
+// Widths that the kernels take; the other dimensions as they are.
+ModelConfig aligned(ModelConfig config) {
+  config.hidden_size = 32;
+  config.intermediate_size = 80;  // five blocks of 16 columns
+  config.head_dim = 8;
+  return config;
+}
+
+std::vector<Program> lowered(const ModelConfig& config, int size, bool decode) {
+  std::vector<Program> ranks;
+  for (int rank = 0; rank < size; ++rank) {
+    Program program = lower_few_rows(
+        shard(fuse(build(config, DType::kBFloat16)), rank, size).value(), device(), decode);
+    for (Value& value : program.values) {  // the oracle computes in float32
+      if (value.dtype == DType::kBFloat16) value.dtype = DType::kFloat32;
+    }
+    ranks.push_back(std::move(program));
+  }
+  return ranks;
+}
+
+// Logits of steps of one token a request.
+std::vector<std::vector<float>> decode_logits(std::vector<Program> programs,
+                                              const ModelConfig& config) {
+  Ranks ranks(std::move(programs), config, Storage::kPlanned, 4, 4);
+  Step step = make_prefill({1, 1, 1}, config.vocab_size, 1);
+  std::vector<std::vector<float>> result = ranks.run(step);
+  for (uint32_t i = 0; i < 2; ++i) {
+    const auto slots = step.row_slots;
+    step = make_decode(step, config.vocab_size, 2 + i);
+    for (size_t r = 0; r < slots.size(); ++r) {  // make_decode starts its slots anew
+      step.slots[r] += 100 * i;
+      step.row_slots[r].back() += 100 * i;
+    }
+    for (auto& row : ranks.run(step)) result.push_back(std::move(row));
+  }
+  return result;
+}
+
+std::vector<std::vector<float>> prefill_logits(std::vector<Program> programs,
+                                               const ModelConfig& config) {
+  Ranks ranks(std::move(programs), config, Storage::kPlanned, 4, 4);
+  return ranks.run(make_prefill({3, 1}, config.vocab_size, 1));
+}
+
+std::vector<ModelConfig> models() {
+  std::vector<ModelConfig> all;
+  for (const ModelConfig& config : tiny_models()) all.push_back(aligned(config));
+  return all;
+}
+
+TEST(FewRows, GivesThePlainLogits) {
+  for (const ModelConfig& config : models()) {
+    for (int size = 1; size <= 3; ++size) {
+      SCOPED_TRACE(config.architecture + " on " + std::to_string(size));
+      EXPECT_LT(distance(decode_logits({fuse(build(config))}, config),
+                         decode_logits(lowered(config, size, true), config)),
+                kTolerance);
+      EXPECT_LT(distance(prefill_logits({fuse(build(config))}, config),
+                         prefill_logits(lowered(config, size, false), config)),
+                kTolerance);
+    }
+  }
+}
+
+RC_GTEST_PROP(FewRows, RandomModelsGiveThePlainLogits, ()) {
+  ModelConfig config = aligned(random_model());
+  config.num_heads = config.num_kv_heads * *rc::gen::inRange(1, 4);
+  const int size = *rc::gen::inRange(1, static_cast<int>(config.num_kv_heads) + 1);
+  RC_ASSERT(distance(decode_logits({fuse(build(config))}, config),
+                     decode_logits(lowered(config, size, true), config)) < kTolerance);
+}
+
+TEST(FewRows, DecodeOfALayerIsFiveOps) {
+  const ModelConfig config = aligned(tiny_llama());
+  const Program program =
+      lower_few_rows(shard(fuse(build(config, DType::kBFloat16)), 0, 1).value(), device(), true);
+  std::string ops;
+  for (const Op& op : program.ops) ops += std::string(op_name(op)) + " ";
+  const std::string layer = "fused_linear rope_attention fused_linear fused_linear fused_linear ";
+  EXPECT_EQ(ops, "prepare_inputs embed " + layer + layer + "fused_linear sample ")
+      << print(program);
+}
+
+TEST(FewRows, RanksAddTheResidualInTheNextLinear) {
+  const ModelConfig config = aligned(tiny_llama());
+  const Program program =
+      lower_few_rows(shard(fuse(build(config, DType::kBFloat16)), 0, 2).value(), device(), true);
+  int with_delta = 0;
+  for (const Op& op : program.ops) {
+    EXPECT_FALSE(std::holds_alternative<AddRmsNormOp>(op)) << print(program, op);
+    const auto* fused = std::get_if<FusedLinearOp>(&op);
+    if (fused == nullptr) continue;
+    with_delta += fused->delta != kNoValue;
+    EXPECT_EQ(fused->residual, kNoValue) << print(program, op);
+  }
+  EXPECT_EQ(with_delta, 4);  // gate_up, qkv, gate_up, lm_head
+}
+
+TEST(FewRows, KeepsTheIdsOfWeights) {
+  const Program plain = *shard(fuse(build(aligned(tiny_qwen3()), DType::kBFloat16)), 1, 3);
+  const Program program = lower_few_rows(plain, device(), true);
+  ASSERT_EQ(program.values.size(), plain.values.size());
+  for (size_t i = 0; i < plain.values.size(); ++i) {
+    EXPECT_EQ(program.values[i].name, plain.values[i].name);
+  }
+}
+
+TEST(FewRows, LimitFollowsTheWidestNorm) {
+  ModelConfig config = aligned(tiny_llama());
+  const auto limit = [](const ModelConfig& c, DType dtype, const kernels::FewRows& rows) {
+    return few_rows_limit(shard(fuse(build(c, dtype)), 0, 1).value(), rows);
+  };
+  EXPECT_EQ(limit(config, DType::kBFloat16, device()), 4);
+  EXPECT_EQ(limit(config, DType::kFloat32, device()), 0);
+  EXPECT_EQ(limit(config, DType::kBFloat16, {}), 0);
+  config.hidden_size = 8192;
+  EXPECT_EQ(limit(config, DType::kBFloat16, device()), 2);
+  config.hidden_size = 16384;  // too wide for the fused norm, which then stays an op of its own
+  EXPECT_EQ(limit(config, DType::kBFloat16, device()), 4);
+}
+
+}  // namespace
+}  // namespace refrain::worker::test

@@ -1,0 +1,27 @@
+#pragma once
+// One lowering of a hosted Program, ready to run: its ops, pieces, places in the arena, context.
+// All lowerings of a Program share weights, cache, buffers and arena, and take turns on the device
+// thread; which one a key gets depends on the key alone. Not movable once bound: the context points
+// at the program.
+
+#include <functional>
+#include <vector>
+
+#include "worker/graph/batch_shape.h"
+#include "worker/graph/op_context.h"
+#include "worker/program/passes/passes.h"
+
+namespace refrain::worker {
+
+struct Lowering {
+  Program program;
+  std::vector<PieceRange> pieces;  // empty: nothing to split at
+  MemoryPlan plan;
+  OpContext context;
+
+  OpRange all_ops() const { return {0, static_cast<int>(program.ops.size())}; }
+};
+
+using LoweringOf = std::function<const Lowering&(const BatchDescriptor& key)>;
+
+}  // namespace refrain::worker

@@ -1,0 +1,194 @@
+#include <algorithm>
+
+#include "worker/program/fields.h"
+#include "worker/program/passes/passes.h"
+#include "worker/program/passes/rewrite.h"
+
+// Lowering for few rows. Rewritten values are never in place: the sum of residual and delta goes to
+// memory of its own, because every block of a launch reads the old one.
+
+namespace refrain::worker {
+namespace {
+
+bool is_bf16(const Program& program, ValueId id) {
+  return program.value(id).dtype == DType::kBFloat16;
+}
+
+bool can_fuse(const Program& program, const LinearOp& linear) {
+  const Value& weight = program.value(linear.weight);
+  return is_bf16(program, linear.in) && weight.dtype == DType::kBFloat16 && weight.cols % 8 == 0;
+}
+
+class FewRowsRewriter {
+ public:
+  FewRowsRewriter(Program program, const kernels::FewRows& device)
+      : program_(std::move(program)), device_(device) {}
+
+  // linear -> add_rms_norm becomes linear with residual -> rms_norm.
+  void add_residuals() {
+    const Uses uses(program_);
+    for (Op& op : program_.ops) {
+      const auto* add = std::get_if<AddRmsNormOp>(&op);
+      if (add == nullptr || !uses.used_once(add->delta)) continue;
+      const int def = uses.def(add->delta);
+      auto* linear = def < 0 ? nullptr : std::get_if<LinearOp>(&at(def));
+      if (linear == nullptr || linear->residual != kNoValue || !can_fuse(program_, *linear) ||
+          uses.def(add->residual) > def) {
+        continue;
+      }
+      linear->residual = add->residual;
+      linear->out = add->residual_out;
+      op = RmsNormOp{
+          .in = add->residual_out, .weight = add->weight, .out = add->out, .eps = add->eps};
+    }
+  }
+
+  // [add_]rms_norm -> linear -> silu_mul becomes fused_linear.
+  void fuse_linears() {
+    const Uses uses(program_);
+    std::vector<bool> remove(program_.ops.size(), false);
+    for (size_t i = 0; i < program_.ops.size(); ++i) {
+      const auto* linear = std::get_if<LinearOp>(&program_.ops[i]);
+      if (linear == nullptr || !can_fuse(program_, *linear)) continue;
+      FusedLinearOp fused{.in = linear->in,
+                          .weight = linear->weight,
+                          .bias = linear->bias,
+                          .residual = linear->residual,
+                          .out = linear->out};
+      if (const int norm = take_norm(uses, fused); norm >= 0) {
+        remove[static_cast<size_t>(norm)] = true;
+      }
+      if (const int silu = take_silu(uses, fused); silu >= 0) {
+        remove[static_cast<size_t>(silu)] = true;
+      }
+      program_.ops[i] = fused;
+    }
+    drop(remove);
+  }
+
+  void fuse_attention() {
+    const Uses uses(program_);
+    std::vector<bool> remove(program_.ops.size(), false);
+    for (size_t i = 0; i < program_.ops.size(); ++i) {
+      const auto* attention = std::get_if<AttentionOp>(&program_.ops[i]);
+      if (attention == nullptr || !uses.used_once(attention->q)) continue;
+      const int def = uses.def(attention->q);
+      const auto* rope = def < 0 ? nullptr : std::get_if<RopeKvWriteOp>(&at(def));
+      if (rope == nullptr || rope->cache != attention->cache || !takes(*rope)) continue;
+      RopeAttentionOp fused{*rope, *attention};
+      fused.rope.out = fused.attention.q = fused.attention.cache = kNoValue;
+      program_.ops[i] = fused;
+      remove[static_cast<size_t>(def)] = true;
+    }
+    drop(remove);
+  }
+
+  // With one token a request, row r of the tokens is row r of the requests.
+  void drop_selects() {
+    std::vector<ValueId> same(program_.values.size());
+    for (size_t i = 0; i < same.size(); ++i) same[i] = static_cast<ValueId>(i);
+    std::vector<bool> remove(program_.ops.size(), false);
+    for (size_t i = 0; i < program_.ops.size(); ++i) {
+      visit_fields(program_.ops[i], [&same](ValueId& id, Access access, const char*) {
+        if (id != kNoValue && access == Access::kRead) id = same[static_cast<size_t>(id)];
+      });
+      const auto* select = std::get_if<SelectRowsOp>(&program_.ops[i]);
+      if (select == nullptr) continue;
+      same[static_cast<size_t>(select->out)] = select->in;
+      remove[i] = true;
+    }
+    drop(remove);
+    for (Value& value : program_.values) {
+      if (value.rows.kind == Dim::Kind::kTokens) value.rows.kind = Dim::Kind::kRequests;
+    }
+  }
+
+  Program take() { return std::move(program_); }
+
+ private:
+  Op& at(int index) { return program_.ops[static_cast<size_t>(index)]; }
+
+  // The op whose work the linear takes over; -1: none.
+  int take_norm(const Uses& uses, FusedLinearOp& fused) {
+    const int def = uses.def(fused.in);
+    if (def < 0 || !uses.used_once(fused.in) ||
+        program_.value(fused.in).cols > device_.max_norm_cols) {
+      return -1;
+    }
+    if (const auto* norm = std::get_if<RmsNormOp>(&at(def)); norm != nullptr && norm->group == 0) {
+      fused.norm = norm->weight;
+      fused.eps = norm->eps;
+      fused.in = norm->in;
+      return def;
+    }
+    if (const auto* norm = std::get_if<AddRmsNormOp>(&at(def))) {
+      fused.norm = norm->weight;
+      fused.eps = norm->eps;
+      fused.in = norm->residual;
+      fused.delta = norm->delta;
+      fused.sum_out = norm->residual_out;
+      return def;
+    }
+    return -1;
+  }
+
+  int take_silu(const Uses& uses, FusedLinearOp& fused) {
+    if (!uses.used_once(fused.out) || fused.bias != kNoValue || fused.residual != kNoValue) {
+      return -1;
+    }
+    const int user = uses.users(fused.out).front();
+    const auto* silu = std::get_if<SiluMulOp>(&at(user));
+    if (silu == nullptr || program_.value(silu->out).cols % 8 != 0) return -1;
+    fused.out = silu->out;
+    fused.silu_mul = true;
+    return user;
+  }
+
+  bool takes(const RopeKvWriteOp& rope) const {
+    return is_bf16(program_, rope.qkv) && is_bf16(program_, rope.cache) &&
+           rope.q_heads % rope.kv_heads == 0 && rope.q_heads / rope.kv_heads <= device_.max_group &&
+           device_.takes_head_dim(rope.head_dim, rope.rotary_dim);
+  }
+
+  void drop(const std::vector<bool>& remove) {
+    std::vector<Op> ops;
+    for (size_t i = 0; i < program_.ops.size(); ++i) {
+      if (!remove[i]) ops.push_back(program_.ops[i]);
+    }
+    program_.ops = std::move(ops);
+  }
+
+  Program program_;
+  const kernels::FewRows& device_;
+};
+
+}  // namespace
+
+Program lower_few_rows(Program program, const kernels::FewRows& device, bool decode) {
+  FewRowsRewriter rewriter(std::move(program), device);
+  if (decode) rewriter.drop_selects();
+  rewriter.add_residuals();
+  rewriter.fuse_linears();
+  if (decode) rewriter.fuse_attention();
+  return rewriter.take();
+}
+
+int32_t few_rows_limit(const Program& program, const kernels::FewRows& device) {
+  int64_t limit = 0;
+  for (const Op& op : program.ops) {
+    const auto* linear = std::get_if<LinearOp>(&op);
+    if (linear == nullptr || !can_fuse(program, *linear)) continue;
+    limit = device.max_rows;
+    break;
+  }
+  for (const Op& op : program.ops) {
+    ValueId normed = kNoValue;
+    if (const auto* norm = std::get_if<RmsNormOp>(&op)) normed = norm->out;
+    if (const auto* norm = std::get_if<AddRmsNormOp>(&op)) normed = norm->out;
+    if (normed == kNoValue || program.value(normed).cols > device.max_norm_cols) continue;
+    limit = std::min(limit, device.max_norm_elements / program.value(normed).cols);
+  }
+  return static_cast<int32_t>(limit);
+}
+
+}  // namespace refrain::worker
