@@ -21,6 +21,7 @@ struct FewRows {
   int32_t max_rows = 0;                              // 0: this device has none of them
   int64_t max_norm_cols = 0, max_norm_elements = 0;  // of one launch with a norm: K, M * K
   int32_t max_group = 0;                             // rope_attention: query heads a KV head
+  int32_t max_ranks = 0;  // of a group whose sums go from one fused_linear to the next; 0: none
   bool (*takes_head_dim)(int64_t head_dim, int64_t rotary_dim) = nullptr;
 };
 

@@ -100,6 +100,24 @@ struct LinearArgs {
   Rows rows;
 };
 
+inline constexpr int kMaxPeerRanks = 4;
+inline constexpr int kPeerSumRows = 4;
+inline constexpr int kPeerSumBlocks = 256;  // of a launch, at most
+
+// A place where the ranks of a group add up few rows without a launch of their own: one
+// fused_linear pushes its output to all ranks, the next one's `delta` is their sum (in rank order,
+// rounded to bfloat16). Device addresses. [source rank][kPeerSumRows][cols / 4] packets of 16
+// bytes.
+struct PeerSum {
+  int32_t rank = 0;
+  int32_t size = 0;                 // 0: none
+  void* slots[kMaxPeerRanks] = {};  // of each rank, as this device sees it
+  uint32_t* counters = nullptr;  // [2][kPeerSumBlocks]: pushes, pulls that each block has made here
+  uint32_t* broken = nullptr;    // on the device: no further exchange
+  uint32_t* verdict = nullptr;   // host memory: 1 + the rank that did not come, or a stop
+  uint64_t deadline_ns = 0;
+};
+
 // Few rows: what stands beside a linear in one launch with it. x = in, or rms_norm(in + delta) *
 // norm; then linear's own meaning with x as its input; or, with silu_mul, out[:, i] =
 // silu(y[:, i]) * y[:, n / 2 + i] of y = x · weightᵀ (no bias, no residual).
@@ -110,6 +128,8 @@ struct FusedLinearArgs {
   Matrix delta;    // [M, K]; data null: none; only with norm
   Matrix sum_out;  // [M, K]: in + delta, rounded to its type; other memory than in and delta
   bool silu_mul = false;
+  PeerSum push;  // out goes to the ranks instead of out.data (bfloat16, no silu_mul, no residual)
+  PeerSum pull;  // delta.data is not read: its value is the sum over the ranks
 };
 
 // out[:, i] = silu(in[:, i]) * in[:, cols + i]: gate in the left half of `in`, up in the right.

@@ -1,5 +1,7 @@
 #include "kernels/cuda/check_args.h"
 
+#include <algorithm>
+
 #include "kernels/cuda/limits.h"
 #include "kernels/cuda/ops.h"
 #include "runtime/base/check.h"
@@ -142,6 +144,13 @@ void check_args(const FusedLinearArgs& args) {
                                    linear.residual.data == nullptr),
                 "{}: SiLU·mul of {} outputs takes whole groups of 8, no bias and no residual", op,
                 linear.weight.n);
+  REFRAIN_CHECK(args.push.size <= kMaxPeerRanks && args.pull.size <= kMaxPeerRanks,
+                "{}: exchanges between {} ranks; the CUDA kernel takes {}", op,
+                std::max(args.push.size, args.pull.size), kMaxPeerRanks);
+  REFRAIN_CHECK(
+      args.push.size == 0 || (args.norm == nullptr && !args.silu_mul &&
+                              linear.residual.data == nullptr && linear.weight.n % 4 == 0),
+      "{}: pushes a plain output of whole groups of 4 columns", op);
   if (args.norm == nullptr) {
     REFRAIN_CHECK(args.delta.data == nullptr, "{}: delta without norm", op);
     return;

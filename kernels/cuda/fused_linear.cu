@@ -26,6 +26,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/limits.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/peer_packets.cuh"
 #include "kernels/cuda/tensor_core.cuh"
 #include "kernels/cuda/tensor_map.h"
 
@@ -34,12 +35,65 @@ namespace {
 
 using namespace fused_gemv;
 
+__device__ uint4* packet_of(const PeerSum& sum, int32_t at_rank, int32_t source, int32_t row,
+                            int64_t col, int64_t cols) {
+  return static_cast<uint4*>(sum.slots[at_rank]) + (source * kFewRows + row) * (cols / 4) + col / 4;
+}
+
+// Eight columns of the sum of what the ranks pushed.
+__device__ void pull_columns(const FusedGemv& args, int32_t row, int32_t col, uint32_t number,
+                             float (&sum)[8]) {
+  const PeerSum& pull = args.pull;
+  uint4 packets[kMaxPeerRanks][2];
+#pragma unroll
+  for (int32_t r = 0; r < kMaxPeerRanks; ++r) {  // all on their way together
+    if (r >= pull.size) continue;
+    const uint4* from = packet_of(pull, pull.rank, r, row, col, args.k);
+    packets[r][0] = poll_packet(from);
+    packets[r][1] = poll_packet(from + 1);
+  }
+#pragma unroll
+  for (int i = 0; i < 8; ++i) sum[i] = 0;
+#pragma unroll
+  for (int32_t r = 0; r < kMaxPeerRanks; ++r) {
+    if (r >= pull.size) continue;
+#pragma unroll
+    for (int p = 0; p < 2; ++p) {
+      uint4& packet = packets[r][p];
+      if (!is_whole(packet, number)) {
+        await_packet(pull, packet_of(pull, pull.rank, r, row, col, args.k) + p, number, r, packet);
+      }
+      sum[p * 4] += low_half(packet.x);
+      sum[p * 4 + 1] += high_half(packet.x);
+      sum[p * 4 + 2] += low_half(packet.z);
+      sum[p * 4 + 3] += high_half(packet.z);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 8; ++i) sum[i] = rounded(sum[i], DType::kBFloat16);
+}
+
+// The exchange that this block makes at a place: one more than it has made. Every launch there has
+// the same blocks, on every rank.
+__device__ uint32_t* counter_of(const PeerSum& sum, bool pull) {
+  return sum.counters + (pull ? kPeerSumBlocks : 0) + blockIdx.x;
+}
+
 // The rows of the input, plus delta, times the norm's weights, to shared memory; sums of squares by
 // warp. The blocks take turns by groups of columns in writing the sum.
 template <int kGroups>
 __device__ void norm_inputs(const FusedGemv& args, const float (&weights)[kGroups][8],
                             unsigned char* x, int32_t x_stride, Partial& partial) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  uint32_t number = 0;
+  int32_t live = args.rows.padded;
+  if (args.pull.size > 0) {
+    number = __ldcg(counter_of(args.pull, true)) + 1;
+    if (*reinterpret_cast<volatile uint32_t*>(args.pull.broken) == 0)
+      live = live_rows(args.rows);
+    else
+      live = 0;  // nobody will come
+  }
 #pragma unroll 1
   for (int32_t row = 0; row < args.rows.padded; ++row) {
     float squares = 0;
@@ -51,8 +105,12 @@ __device__ void norm_inputs(const FusedGemv& args, const float (&weights)[kGroup
       if (col < args.k) {
         load_columns(args.in, row, col, v);
         if (args.delta.data != nullptr) {
-          float delta[8];
-          load_columns(args.delta, row, col, delta);
+          float delta[8] = {};
+          if (args.pull.size == 0) {
+            load_columns(args.delta, row, col, delta);
+          } else if (row < live) {
+            pull_columns(args, row, col, number, delta);
+          }
 #pragma unroll
           for (int i = 0; i < 8; ++i) v[i] = rounded(v[i] + delta[i], DType::kBFloat16);
           if (group % static_cast<int32_t>(gridDim.x) == static_cast<int32_t>(blockIdx.x)) {
@@ -74,6 +132,7 @@ __device__ void norm_inputs(const FusedGemv& args, const float (&weights)[kGroup
     if (lane == 0) partial.squares[warp][row] = squares;
   }
   __syncthreads();
+  if (args.pull.size > 0 && threadIdx.x == 0) *counter_of(args.pull, true) = number;
 }
 
 // The outputs of one block of 16 rows of weights, for a warp: lane + 32 i is (row, output).
@@ -116,6 +175,20 @@ struct Outputs {
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) squares += partial.squares[w][row];
     return rsqrtf(squares * args.per_column + args.eps);
+  }
+  // To all ranks: four neighbouring lanes have a packet, and each sends it to one of them.
+  __device__ void push(const Partial& partial, int turn, int32_t live, uint32_t number) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32, peer = lane % 4;
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      const float value = mine(i, live) ? sum(partial, turn, output(i), row(i)) + before[i] : 0.0f;
+      float v[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) v[j] = __shfl_sync(~0u, value, lane / 4 * 4 + j);
+      if (!mine(i, live) || peer >= args.push.size) continue;
+      push_packet(packet_of(args.push, peer, args.push.rank, row(i), column(i), args.n),
+                  pack_halves(v[0], v[1]), pack_halves(v[2], v[3]), number);
+    }
   }
   __device__ void store(const Partial& partial, int turn, int32_t live) const {
 #pragma unroll
@@ -204,6 +277,8 @@ __global__ void __launch_bounds__(kThreads, 3)
   }
   let_successor_start();
   const int32_t live = live_rows(args.rows);
+  const bool pushes = !kNorm && !kSilu && args.push.size > 0;
+  const uint32_t number = pushes ? __ldcg(counter_of(args.push, false)) + 1 : 0;
   const int unit = lane % 4 * 2, r = lane / 4;  // unit of 16 bytes of a row, row of 8
   const uint32_t weight_row = stream.ring + r * 128;
   const uint32_t x_row = kNorm ? shared_address(x) + r * layout.x_stride + warp * kChunk * 2
@@ -246,11 +321,18 @@ __global__ void __launch_bounds__(kThreads, 3)
     for (int j = 0; j < 4; ++j) acc[0][j] = acc[1][j] = 0;
     // By the time the other half is written again, all have passed the next barrier.
     __syncthreads();
-    if (warp == block % kWarps) outputs.store(partial, block % 2, live);
+    if (warp == block % kWarps) {
+      if (pushes) {
+        outputs.push(partial, block % 2, live, number);
+      } else {
+        outputs.store(partial, block % 2, live);
+      }
+    }
     ++block;
     outputs.block += static_cast<int32_t>(gridDim.x);
     if (warp == block % kWarps) outputs.load(live);
   }
+  if (pushes && threadIdx.x == 0) *counter_of(args.push, false) = number;
 }
 
 template <int kGroups, bool kSilu>
@@ -292,6 +374,8 @@ void fused_linear(StreamRef stream, const FusedLinearArgs& args) {
   gemv.k = static_cast<int32_t>(linear.weight.k);
   gemv.blocks = static_cast<int32_t>(ceil_div(gemv.n, args.silu_mul ? 8 : kOutputs));
   gemv.rows = linear.rows;
+  gemv.push = args.push;
+  gemv.pull = args.pull;
   for (gemv.stages = kMaxStages; gemv.stages > 1; --gemv.stages) {
     if (layout_of(norm, gemv.k, linear.rows.padded, gemv.stages).total <= kMostBytes) break;
   }

@@ -40,6 +40,7 @@ struct FusedGemv {
   int32_t blocks;  // of 16 rows of weights
   int32_t stages;
   Rows rows;
+  PeerSum push, pull;
 };
 
 // The block's shared memory: rings of weights; normed inputs, or rings of inputs; barriers; sums.

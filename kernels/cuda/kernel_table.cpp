@@ -36,7 +36,7 @@ const KernelTable& cuda_kernel_table() {
       .fused_linear = &checked<&fused_linear>,
       .rope_attention = &checked<&rope_attention>,
       .few_rows = {kFewRows, kMaxFusedNormCols, kMaxFusedNormElements, kMaxFusedGroup,
-                   &can_rope_attend},
+                   kMaxPeerRanks, &can_rope_attend},
   };
   return table;
 }

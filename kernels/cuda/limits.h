@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "kernels/core/op_args.h"
+
 namespace refrain::kernels {
 
 inline constexpr int32_t kMaxNormCols = 16384;     // a row in the registers of 1024 threads
@@ -12,7 +14,7 @@ inline constexpr int32_t kMaxVocab = 1 << 18;      // sums of integer weights fi
 inline constexpr int32_t kMaxStepReqs = 48 << 10;  // their starts lie in shared memory
 
 // fused_linear: rows of a launch; columns and elements that a block norms in shared memory.
-inline constexpr int32_t kFewRows = 4;
+inline constexpr int32_t kFewRows = kPeerSumRows;
 inline constexpr int32_t kMaxFusedNormCols = 8192;
 inline constexpr int32_t kMaxFusedNormElements = 16384;
 inline constexpr int32_t kMaxFusedGroup = 8;  // rope_attention: query heads a KV head

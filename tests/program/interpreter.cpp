@@ -338,6 +338,9 @@ std::vector<std::vector<float>> Ranks::run(const Step& step) {
     }
     if (std::holds_alternative<AllReduceOp>(first))
       all_reduce(&AllReduceOp::value, &AllReduceOp::out, i);
+    const auto* fused = std::get_if<FusedLinearOp>(&first);
+    if (fused != nullptr && fused->push >= 0)
+      all_reduce(&FusedLinearOp::out, &FusedLinearOp::out, i);
     if (std::holds_alternative<AllGatherOp>(first)) all_gather(i);
   }
   std::vector<std::vector<float>> logits;

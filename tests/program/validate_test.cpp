@@ -40,7 +40,7 @@ O& find_op(Program& program) {
 }
 
 TEST(Validate, AcceptsTheLoweringForFewRows) {
-  const kernels::FewRows rows{4, 8192, 16384, 8, [](int64_t, int64_t) { return true; }};
+  const kernels::FewRows rows{4, 8192, 16384, 8, 4, [](int64_t, int64_t) { return true; }};
   for (ModelConfig config : tiny_models()) {
     config.hidden_size = 32;
     for (const bool decode : {false, true}) {

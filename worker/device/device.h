@@ -107,6 +107,15 @@ class Communicator {
   virtual void all_gather(Stream& stream, kernels::Matrix in, void* out, int64_t cols,
                           kernels::Rows rows) = 0;
   virtual void broadcast(Stream& stream, void* data, size_t bytes, int root) = 0;
+  // Sums that kernels make among themselves (kernels::PeerSum): memory for `places` of them, of
+  // rows of `cols` columns, made by all ranks together before anything is recorded; then the place
+  // that a launch uses. Only where the kernel table says few_rows.max_ranks.
+  virtual void reserve_peer_sums(int32_t /*places*/, int64_t /*cols*/) {
+    throw DeviceError("this communicator has no peer sums");
+  }
+  virtual kernels::PeerSum peer_sum(Stream& /*stream*/, int32_t /*place*/, kernels::Rows /*rows*/) {
+    throw DeviceError("this communicator has no peer sums");
+  }
   virtual void barrier() = 0;  // host-side, outside of capture
   virtual size_t bytes() const = 0;
 };

@@ -127,6 +127,8 @@ struct Launch {
     args.delta = optional(op.delta);
     args.sum_out = optional(op.sum_out);
     args.silu_mul = op.silu_mul;
+    if (op.push >= 0) args.push = c.communicator->peer_sum(*c.stream, op.push, rows(op.out));
+    if (op.pull >= 0) args.pull = c.communicator->peer_sum(*c.stream, op.pull, rows(op.in));
     c.kernels->fused_linear(c.stream_ref, args);
   }
   void operator()(const SelectRowsOp& op) const {

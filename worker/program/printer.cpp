@@ -109,7 +109,9 @@ struct Attributes {
   }
   std::string operator()(const FusedLinearOp& op) const {
     std::string out = op.norm == kNoValue ? "" : fmt::format(" eps={}", op.eps);
-    return op.silu_mul ? out + " silu_mul" : out;
+    if (op.silu_mul) out += " silu_mul";
+    if (op.pull >= 0) out += fmt::format(" pull={}", op.pull);
+    return op.push >= 0 ? out + fmt::format(" push={}", op.push) : out;
   }
   std::string operator()(const RopeAttentionOp& op) const {
     return (*this)(op.rope) + (*this)(op.attention);

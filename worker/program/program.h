@@ -151,6 +151,9 @@ struct FusedLinearOp {  // norm, delta, bias, residual, sum_out may be kNoValue
           residual = kNoValue, sum_out = kNoValue, out = kNoValue;
   float eps = 1e-5f;
   bool silu_mul = false;
+  // Places where the ranks add up without an op between: `push` sends out to all ranks, whose sum
+  // out then is; `pull` takes delta from there. -1: none.
+  int32_t push = -1, pull = -1;
 };
 struct RopeAttentionOp {  // rope.out, attention.q and attention.cache are kNoValue
   RopeKvWriteOp rope;

@@ -27,6 +27,10 @@ Result<std::unique_ptr<ProgramRunner>> ProgramRunner::create(RunnerOptions optio
       runner->communicator_,
       device.create_communicator(given.group_token, given.rank, given.config.tensor_parallel_size,
                                  given.config.collective_timeout_ms));
+  if (runner->hosted_->few != nullptr) {
+    const PeerSums sums = peer_sums(runner->hosted_->few->program);
+    if (sums.places > 0) runner->communicator_->reserve_peer_sums(sums.places, sums.cols);
+  }
   runner->stream_ = device.create_stream();
   runner->pool_ = std::make_unique<GraphPool>(device);
   for (Lowering* lowering : runner->hosted_->lowerings()) {

@@ -182,6 +182,19 @@ void CudaCommunicator::broadcast(Stream& stream, void* data, size_t bytes, int r
         "ncclBroadcast");
 }
 
+void CudaCommunicator::reserve_peer_sums(int32_t places, int64_t cols) {
+  if (group_ == nullptr) return;
+  sums_ = std::make_unique<PeerSumMemory>(context_, *group_, peers_->exchange(), places, cols);
+}
+
+kernels::PeerSum CudaCommunicator::peer_sum(Stream& stream, int32_t place, kernels::Rows rows) {
+  REFRAIN_CHECK(sums_ != nullptr, "a peer sum before reserve_peer_sums");
+  recording_on(stream, {Collective::kAllReduce, DType::kBFloat16, place,
+                        static_cast<uint64_t>(rows.padded), static_cast<uint64_t>(sums_->cols())});
+  context_->note("peer_sum");
+  return sums_->place(place);
+}
+
 void CudaCommunicator::barrier() {
   context_->refuse_in_capture("barrier");
   if (group_) group_->meet({});

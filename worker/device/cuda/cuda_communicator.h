@@ -11,6 +11,7 @@
 #include "worker/device/cuda/cuda_stream.h"
 #include "worker/device/cuda/nccl_library.h"
 #include "worker/device/cuda/peer_memory.h"
+#include "worker/device/cuda/peer_sum_memory.h"
 #include "worker/device/host/host_group.h"
 
 namespace refrain::worker {
@@ -34,8 +35,12 @@ class CudaCommunicator final : public Communicator, private Watch {
   void all_gather(Stream& stream, kernels::Matrix in, void* out, int64_t cols,
                   kernels::Rows rows) override;
   void broadcast(Stream& stream, void* data, size_t bytes, int root) override;
+  void reserve_peer_sums(int32_t places, int64_t cols) override;
+  kernels::PeerSum peer_sum(Stream& stream, int32_t place, kernels::Rows rows) override;
   void barrier() override;
-  size_t bytes() const override { return nccl_bytes_ + (peers_ ? peers_->bytes() : 0); }
+  size_t bytes() const override {
+    return nccl_bytes_ + (peers_ ? peers_->bytes() : 0) + (sums_ ? sums_->bytes() : 0);
+  }
 
  private:
   CudaCommunicator(std::shared_ptr<CudaContext> context, Options options);
@@ -54,6 +59,7 @@ class CudaCommunicator final : public Communicator, private Watch {
   ncclComm_t comm_ = nullptr;
   size_t nccl_bytes_ = 0;
   std::unique_ptr<PeerMemory> peers_;
+  std::unique_ptr<PeerSumMemory> sums_;
   std::shared_ptr<const int> users_;  // one reference here and one in each graph
 };
 

@@ -23,6 +23,28 @@ void exchange_bytes(HostGroup& group, const void* mine, size_t bytes, void* all)
   }
 }
 
+void open_peers(CudaContext& context, HostGroup& group, void* own, void** addresses) {
+  cudaIpcMemHandle_t mine{};
+  context.check(cudaIpcGetMemHandle(&mine, own), "cudaIpcGetMemHandle");
+  std::vector<cudaIpcMemHandle_t> all(static_cast<size_t>(group.size()));
+  exchange_bytes(group, &mine, sizeof mine, all.data());
+  for (int rank = 0; rank < group.size(); ++rank) {
+    addresses[rank] = own;
+    if (rank == group.rank()) continue;
+    context.check(cudaIpcOpenMemHandle(&addresses[rank], all[static_cast<size_t>(rank)],
+                                       cudaIpcMemLazyEnablePeerAccess),
+                  "cudaIpcOpenMemHandle");
+  }
+  group.meet({});  // nobody pushes before everyone has cleared and opened
+}
+
+void close_peers(CudaContext& context, int rank, int size, void* const* addresses) {
+  if (context.abandoned()) return;
+  for (int i = 0; i < size; ++i) {
+    if (i != rank && addresses[i] != nullptr) cudaIpcCloseMemHandle(addresses[i]);
+  }
+}
+
 PeerMemory::PeerMemory(std::shared_ptr<CudaContext> context, HostGroup& group, int timeout_ms)
     : context_(std::move(context)) {
   const int size = group.size();
@@ -44,28 +66,17 @@ PeerMemory::PeerMemory(std::shared_ptr<CudaContext> context, HostGroup& group, i
   exchange_.verdict = static_cast<uint32_t*>(verdict);
   exchange_.deadline_ns = static_cast<uint64_t>(timeout_ms) * kNsPerMs;
 
-  cudaIpcMemHandle_t mine{};
-  context_->check(cudaIpcGetMemHandle(&mine, buffer_->data()), "cudaIpcGetMemHandle");
-  std::vector<cudaIpcMemHandle_t> all(static_cast<size_t>(size));
-  exchange_bytes(group, &mine, sizeof mine, all.data());
+  void* addresses[kMaxPeers] = {};
+  open_peers(*context_, group, buffer_->data(), addresses);
   for (int rank = 0; rank < size; ++rank) {
-    void* address = buffer_->data();
-    if (rank != group.rank()) {
-      context_->check(cudaIpcOpenMemHandle(&address, all[static_cast<size_t>(rank)],
-                                           cudaIpcMemLazyEnablePeerAccess),
-                      "cudaIpcOpenMemHandle");
-    }
-    exchange_.buffers[rank] = static_cast<uint4*>(address);
+    exchange_.buffers[rank] = static_cast<uint4*>(addresses[rank]);
   }
-  group.meet({});  // nobody pushes before everyone has cleared and opened
 }
 
 PeerMemory::~PeerMemory() {
-  if (context_->abandoned()) return;
-  for (int rank = 0; rank < exchange_.size; ++rank) {
-    if (rank == exchange_.rank || exchange_.buffers[rank] == nullptr) continue;
-    cudaIpcCloseMemHandle(exchange_.buffers[rank]);
-  }
+  void* addresses[kMaxPeers] = {};
+  for (int rank = 0; rank < exchange_.size; ++rank) addresses[rank] = exchange_.buffers[rank];
+  close_peers(*context_, exchange_.rank, exchange_.size, addresses);
 }
 
 uint32_t PeerMemory::verdict() const {

@@ -30,6 +30,11 @@ class PeerMemory {
   PeerExchange exchange_;
 };
 
+// Opens the buffer of every rank through CUDA IPC: addresses[i] is rank i's, as this device sees
+// it. Every rank calls it, having cleared its own; nobody returns before all have opened.
+void open_peers(CudaContext& context, HostGroup& group, void* own, void** addresses);
+void close_peers(CudaContext& context, int rank, int size, void* const* addresses);
+
 // Every rank gives `bytes` bytes and gets those of all ranks, in rank order.
 void exchange_bytes(HostGroup& group, const void* mine, size_t bytes, void* all);
 

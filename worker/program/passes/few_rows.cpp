@@ -83,6 +83,51 @@ class FewRowsRewriter {
     drop(remove);
   }
 
+  // all_reduce_add_rms_norm comes apart where sums go from linear to linear.
+  void split_sums() {
+    if (program_.tensor_parallel_size > device_.max_ranks) return;
+    std::vector<Op> ops;
+    for (const Op& op : program_.ops) {
+      const auto* sum = std::get_if<AllReduceAddRmsNormOp>(&op);
+      if (sum == nullptr) {
+        ops.push_back(op);
+        continue;
+      }
+      const ValueId whole = add_value(program_, program_.value(sum->delta));
+      ops.push_back(AllReduceOp{.value = sum->delta, .out = whole});
+      ops.push_back(AddRmsNormOp{.residual = sum->residual,
+                                 .delta = whole,
+                                 .weight = sum->weight,
+                                 .residual_out = sum->residual_out,
+                                 .out = sum->out,
+                                 .eps = sum->eps});
+    }
+    program_.ops = std::move(ops);
+  }
+
+  // fused_linear -> all_reduce -> delta of the next becomes a push and a pull.
+  void fuse_sums() {
+    if (program_.tensor_parallel_size > device_.max_ranks) return;
+    const Uses uses(program_);
+    std::vector<bool> remove(program_.ops.size(), false);
+    int32_t place = 0;
+    for (size_t i = 0; i < program_.ops.size(); ++i) {
+      const auto* sum = std::get_if<AllReduceOp>(&program_.ops[i]);
+      if (sum == nullptr || uses.def(sum->value) < 0 || !uses.used_once(sum->out)) continue;
+      auto* from = std::get_if<FusedLinearOp>(&at(uses.def(sum->value)));
+      auto* to = std::get_if<FusedLinearOp>(&at(uses.users(sum->out).front()));
+      if (from == nullptr || to == nullptr || to->delta != sum->out || from->norm != kNoValue ||
+          from->silu_mul || from->residual != kNoValue || !is_bf16(program_, from->out) ||
+          program_.value(from->out).cols % 4 != 0) {
+        continue;
+      }
+      from->push = to->pull = place++;
+      to->delta = from->out;
+      remove[i] = true;
+    }
+    drop(remove);
+  }
+
   // With one token a request, row r of the tokens is row r of the requests.
   void drop_selects() {
     std::vector<ValueId> same(program_.values.size());
@@ -167,10 +212,23 @@ class FewRowsRewriter {
 Program lower_few_rows(Program program, const kernels::FewRows& device, bool decode) {
   FewRowsRewriter rewriter(std::move(program), device);
   if (decode) rewriter.drop_selects();
+  rewriter.split_sums();
   rewriter.add_residuals();
   rewriter.fuse_linears();
+  rewriter.fuse_sums();
   if (decode) rewriter.fuse_attention();
   return rewriter.take();
+}
+
+PeerSums peer_sums(const Program& program) {
+  PeerSums sums;
+  for (const Op& op : program.ops) {
+    const auto* fused = std::get_if<FusedLinearOp>(&op);
+    if (fused == nullptr || fused->push < 0) continue;
+    sums.places = std::max(sums.places, fused->push + 1);
+    sums.cols = std::max(sums.cols, program.value(fused->out).cols);
+  }
+  return sums;
 }
 
 int32_t few_rows_limit(const Program& program, const kernels::FewRows& device) {
@@ -185,6 +243,7 @@ int32_t few_rows_limit(const Program& program, const kernels::FewRows& device) {
     ValueId normed = kNoValue;
     if (const auto* norm = std::get_if<RmsNormOp>(&op)) normed = norm->out;
     if (const auto* norm = std::get_if<AddRmsNormOp>(&op)) normed = norm->out;
+    if (const auto* norm = std::get_if<AllReduceAddRmsNormOp>(&op)) normed = norm->out;
     if (normed == kNoValue || program.value(normed).cols > device.max_norm_cols) continue;
     limit = std::min(limit, device.max_norm_elements / program.value(normed).cols);
   }

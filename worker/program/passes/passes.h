@@ -17,10 +17,17 @@ namespace refrain::worker {
 Program fuse(Program program);
 
 // The form of a sharded Program for keys of at most few_rows_limit() tokens: norms, residual adds
-// and SiLU·mul go into the linears beside them. `decode`: for keys of one new token a request; RoPE
-// and KV write go into attention too, and selecting each request's last row falls away. Values keep
-// their ids, so weights loaded for the one serve the other.
+// and SiLU·mul go into the linears beside them, and so do sums over ranks where the device can.
+// `decode`: for keys of one new token a request; RoPE and KV write go into attention too, and
+// selecting each request's last row falls away. Values keep their ids, so weights loaded for the
+// one serve the other.
 Program lower_few_rows(Program program, const kernels::FewRows& device, bool decode);
+// What a lowered Program's exchanges between fused_linears need of the communicator.
+struct PeerSums {
+  int32_t places = 0;
+  int64_t cols = 0;  // of the widest
+};
+PeerSums peer_sums(const Program& program);
 // The most tokens of a key that lower_few_rows is for; 0: the device or the Program has none.
 int32_t few_rows_limit(const Program& program, const kernels::FewRows& device);
 
