@@ -40,37 +40,42 @@ __device__ uint4* packet_of(const PeerSum& sum, int32_t at_rank, int32_t source,
   return static_cast<uint4*>(sum.slots[at_rank]) + (source * kFewRows + row) * (cols / 4) + col / 4;
 }
 
-// Eight columns of the sum of what the ranks pushed.
-__device__ void pull_columns(const FusedGemv& args, int32_t row, int32_t col, uint32_t number,
-                             float (&sum)[8]) {
-  const PeerSum& pull = args.pull;
+// Eight columns of the sum of what the ranks pushed, as bfloat16; nothing in particular once the
+// group is broken. Not inlined: it would be most of the kernel's code.
+__device__ __noinline__ uint4 pull_columns(const PeerSum* pull, int32_t row, int32_t col,
+                                           int64_t cols, uint32_t number) {
   uint4 packets[kMaxPeerRanks][2];
+  PollWatch watch(*pull);
+  for (int32_t late = 0; late >= 0;) {
+    late = -1;
 #pragma unroll
-  for (int32_t r = 0; r < kMaxPeerRanks; ++r) {  // all on their way together
-    if (r >= pull.size) continue;
-    const uint4* from = packet_of(pull, pull.rank, r, row, col, args.k);
-    packets[r][0] = poll_packet(from);
-    packets[r][1] = poll_packet(from + 1);
+    for (int32_t r = 0; r < kMaxPeerRanks; ++r) {  // all on their way together
+      if (r >= pull->size) continue;
+      const uint4* from = packet_of(*pull, pull->rank, r, row, col, cols);
+      packets[r][0] = poll_packet(from);
+      packets[r][1] = poll_packet(from + 1);
+    }
+#pragma unroll
+    for (int32_t r = 0; r < kMaxPeerRanks; ++r) {
+      if (r >= pull->size) continue;
+      if (!is_whole(packets[r][0], number) || !is_whole(packets[r][1], number)) late = r;
+    }
+    if (late >= 0 && !watch.may_go_on(late)) break;
   }
-#pragma unroll
-  for (int i = 0; i < 8; ++i) sum[i] = 0;
+  float sum[8] = {};
 #pragma unroll
   for (int32_t r = 0; r < kMaxPeerRanks; ++r) {
-    if (r >= pull.size) continue;
+    if (r >= pull->size) continue;
 #pragma unroll
     for (int p = 0; p < 2; ++p) {
-      uint4& packet = packets[r][p];
-      if (!is_whole(packet, number)) {
-        await_packet(pull, packet_of(pull, pull.rank, r, row, col, args.k) + p, number, r, packet);
-      }
-      sum[p * 4] += low_half(packet.x);
-      sum[p * 4 + 1] += high_half(packet.x);
-      sum[p * 4 + 2] += low_half(packet.z);
-      sum[p * 4 + 3] += high_half(packet.z);
+      sum[p * 4] += low_half(packets[r][p].x);
+      sum[p * 4 + 1] += high_half(packets[r][p].x);
+      sum[p * 4 + 2] += low_half(packets[r][p].z);
+      sum[p * 4 + 3] += high_half(packets[r][p].z);
     }
   }
-#pragma unroll
-  for (int i = 0; i < 8; ++i) sum[i] = rounded(sum[i], DType::kBFloat16);
+  return make_uint4(pack_halves(sum[0], sum[1]), pack_halves(sum[2], sum[3]),
+                    pack_halves(sum[4], sum[5]), pack_halves(sum[6], sum[7]));
 }
 
 // The exchange that this block makes at a place: one more than it has made. Every launch there has
@@ -81,13 +86,13 @@ __device__ uint32_t* counter_of(const PeerSum& sum, bool pull) {
 
 // The rows of the input, plus delta, times the norm's weights, to shared memory; sums of squares by
 // warp. The blocks take turns by groups of columns in writing the sum.
-template <int kGroups>
+template <int kGroups, bool kPull>
 __device__ void norm_inputs(const FusedGemv& args, const float (&weights)[kGroups][8],
                             unsigned char* x, int32_t x_stride, Partial& partial) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   uint32_t number = 0;
   int32_t live = args.rows.padded;
-  if (args.pull.size > 0) {
+  if constexpr (kPull) {
     number = __ldcg(counter_of(args.pull, true)) + 1;
     if (*reinterpret_cast<volatile uint32_t*>(args.pull.broken) == 0)
       live = live_rows(args.rows);
@@ -105,11 +110,13 @@ __device__ void norm_inputs(const FusedGemv& args, const float (&weights)[kGroup
       if (col < args.k) {
         load_columns(args.in, row, col, v);
         if (args.delta.data != nullptr) {
-          float delta[8] = {};
-          if (args.pull.size == 0) {
+          float delta[8];
+          if constexpr (kPull) {
+            uint4 sum = make_uint4(0, 0, 0, 0);
+            if (row < live) sum = pull_columns(&args.pull, row, col, args.k, number);
+            unpack_columns(sum, delta);
+          } else {
             load_columns(args.delta, row, col, delta);
-          } else if (row < live) {
-            pull_columns(args, row, col, number, delta);
           }
 #pragma unroll
           for (int i = 0; i < 8; ++i) v[i] = rounded(v[i] + delta[i], DType::kBFloat16);
@@ -132,7 +139,7 @@ __device__ void norm_inputs(const FusedGemv& args, const float (&weights)[kGroup
     if (lane == 0) partial.squares[warp][row] = squares;
   }
   __syncthreads();
-  if (args.pull.size > 0 && threadIdx.x == 0) *counter_of(args.pull, true) = number;
+  if (kPull && threadIdx.x == 0) *counter_of(args.pull, true) = number;
 }
 
 // The outputs of one block of 16 rows of weights, for a warp: lane + 32 i is (row, output).
@@ -207,8 +214,9 @@ struct Outputs {
   }
 };
 
-// kGroups: of 8 columns that a thread norms; 0: no norm.
-template <int kGroups, bool kSilu>
+// kGroups: of 8 columns that a thread norms; 0: no norm. kSum: with a norm, pulls the delta;
+// without, pushes the output.
+template <int kGroups, bool kSilu, bool kSum>
 __global__ void __launch_bounds__(kThreads, 3)
     fused_gemv_kernel(const __grid_constant__ FusedGemv args,
                       const __grid_constant__ CUtensorMap weight,
@@ -264,7 +272,7 @@ __global__ void __launch_bounds__(kThreads, 3)
       }
     }
     wait_for_predecessor();
-    norm_inputs(args, weights, x, layout.x_stride, partial);
+    norm_inputs<kGroups, kSum>(args, weights, x, layout.x_stride, partial);
   } else {
     wait_for_predecessor();
     if (lane == 0) {
@@ -277,8 +285,8 @@ __global__ void __launch_bounds__(kThreads, 3)
   }
   let_successor_start();
   const int32_t live = live_rows(args.rows);
-  const bool pushes = !kNorm && !kSilu && args.push.size > 0;
-  const uint32_t number = pushes ? __ldcg(counter_of(args.push, false)) + 1 : 0;
+  constexpr bool kPush = kSum && !kNorm;
+  const uint32_t number = kPush ? __ldcg(counter_of(args.push, false)) + 1 : 0;
   const int unit = lane % 4 * 2, r = lane / 4;  // unit of 16 bytes of a row, row of 8
   const uint32_t weight_row = stream.ring + r * 128;
   const uint32_t x_row = kNorm ? shared_address(x) + r * layout.x_stride + warp * kChunk * 2
@@ -322,7 +330,7 @@ __global__ void __launch_bounds__(kThreads, 3)
     // By the time the other half is written again, all have passed the next barrier.
     __syncthreads();
     if (warp == block % kWarps) {
-      if (pushes) {
+      if constexpr (kPush) {
         outputs.push(partial, block % 2, live, number);
       } else {
         outputs.store(partial, block % 2, live);
@@ -332,10 +340,10 @@ __global__ void __launch_bounds__(kThreads, 3)
     outputs.block += static_cast<int32_t>(gridDim.x);
     if (warp == block % kWarps) outputs.load(live);
   }
-  if (pushes && threadIdx.x == 0) *counter_of(args.push, false) = number;
+  if (kPush && threadIdx.x == 0) *counter_of(args.push, false) = number;
 }
 
-template <int kGroups, bool kSilu>
+template <int kGroups, bool kSilu, bool kSum>
 void launch_fused(StreamRef stream, const FusedLinearArgs& args, const FusedGemv& gemv,
                   const LaunchShape& shape) {
   const LinearArgs& linear = args.linear;
@@ -344,15 +352,22 @@ void launch_fused(StreamRef stream, const FusedLinearArgs& args, const FusedGemv
   const CUtensorMap input =
       make_tensor_map(linear.in.data, linear.rows.padded, linear.weight.k, linear.in.stride,
                       static_cast<uint32_t>(linear.rows.padded), kChunk, false);
-  launch<&fused_gemv_kernel<kGroups, kSilu>, kMostBytes>(stream, "fused_linear", shape, gemv,
-                                                         weight, input);
+  launch<&fused_gemv_kernel<kGroups, kSilu, kSum>, kMostBytes>(stream, "fused_linear", shape, gemv,
+                                                               weight, input);
 }
 
 template <int kGroups>
 void launch_groups(StreamRef stream, const FusedLinearArgs& args, const FusedGemv& gemv,
                    const LaunchShape& shape) {
-  if (args.silu_mul) return launch_fused<kGroups, true>(stream, args, gemv, shape);
-  launch_fused<kGroups, false>(stream, args, gemv, shape);
+  const bool sum = (kGroups > 0 ? args.pull : args.push).size > 0;
+  if (args.silu_mul) {
+    if constexpr (kGroups > 0) {
+      if (sum) return launch_fused<kGroups, true, true>(stream, args, gemv, shape);
+    }
+    return launch_fused<kGroups, true, false>(stream, args, gemv, shape);
+  }
+  if (sum) return launch_fused<kGroups, false, true>(stream, args, gemv, shape);
+  launch_fused<kGroups, false, false>(stream, args, gemv, shape);
 }
 
 }  // namespace
