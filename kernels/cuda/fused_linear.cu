@@ -40,42 +40,37 @@ __device__ uint4* packet_of(const PeerSum& sum, int32_t at_rank, int32_t source,
   return static_cast<uint4*>(sum.slots[at_rank]) + (source * kFewRows + row) * (cols / 4) + col / 4;
 }
 
-// Eight columns of the sum of what the ranks pushed, as bfloat16; nothing in particular once the
-// group is broken. Not inlined: it would be most of the kernel's code.
-__device__ __noinline__ uint4 pull_columns(const PeerSum* pull, int32_t row, int32_t col,
-                                           int64_t cols, uint32_t number) {
+// Eight columns of the sum of what the ranks pushed; nothing in particular once the group is
+// broken.
+__device__ void pull_columns(const PeerSum& pull, int32_t row, int32_t col, int64_t cols,
+                             uint32_t number, float (&sum)[8]) {
   uint4 packets[kMaxPeerRanks][2];
-  PollWatch watch(*pull);
-  for (int32_t late = 0; late >= 0;) {
-    late = -1;
 #pragma unroll
-    for (int32_t r = 0; r < kMaxPeerRanks; ++r) {  // all on their way together
-      if (r >= pull->size) continue;
-      const uint4* from = packet_of(*pull, pull->rank, r, row, col, cols);
-      packets[r][0] = poll_packet(from);
-      packets[r][1] = poll_packet(from + 1);
-    }
-#pragma unroll
-    for (int32_t r = 0; r < kMaxPeerRanks; ++r) {
-      if (r >= pull->size) continue;
-      if (!is_whole(packets[r][0], number) || !is_whole(packets[r][1], number)) late = r;
-    }
-    if (late >= 0 && !watch.may_go_on(late)) break;
+  for (int32_t r = 0; r < kMaxPeerRanks; ++r) {  // all on their way together
+    if (r >= pull.size) continue;
+    const uint4* from = packet_of(pull, pull.rank, r, row, col, cols);
+    packets[r][0] = poll_packet(from);
+    packets[r][1] = poll_packet(from + 1);
   }
-  float sum[8] = {};
+#pragma unroll
+  for (int i = 0; i < 8; ++i) sum[i] = 0;
 #pragma unroll
   for (int32_t r = 0; r < kMaxPeerRanks; ++r) {
-    if (r >= pull->size) continue;
+    if (r >= pull.size) continue;
 #pragma unroll
     for (int p = 0; p < 2; ++p) {
-      sum[p * 4] += low_half(packets[r][p].x);
-      sum[p * 4 + 1] += high_half(packets[r][p].x);
-      sum[p * 4 + 2] += low_half(packets[r][p].z);
-      sum[p * 4 + 3] += high_half(packets[r][p].z);
+      uint4& packet = packets[r][p];
+      if (!is_whole(packet, number)) {
+        packet = await_packet(&pull, packet_of(pull, pull.rank, r, row, col, cols) + p, number, r);
+      }
+      sum[p * 4] += low_half(packet.x);
+      sum[p * 4 + 1] += high_half(packet.x);
+      sum[p * 4 + 2] += low_half(packet.z);
+      sum[p * 4 + 3] += high_half(packet.z);
     }
   }
-  return make_uint4(pack_halves(sum[0], sum[1]), pack_halves(sum[2], sum[3]),
-                    pack_halves(sum[4], sum[5]), pack_halves(sum[6], sum[7]));
+#pragma unroll
+  for (int i = 0; i < 8; ++i) sum[i] = rounded(sum[i], DType::kBFloat16);
 }
 
 // The exchange that this block makes at a place: one more than it has made. Every launch there has
@@ -110,11 +105,9 @@ __device__ void norm_inputs(const FusedGemv& args, const float (&weights)[kGroup
       if (col < args.k) {
         load_columns(args.in, row, col, v);
         if (args.delta.data != nullptr) {
-          float delta[8];
+          float delta[8] = {};
           if constexpr (kPull) {
-            uint4 sum = make_uint4(0, 0, 0, 0);
-            if (row < live) sum = pull_columns(&args.pull, row, col, args.k, number);
-            unpack_columns(sum, delta);
+            if (row < live) pull_columns(args.pull, row, col, args.k, number, delta);
           } else {
             load_columns(args.delta, row, col, delta);
           }
@@ -217,7 +210,7 @@ struct Outputs {
 // kGroups: of 8 columns that a thread norms; 0: no norm. kSum: with a norm, pulls the delta;
 // without, pushes the output.
 template <int kGroups, bool kSilu, bool kSum>
-__global__ void __launch_bounds__(kThreads, 3)
+__global__ void __launch_bounds__(kThreads, 2)
     fused_gemv_kernel(const __grid_constant__ FusedGemv args,
                       const __grid_constant__ CUtensorMap weight,
                       const __grid_constant__ CUtensorMap input) {

@@ -28,32 +28,30 @@ __device__ inline bool is_whole(const uint4& packet, uint32_t number) {
   return packet.y == number && packet.w == number;
 }
 
-// Over polls that found a packet missing: whether to poll again. No longer when the deadline has
-// passed or the host asked to stop; then everyone on this rank knows, and the host is told which
-// rank did not come.
-struct PollWatch {
-  static constexpr int kPollsALook = 512;  // between two looks at the clock and at the host's word
-  const PeerSum& sum;
-  uint64_t start;
-  int polls = 0;
-
-  __device__ explicit PollWatch(const PeerSum& of) : sum(of), start(now_ns()) {}
-
-  __device__ static uint64_t now_ns() {
-    uint64_t ns;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
-    return ns;
-  }
-  __device__ bool may_go_on(int32_t late) {
-    if (++polls % kPollsALook != 0) return true;
-    const bool told = *reinterpret_cast<volatile uint32_t*>(sum.broken) != 0 ||
-                      *reinterpret_cast<volatile uint32_t*>(sum.verdict) != 0;
-    if (!told && now_ns() - start < sum.deadline_ns) return true;
-    if (!told) *reinterpret_cast<volatile uint32_t*>(sum.verdict) = static_cast<uint32_t>(late) + 1;
-    *reinterpret_cast<volatile uint32_t*>(sum.broken) = 1;
+// Polls until the packet of exchange `number` is there. Gives up when the deadline has passed or
+// the host asked to stop; then everyone on this rank knows, and the host is told which rank did not
+// come. Not inlined: kernels that wait in many places must stay small.
+__device__ inline __noinline__ uint4 await_packet(const PeerSum* sum, const uint4* from,
+                                                  uint32_t number, int32_t source) {
+  constexpr int kPollsALook = 512;  // between two looks at the clock and at the host's word
+  uint64_t start, now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
+#pragma unroll 1
+  for (int polls = 1;; ++polls) {
+    const uint4 packet = poll_packet(from);
+    if (is_whole(packet, number)) return packet;
+    if (polls % kPollsALook != 0) continue;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+    const bool told = *reinterpret_cast<volatile uint32_t*>(sum->broken) != 0 ||
+                      *reinterpret_cast<volatile uint32_t*>(sum->verdict) != 0;
+    if (!told && now - start < sum->deadline_ns) continue;
+    if (!told) {
+      *reinterpret_cast<volatile uint32_t*>(sum->verdict) = static_cast<uint32_t>(source) + 1;
+    }
+    *reinterpret_cast<volatile uint32_t*>(sum->broken) = 1;
     __threadfence_system();
-    return false;
+    return packet;
   }
-};
+}
 
 }  // namespace refrain::kernels
