@@ -1,5 +1,6 @@
 #include "runtime/actor/manual_executor.h"
 
+#include <algorithm>
 #include <deque>
 #include <mutex>
 
@@ -143,7 +144,8 @@ void ManualScheduler::advance(Duration by) {
         shared_->clock.advance(end - shared_->clock.now());
         return;
       }
-      shared_->clock.advance(due->first.first - shared_->clock.now());
+      shared_->clock.advance(
+          std::max(Duration::zero(), due->first.first - shared_->clock.now()));  // late: after jump
       const TimePoint now = shared_->clock.now();
       for (auto it = due; it != shared_->timers.end() && it->first.first <= now;) {
         shared_->queues[it->second.executor].tasks.push_back(
@@ -155,13 +157,19 @@ void ManualScheduler::advance(Duration by) {
   }
 }
 
+void ManualScheduler::jump(Duration by) {
+  run_until_idle();
+  const std::scoped_lock lock(shared_->mutex);
+  shared_->clock.advance(by);
+}
+
 bool ManualScheduler::advance_to_next_timer() {
   run_until_idle();
   Duration wait;
   {
     const std::scoped_lock lock(shared_->mutex);
     if (shared_->timers.empty()) return false;
-    wait = shared_->timers.begin()->first.first - shared_->clock.now();
+    wait = std::max(Duration::zero(), shared_->timers.begin()->first.first - shared_->clock.now());
   }
   advance(wait);
   return true;

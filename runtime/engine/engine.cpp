@@ -1,13 +1,17 @@
 #include "runtime/engine/engine.h"
 
+#include <signal.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <utility>
 
 #include "runtime/actor/io_context.h"
 #include "runtime/base/build_info.h"
 #include "runtime/base/check.h"
+#include "runtime/base/log.h"
 #include "runtime/engine/engine_core.h"
 
 namespace refrain {
@@ -104,6 +108,10 @@ Result<std::unique_ptr<Engine>> Engine::create(EngineConfig config, ModelConfig 
   parts.endpoint = std::move(endpoint);
   parts.watch = [&io, strand](int64_t pid, std::function<void()> gone) {
     return io.on_process_exit(pid, strand, std::move(gone));
+  };
+  parts.kill = [](int64_t pid) {
+    if (::kill(static_cast<pid_t>(pid), SIGKILL) != 0)
+      log::warn("the worker with pid {} cannot be killed: {}", pid, std::strerror(errno));
   };
   parts.build_id = build_id();
   parts.host = host_name();

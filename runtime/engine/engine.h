@@ -41,16 +41,19 @@ struct EngineStats {
   GroupState state = GroupState::kWaiting;
   std::string state_detail;  // "rank 1: capture 12/86"
   Epoch epoch = 0;
-  uint64_t requests_total = 0, requests_finished = 0, requests_failed = 0;
+  uint64_t requests_total = 0;  // accepted; each ends once, in one of the next four counts
+  uint64_t requests_stopped = 0, requests_at_length = 0;  // complete: stop rule; length
+  uint64_t requests_aborted = 0, requests_failed = 0;     // the client left; an error
+  uint64_t requests_resumed = 0;  // taken up again after a group was lost, each time counted
   uint64_t requests_running = 0, requests_waiting = 0;
   uint64_t prompt_tokens = 0, generated_tokens = 0, cached_prompt_tokens = 0;
   uint64_t preemptions = 0, steps = 0, group_restarts = 0;
   uint64_t blocks_total = 0, blocks_free = 0;
-  double seconds_since_last_token = 0;
-  double coordinator_us_per_step = 0;  // CPU, moving average
-  std::vector<GraphUse> graph_uses;    // most frequent first
-  std::vector<ipc::Ready> ready;       // per rank: manifest, memory account, warnings
-  std::vector<std::string> devices;    // per rank, as its worker names it
+  double seconds_since_last_answer = 0;  // of all ranks to a step (while idle, to a canary: R-11)
+  double coordinator_us_per_step = 0;    // CPU, moving average
+  std::vector<GraphUse> graph_uses;      // most frequent first
+  std::vector<ipc::Ready> ready;         // per rank: manifest, memory account, warnings
+  std::vector<std::string> devices;      // per rank, as its worker names it
 };
 
 class Engine {

@@ -27,20 +27,6 @@ WorkerGroupOptions group_options(EngineParts& parts) {
   return options;
 }
 
-SchedulerOptions scheduler_options(const EngineConfig& config, const ModelConfig& model,
-                                   int64_t num_kv_blocks) {
-  SchedulerOptions options;
-  options.max_num_seqs = config.worker.max_num_seqs;
-  options.max_num_batched_tokens = config.worker.max_num_batched_tokens;
-  options.max_model_len = config.worker.max_model_len;
-  options.block_size = config.worker.block_size;
-  options.num_blocks = num_kv_blocks;
-  options.enable_prefix_caching = config.enable_prefix_caching;
-  options.enable_chunked_prefill = config.enable_chunked_prefill;
-  options.eos_token_ids = model.eos_token_ids;
-  return options;
-}
-
 }  // namespace
 
 EngineCore::EngineCore(EngineParts parts)
@@ -87,35 +73,39 @@ void EngineCore::connect() {
   handlers.on_lost = guarded(
       [](EngineCore& core, const Error& error, bool for_good) { core.on_lost(error, for_good); });
   group_ = std::make_shared<WorkerGroup>(group_options(parts_), std::move(parts_.endpoint),
-                                         executor_, std::move(parts_.watch), std::move(handlers));
+                                         executor_, std::move(parts_.watch), std::move(parts_.kill),
+                                         std::move(handlers));
 }
 
 void EngineCore::start() { group_->start(); }
 
 void EngineCore::enter(Accepted accepted) {
-  alive_.emplace(accepted.id, accepted.params.setup.num_logprobs);
+  const RequestId id = accepted.id;
+  alive_.emplace(id, Live{accepted.params.setup.num_logprobs, digest_of(accepted.prompt)});
   stats_.change([](EngineStats& stats) { ++stats.requests_total; });
   std::optional<Error> refused;
   {
     const std::lock_guard lock(refusal_mutex_);
     if (group_->state() == GroupState::kFailed || stopped_) refused = refusal_;
   }
-  if (refused) return end(accepted.id, FinishReason::kError, std::move(refused));
+  if (refused) return end(id, FinishReason::kError, std::move(refused));
+  if (accepted.deadline) end_at(id, *accepted.deadline);
+  auto sequence =
+      std::make_unique<Sequence>(id, std::move(accepted.prompt), std::move(accepted.params));
   if (scheduler_) {
-    to_scheduler(std::move(accepted));
+    to_scheduler(std::move(sequence));
     pump();
   } else {
-    queue_.push_back(std::move(accepted));
+    queue_.push_back(std::move(sequence));
+    fail_all_if_draining_without_workers();
   }
   watch_queue();
   publish_counts();
 }
 
-void EngineCore::to_scheduler(Accepted accepted) {
-  const RequestId id = accepted.id;
-  if (const Status added =
-          scheduler_->add(id, std::move(accepted.prompt), std::move(accepted.params));
-      !added)
+void EngineCore::to_scheduler(std::unique_ptr<Sequence> sequence) {
+  const RequestId id = sequence->id;
+  if (const Status added = scheduler_->add(std::move(sequence), alive_.at(id).given); !added)
     end(id, FinishReason::kError, added.error());
 }
 
@@ -127,16 +117,6 @@ void EngineCore::pump() {
     if (plan == nullptr) return;
     group_->send_step(plan->message);
   }
-}
-
-void EngineCore::on_ready(int64_t num_kv_blocks) {
-  scheduler_ = std::make_unique<Scheduler>(scheduler_options(config_, model_, num_kv_blocks));
-  for (Accepted& accepted : std::exchange(queue_, {})) to_scheduler(std::move(accepted));
-  // The group is ready when this handler has returned.
-  executor_->post([weak = weak_from_this()] {
-    if (const auto self = weak.lock()) self->pump();
-  });
-  publish_counts();
 }
 
 void EngineCore::on_step(ipc::StepResult result) {
@@ -151,7 +131,11 @@ void EngineCore::on_step(ipc::StepResult result) {
     updated = scheduler_->update(result, events_);
   }
   if (!updated) return group_->fence(fmt::format("rank 0: {}", updated.error().message));
+  last_answer_ = executor_->clock().now();
+  stats_.answered(last_answer_);
+  const bool canary = take_canary(events_);
   pump();
+  if (canary) return publish_counts();
   stats_.step_done(result, events_.size());
   for (const TokenEvent& event : events_) admission_.token(event.id);
   admission_.step(executor_->clock().now(), scheduler_->stats().waiting);
@@ -169,7 +153,8 @@ void EngineCore::deliver(const ipc::StepResult& result, const std::vector<TokenE
     TokenArrival arrival{event.id, {event.token, 0, {}}, event.stop, event.cached_tokens};
     const auto asked = alive_.find(event.id);
     REFRAIN_CHECK(asked != alive_.end(), "a token for request {}, which has ended", event.id);
-    if (asked->second >= 0 && row < result.logprobs.size()) {
+    asked->second.given.add(event.token);
+    if (asked->second.num_logprobs >= 0 && row < result.logprobs.size()) {
       arrival.token.logprob = result.logprobs[row];
       if (row + 1 < result.top_offsets.size())
         for (auto i = static_cast<size_t>(result.top_offsets[row]);
@@ -178,31 +163,11 @@ void EngineCore::deliver(const ipc::StepResult& result, const std::vector<TokenE
     }
     arrivals.push_back(std::move(arrival));
     if (event.stop == StopCause::kNone) continue;
-    stats_.change([](EngineStats& stats) { ++stats.requests_finished; });
-    request_gone(event.id);
+    request_gone(event.id, finish_reason(event.stop));
   }
   output_executor_->post([outputs = outputs_, arrivals = std::move(arrivals)]() mutable {
     outputs->push(std::move(arrivals));
   });
-}
-
-// Requests that were running end here with the reason; taking them up again from the tokens that
-// release_all() hands back is the place for resuming them.
-void EngineCore::on_lost(const Error& error, bool for_good) {
-  admission_.pause();
-  if (for_good) refuse_from_now_on(error);
-  if (scheduler_) {
-    const SchedulerStats stats = scheduler_->stats();
-    past_.preemptions += stats.preemptions;
-    past_.prompt_tokens += stats.prompt_tokens;
-    past_.cached_prompt_tokens += stats.cached_prompt_tokens;
-    const Error lost{error.code, "the request was lost with its workers: " + error.message, {}};
-    for (const auto& sequence : scheduler_->release_all())
-      end(sequence->id, FinishReason::kError, lost);
-    scheduler_.reset();
-  }
-  if (for_good) fail_all(error);
-  publish_counts();
 }
 
 void EngineCore::refuse_from_now_on(Error error) {
@@ -213,15 +178,14 @@ void EngineCore::refuse_from_now_on(Error error) {
 void EngineCore::fail_all(const Error& error) {
   queue_.clear();
   std::vector<RequestId> ids;
-  for (const auto& [id, logprobs] : alive_) ids.push_back(id);
+  for (const auto& [id, live] : alive_) ids.push_back(id);
   std::ranges::sort(ids);
   for (const RequestId id : ids) end(id, FinishReason::kError, error);
 }
 
 void EngineCore::cancel(RequestId id) {
   if (!alive_.contains(id)) return;
-  if (scheduler_) scheduler_->cancel(id);
-  std::erase_if(queue_, [id](const Accepted& accepted) { return accepted.id == id; });
+  remove(id);
   end(id, FinishReason::kAbort, std::nullopt);
   pump();
   publish_counts();
@@ -229,27 +193,44 @@ void EngineCore::cancel(RequestId id) {
 
 void EngineCore::ended_by_stop_string(RequestId id) {
   if (!alive_.contains(id)) return;
-  if (scheduler_) scheduler_->cancel(id);
-  stats_.change([](EngineStats& stats) { ++stats.requests_finished; });
-  request_gone(id);
+  remove(id);
+  request_gone(id, FinishReason::kStop);
   pump();
   publish_counts();
 }
 
+// Out of the scheduler, or out of the queue of those who wait for workers.
+void EngineCore::remove(RequestId id) {
+  if (scheduler_) scheduler_->cancel(id);
+  std::erase_if(queue_, [id](const auto& sequence) { return sequence->id == id; });
+}
+
 void EngineCore::end(RequestId id, FinishReason reason, std::optional<Error> error) {
-  const bool failed = reason == FinishReason::kError;
-  stats_.change([failed](EngineStats& stats) {
-    ++(failed ? stats.requests_failed : stats.requests_finished);
-  });
   output_executor_->post([outputs = outputs_, id, reason, error = std::move(error)]() mutable {
     outputs->end(id, reason, std::move(error));
   });
-  request_gone(id);
+  request_gone(id, reason);
 }
 
-void EngineCore::request_gone(RequestId id) {
-  const size_t erased = alive_.erase(id);
-  REFRAIN_CHECK(erased == 1, "request {} ended twice", id);
+void EngineCore::end_at(RequestId id, TimePoint deadline) {
+  const Duration left = deadline - executor_->clock().now();
+  alive_.at(id).deadline = executor_->post_after(left, [weak = weak_from_this(), id] {
+    const auto self = weak.lock();
+    if (!self || !self->alive_.contains(id)) return;
+    self->remove(id);
+    self->end(id, FinishReason::kError,
+              Error{ErrorCode::kDeadline, "the request did not finish by its deadline", {}});
+    self->pump();
+    self->publish_counts();
+  });
+}
+
+void EngineCore::request_gone(RequestId id, FinishReason reason) {
+  const auto found = alive_.find(id);
+  REFRAIN_CHECK(found != alive_.end(), "request {} ended twice", id);
+  if (found->second.deadline != 0) executor_->cancel(found->second.deadline);
+  alive_.erase(found);
+  stats_.ended(reason);
   --unfinished_;
   admission_.gone(id);
   tell_if_drained();
@@ -267,17 +248,23 @@ void EngineCore::watch_queue() {
   queue_timer_ = {*deadline, timer};
 }
 
+bool EngineCore::started(RequestId id) const {
+  if (scheduler_) return scheduler_->started(id);
+  return std::ranges::any_of(queue_, [id](const auto& sequence) {
+    return sequence->id == id && sequence->admitted_before;
+  });
+}
+
 void EngineCore::end_overdue() {
   queue_timer_.reset();
   for (const RequestId id : admission_.take_overdue(executor_->clock().now())) {
     if (!alive_.contains(id)) continue;
-    if (scheduler_ && scheduler_->started(id)) {
+    if (started(id)) {
       admission_.started(id);
       continue;
     }
     admission_.late();
-    if (scheduler_) scheduler_->cancel(id);
-    std::erase_if(queue_, [id](const Accepted& accepted) { return accepted.id == id; });
+    remove(id);
     end(id, FinishReason::kError,
         Error{ErrorCode::kUnavailable,
               "the request waited for as long as --max-queue-wait or max_queue_wait allows",
@@ -290,6 +277,8 @@ void EngineCore::end_overdue() {
 void EngineCore::drain(std::function<void()> drained) {
   refuse_from_now_on({ErrorCode::kUnavailable, "the server is shutting down", {}});
   drained_ = std::move(drained);
+  draining_ = true;
+  fail_all_if_draining_without_workers();
   tell_if_drained();
 }
 
@@ -312,7 +301,7 @@ void EngineCore::stop() {
 void EngineCore::publish_counts() {
   const SchedulerStats now = scheduler_ ? scheduler_->stats() : SchedulerStats{};
   stats_.change([&](EngineStats& stats) {
-    stats.requests_running = now.running;
+    stats.requests_running = now.running - (canary_out_ ? 1 : 0);
     stats.requests_waiting = now.waiting + queue_.size();
     stats.prompt_tokens = past_.prompt_tokens + now.prompt_tokens;
     stats.cached_prompt_tokens = past_.cached_prompt_tokens + now.cached_prompt_tokens;

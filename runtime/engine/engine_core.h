@@ -5,6 +5,7 @@
 // tests wire it to a ManualScheduler.
 
 #include <atomic>
+#include <chrono>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -31,6 +32,7 @@ struct EngineParts {
   std::shared_ptr<Executor> output_executor;
   std::unique_ptr<ipc::Endpoint> endpoint;  // calls on engine_executor
   ProcessWatch watch;
+  ProcessKill kill;
   std::string build_id, model_digest, host, token_prefix;
   Epoch first_epoch = 1;
 };
@@ -62,30 +64,50 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   std::function<void(const StartProgress&)> progress_handler;
 
  private:
+  static constexpr int32_t kMaxGroupLosses = 2;  // a request may take part in
+  static constexpr Duration kCanaryAfter = std::chrono::seconds(4);  // without an answer
+
   struct Accepted {
     RequestId id = 0;
     std::vector<TokenId> prompt;
     SequenceParams params;
+    std::optional<TimePoint> deadline;
+  };
+  // A request that has not ended.
+  struct Live {
+    int32_t num_logprobs = -1;
+    TokenDigest given;  // its prompt and the tokens its client was given
+    TimerId deadline = 0;
   };
 
   SequenceParams sequence_params(RequestId id, const GenerateRequest& request) const;
   void enter(Accepted accepted);
-  void to_scheduler(Accepted accepted);
+  void to_scheduler(std::unique_ptr<Sequence> sequence);
   void pump();
-  void on_ready(int64_t num_kv_blocks);
   void on_step(ipc::StepResult result);
-  void on_lost(const Error& error, bool for_good);
   void deliver(const ipc::StepResult& result, const std::vector<TokenEvent>& events);
   void end(RequestId id, FinishReason reason, std::optional<Error> error);
+  void end_at(RequestId id, TimePoint deadline);
   void refuse_from_now_on(Error error);
   void fail_all(const Error& error);
+  void remove(RequestId id);
   void ended_by_stop_string(RequestId id);
-  void request_gone(RequestId id);
+  void request_gone(RequestId id, FinishReason reason);
   void tell_if_drained();
   void watch_queue();
   void end_overdue();
+  bool started(RequestId id) const;  // it runs, or ran before its workers were lost
   void publish_counts();
   void publish_group();
+
+  // recovery.cpp: workers that come, go and idle
+  void on_ready(int64_t num_kv_blocks);
+  void on_lost(const Error& error, bool for_good);
+  void take_back(const Error& error);
+  void fail_all_if_draining_without_workers();
+  void watch_idle();
+  void send_canary();
+  bool take_canary(std::vector<TokenEvent>& events);
 
   const EngineConfig config_;
   const ModelConfig model_;
@@ -97,13 +119,17 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   std::shared_ptr<WorkerGroup> group_;
   EngineParts parts_;  // what connect() needs
 
-  std::unique_ptr<Scheduler> scheduler_;          // while the group is ready
-  std::deque<Accepted> queue_;                    // while it is not
-  std::unordered_map<RequestId, int32_t> alive_;  // not ended: log-probabilities asked for
+  std::unique_ptr<Scheduler> scheduler_;         // while the group is ready
+  std::deque<std::unique_ptr<Sequence>> queue_;  // while it is not; what ran before comes first
+  std::unordered_map<RequestId, Live> alive_;
   std::vector<TokenEvent> events_;
   std::function<void()> drained_;
+  bool draining_ = false;
   bool stopped_ = false;
   std::optional<std::pair<TimePoint, TimerId>> queue_timer_;  // for the earliest deadline
+  bool canary_out_ = false;
+  TimePoint last_answer_;  // of all ranks to a step, while the group is ready
+  TimerId idle_timer_ = 0;
   SchedulerStats past_;  // counts of the schedulers of earlier epochs
 
   // Read by submit on any thread.

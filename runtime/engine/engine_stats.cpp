@@ -28,7 +28,32 @@ void StatsBoard::step_done(const ipc::StepResult& result, size_t num_new_tokens)
   ++uses_[{result.mode, result.num_tokens, graph ? result.key_tokens : result.num_tokens}];
   ++stats_.steps;
   stats_.generated_tokens += num_new_tokens;
-  if (num_new_tokens > 0) last_token_ = clock_.now();
+}
+
+void StatsBoard::answered(TimePoint now) {
+  const std::lock_guard lock(mutex_);
+  last_answer_ = now;
+}
+
+void StatsBoard::ended(FinishReason reason) {
+  const std::lock_guard lock(mutex_);
+  switch (reason) {
+    case FinishReason::kStop:
+      ++stats_.requests_stopped;
+      return;
+    case FinishReason::kLength:
+      ++stats_.requests_at_length;
+      return;
+    case FinishReason::kAbort:
+      ++stats_.requests_aborted;
+      return;
+    case FinishReason::kError:
+      ++stats_.requests_failed;
+      return;
+    case FinishReason::kNone:
+      break;
+  }
+  REFRAIN_CHECK(false, "a request ended for no reason");
 }
 
 void StatsBoard::add_step_cpu(double microseconds) {
@@ -41,8 +66,7 @@ void StatsBoard::add_step_cpu(double microseconds) {
 EngineStats StatsBoard::snapshot() const {
   const std::lock_guard lock(mutex_);
   EngineStats stats = stats_;
-  stats.seconds_since_last_token =
-      last_token_ == TimePoint{} ? 0 : seconds_between(last_token_, clock_.now());
+  stats.seconds_since_last_answer = seconds_between(last_answer_, clock_.now());
   std::set<std::pair<std::string, int32_t>> used;
   for (const auto& [use, count] : uses_) {
     const auto& [mode, tokens, padded] = use;

@@ -24,6 +24,9 @@ class StatsBoard {
   void change(const std::function<void(EngineStats&)>& edit);
   // One step done: its graph, how many tokens it gave.
   void step_done(const ipc::StepResult& result, size_t num_new_tokens);
+  // All ranks answered a step, a canary's included.
+  void answered(TimePoint now);
+  void ended(FinishReason reason);
   void add_step_cpu(double microseconds);
   // Captured keys that were never replayed are rows with count 0.
   EngineStats snapshot() const;
@@ -35,7 +38,7 @@ class StatsBoard {
   mutable std::mutex mutex_;
   EngineStats stats_;
   std::map<Use, uint64_t> uses_;
-  TimePoint last_token_{};
+  TimePoint last_answer_{};
 };
 
 }  // namespace refrain

@@ -7,6 +7,12 @@
 namespace refrain {
 namespace {
 
+bool is_stop_token(StopCause cause) {
+  return cause == StopCause::kEos || cause == StopCause::kStopToken;
+}
+
+}  // namespace
+
 FinishReason finish_reason(StopCause cause) {
   switch (cause) {
     case StopCause::kNone:
@@ -22,12 +28,6 @@ FinishReason finish_reason(StopCause cause) {
   }
   REFRAIN_CHECK(false, "no such stop cause: {}", static_cast<int>(cause));
 }
-
-bool is_stop_token(StopCause cause) {
-  return cause == StopCause::kEos || cause == StopCause::kStopToken;
-}
-
-}  // namespace
 
 OutputProcessor::OutputProcessor(std::shared_ptr<const text::Tokenizer> tokenizer,
                                  std::function<void(RequestId)> stopped)

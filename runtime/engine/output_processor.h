@@ -14,6 +14,8 @@
 
 namespace refrain {
 
+FinishReason finish_reason(StopCause cause);
+
 // A sampled token on its way to text.
 struct TokenArrival {
   RequestId id = 0;

@@ -45,6 +45,7 @@ struct GenerateRequest {
   std::string cache_salt;  // requests with different salts share no prefix blocks
   // Longest wait for the first token; the lower of it and --max-queue-wait counts.
   std::optional<Duration> max_queue_wait;
+  std::optional<Duration> timeout;  // it ends with an error (kDeadline) when it takes longer
 };
 
 enum class FinishReason : uint8_t { kNone, kStop, kLength, kAbort, kError };

@@ -10,7 +10,7 @@
 namespace refrain {
 
 size_t StepDeadline::size_class(size_t num_tokens) {
-  return std::min<size_t>(static_cast<size_t>(std::bit_width(num_tokens)), 23);
+  return std::min<size_t>(static_cast<size_t>(std::bit_width(num_tokens)), kClasses - 1);
 }
 
 void StepDeadline::observe(size_t num_tokens, Duration took) {
@@ -24,9 +24,19 @@ void StepDeadline::observe(size_t num_tokens, Duration took) {
   sizes.slow = *slow;
 }
 
+// The 99th percentile, measured or estimated: the work of a step grows with its tokens, at most in
+// proportion. kUnknown / 20 when nothing is known.
+Duration StepDeadline::slow_of(size_t size) const {
+  for (size_t larger = size; larger < kClasses; ++larger)
+    if (classes_[larger].seen >= kEnough) return classes_[larger].slow;
+  for (size_t smaller = size; smaller-- > 0;)
+    if (classes_[smaller].seen >= kEnough)
+      return std::min<Duration>(classes_[smaller].slow * (1 << (size - smaller)), kUnknown / 20);
+  return kUnknown / 20;
+}
+
 Duration StepDeadline::of(size_t num_tokens) const {
-  const Sizes& sizes = classes_[size_class(num_tokens)];
-  return sizes.seen < kEnough ? kUnknown : std::max<Duration>(kLeast, 20 * sizes.slow);
+  return std::max<Duration>(kLeast, 20 * slow_of(size_class(num_tokens)));
 }
 
 void StepGather::sent(const ipc::Step& step, TimePoint now) {
@@ -36,6 +46,10 @@ void StepGather::sent(const ipc::Step& step, TimePoint now) {
   waiting.since = now;
   waiting.answers.resize(num_ranks_);
   steps_.push_back(std::move(waiting));
+}
+
+void StepGather::restart(TimePoint now) {
+  if (!steps_.empty()) steps_.front().since = now;
 }
 
 Result<std::optional<ipc::StepResult>> StepGather::add(int32_t rank, ipc::StepResult result,

@@ -14,7 +14,8 @@
 namespace refrain {
 
 // How long a step of so many tokens may take: max(2 s, 20 times the 99th percentile of steps of its
-// size), and kUnknown until enough of them have been seen.
+// size). Until enough of them have been seen, that of the next larger size known; or of the next
+// smaller, times as many tokens; or kUnknown.
 class StepDeadline {
  public:
   static constexpr Duration kLeast = std::chrono::seconds(2);
@@ -31,8 +32,10 @@ class StepDeadline {
     size_t seen = 0;
     Duration slow{};  // 99th percentile of the window, renewed every kEnough steps
   };
+  static constexpr size_t kClasses = 24;
   static size_t size_class(size_t num_tokens);
-  std::array<Sizes, 24> classes_;
+  Duration slow_of(size_t size) const;
+  std::array<Sizes, kClasses> classes_;
 };
 
 class StepGather {
@@ -40,6 +43,7 @@ class StepGather {
   explicit StepGather(int32_t num_ranks) : num_ranks_(static_cast<size_t>(num_ranks)) {}
 
   void sent(const ipc::Step& step, TimePoint now);
+  void restart(TimePoint now);  // the time of the oldest step begins anew
   // Takes a rank's answer. Gives rank 0's when it was the last one missing. An error when the step
   // was not the next for this rank, or when the ranks disagree on the key.
   Result<std::optional<ipc::StepResult>> add(int32_t rank, ipc::StepResult result, TimePoint now);

@@ -87,7 +87,8 @@ Result<RequestId> EngineCore::submit(GenerateRequest request, OutputSink sink) {
                          request.max_queue_wait, executor_->clock().now()));
     ++unfinished_;  // under the lock, so that a drain that begins now knows of it
   }
-  Accepted accepted{id, std::move(request.prompt), {}};
+  Accepted accepted{id, std::move(request.prompt), {}, std::nullopt};
+  if (request.timeout) accepted.deadline = executor_->clock().now() + *request.timeout;
   accepted.params = sequence_params(id, request);
   output_executor_->post([outputs = outputs_, id, prompt = accepted.prompt.size(),
                           sampling = std::move(request.sampling),

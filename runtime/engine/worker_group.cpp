@@ -14,12 +14,13 @@ double seconds(Duration duration) { return std::chrono::duration<double>(duratio
 }  // namespace
 
 WorkerGroup::WorkerGroup(WorkerGroupOptions options, std::unique_ptr<ipc::Endpoint> endpoint,
-                         std::shared_ptr<Executor> executor, ProcessWatch watch,
+                         std::shared_ptr<Executor> executor, ProcessWatch watch, ProcessKill kill,
                          WorkerGroupHandlers handlers)
     : options_(std::move(options)),
       endpoint_(std::move(endpoint)),
       executor_(std::move(executor)),
       watch_(std::move(watch)),
+      kill_(std::move(kill)),
       handlers_(std::move(handlers)),
       epoch_(options_.first_epoch),
       ranks_(static_cast<size_t>(options_.identity.tensor_parallel_size)),
@@ -27,8 +28,8 @@ WorkerGroup::WorkerGroup(WorkerGroupOptions options, std::unique_ptr<ipc::Endpoi
       gather_(options_.identity.tensor_parallel_size) {}
 
 void WorkerGroup::start() {
-  waiting_since_ = last_tick_ = executor_->clock().now();
-  arm_timer(options_.start_timeout);
+  waiting_since_ = executor_->clock().now();
+  arm_timer(options_.heartbeat_interval);
   endpoint_->start(
       [weak = weak_from_this()](const ipc::PeerId& from, std::span<const std::byte> frame) {
         if (const auto self = weak.lock()) self->on_frame(from, frame);
@@ -93,13 +94,12 @@ void WorkerGroup::lose(std::string reason, bool for_good) {
   ++epoch_;
   if (!for_good) ++restarts_;
   if (state_ == GroupState::kReady) waiting_since_ = executor_->clock().now();
-  const ErrorCode code = for_good ? ErrorCode::kInternal : ErrorCode::kUnavailable;
-  handlers_.on_lost({code, reason, {}}, for_good);
+  handlers_.on_lost({ErrorCode::kUnavailable, reason, {}}, for_good);
   set_state(for_good ? GroupState::kFailed : GroupState::kWaiting, std::move(reason));
   if (for_good) {
     executor_->cancel(timer_);
   } else {
-    arm_timer(options_.start_timeout - (executor_->clock().now() - waiting_since_));
+    arm_timer(options_.heartbeat_interval);
   }
 }
 
@@ -110,11 +110,23 @@ void WorkerGroup::dismiss_all(const std::string& reason) {
     // A rank that cannot be told is the one that is gone.
     if (const Status sent = endpoint_->send(rank->peer, frame_); !sent)
       log::debug("shutdown to {}: {}", name_of(rank->hello.rank), sent.error().message);
+    kill_if_it_stays(*rank);
     rank.reset();
   }
   board_ = StartBoard(options_.identity.tensor_parallel_size);
   gather_ = StepGather(options_.identity.tensor_parallel_size);
   num_kv_blocks_ = 0;
+}
+
+// A stopped or spinning process does not hear the shutdown, and whoever starts workers again waits
+// for its end.
+void WorkerGroup::kill_if_it_stays(const Rank& rank) {
+  if (!rank.gone || *rank.gone) return;
+  executor_->post_after(kGrace, [kill = kill_, gone = rank.gone, pid = rank.hello.pid] {
+    if (*gone) return;
+    log::warn("the worker with pid {} was told to go and is still there; it is killed", pid);
+    kill(pid);
+  });
 }
 
 void WorkerGroup::stop(const std::string& reason) {
@@ -149,6 +161,7 @@ std::vector<std::string> WorkerGroup::devices() const {
 
 void WorkerGroup::arm_timer(Duration delay) {
   executor_->cancel(timer_);
+  timer_due_ = executor_->clock().now() + delay;
   timer_ = executor_->post_after(delay, [weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->on_timer();
   });
@@ -156,30 +169,46 @@ void WorkerGroup::arm_timer(Duration delay) {
 
 void WorkerGroup::on_timer() {
   const TimePoint now = executor_->clock().now();
+  const bool paused = stood_still(now);
   // To a rank that starts it only shows that its connection is alive: a loading device is silent.
   for (auto& rank : ranks_)
     if (rank) beat_or_fence(*rank);
   if (state_ == GroupState::kWaiting || state_ == GroupState::kStarting)
     return check_start_deadline(now);
   if (state_ != GroupState::kReady) return;
-  arm_timer(options_.heartbeat_interval);
-  // This process itself stood still: the ranks' silence says nothing.
-  const bool stalled = now - last_tick_ > 3 * options_.heartbeat_interval;
-  last_tick_ = now;
-  if (stalled) {
-    log::warn("the coordinator's loop stood still; ranks get another {} s",
-              seconds(options_.heartbeat_timeout));
-    for (auto& rank : ranks_) rank->last_heard = now;
-    return;
+  if (!paused) check_ranks(now);
+  if (state_ == GroupState::kReady) arm_timer(until_next_sweep(now));
+}
+
+// When this process itself did not run, what it did not hear in that time says nothing: the ranks
+// and the step in flight get their time anew.
+bool WorkerGroup::stood_still(TimePoint now) {
+  const Duration late = now - timer_due_;
+  if (late <= kStall) return false;
+  log::warn("the coordinator's loop stood still for {:.1f} s; the workers get their time anew",
+            seconds(late));
+  waiting_since_ += late;
+  gather_.restart(now);
+  for (auto& rank : ranks_)
+    if (rank) rank->last_heard = now;
+  return true;
+}
+
+// At an interval, and exactly when a rank's or a step's time is over.
+Duration WorkerGroup::until_next_sweep(TimePoint now) const {
+  TimePoint next = now + options_.heartbeat_interval;
+  if (!gather_.empty()) {
+    next = std::min(next, gather_.deadline());
+  } else {
+    for (const auto& rank : ranks_)
+      next = std::min(next, rank->last_heard + options_.heartbeat_timeout);
   }
-  check_ranks(now);
+  return std::max<Duration>(next - now, std::chrono::milliseconds(1));
 }
 
 void WorkerGroup::check_start_deadline(TimePoint now) {
   const Duration left = options_.start_timeout - (now - waiting_since_);
-  if (left > Duration::zero())
-    return arm_timer(state_ == GroupState::kWaiting ? left
-                                                    : std::min(left, options_.heartbeat_interval));
+  if (left > Duration::zero()) return arm_timer(std::min(left, options_.heartbeat_interval));
   std::string missing;
   for (size_t rank = 0; rank < ranks_.size(); ++rank)
     if (!ranks_[rank]) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", rank);
@@ -204,9 +233,10 @@ void WorkerGroup::check_ranks(TimePoint now) {
   }
   for (size_t i = 0; i < ranks_.size(); ++i) {
     const Duration silence = now - ranks_[i]->last_heard;
-    if (silence > options_.heartbeat_timeout)
-      return lose(fmt::format("{} has been silent for {:.1f} s", name_of(static_cast<int32_t>(i)),
-                              seconds(silence)));
+    if (silence < options_.heartbeat_timeout) continue;
+    return lose(fmt::format("{} has been silent for {:.1f} s; its last step is {}",
+                            name_of(static_cast<int32_t>(i)), seconds(silence),
+                            ranks_[i]->last_step));
   }
 }
 

@@ -25,6 +25,8 @@ namespace refrain {
 
 // Calls the function once when the local process ends; false: it cannot be watched.
 using ProcessWatch = std::function<bool(int64_t pid, std::function<void()> gone)>;
+// Ends a local process at once (SIGKILL); only for one that is watched and not gone.
+using ProcessKill = std::function<void(int64_t pid)>;
 
 struct WorkerGroupOptions {
   GroupIdentity identity;
@@ -48,7 +50,8 @@ struct WorkerGroupHandlers {
 class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
  public:
   WorkerGroup(WorkerGroupOptions options, std::unique_ptr<ipc::Endpoint> endpoint,
-              std::shared_ptr<Executor> executor, ProcessWatch watch, WorkerGroupHandlers handlers);
+              std::shared_ptr<Executor> executor, ProcessWatch watch, ProcessKill kill,
+              WorkerGroupHandlers handlers);
 
   void start();
   void send_step(const ipc::Message& step);  // only while ready
@@ -68,6 +71,8 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
   static constexpr size_t kBadFrames = 3;  // of one peer within kBadFrameWindow fence its group
   static constexpr Duration kBadFrameWindow = std::chrono::seconds(10);
   static constexpr Duration kLastWords = std::chrono::milliseconds(20);  // after a process's end
+  static constexpr Duration kGrace = std::chrono::milliseconds(500);     // to go after the fence
+  static constexpr Duration kStall = std::chrono::seconds(1);  // of this process's own loop
 
   struct Rank {
     explicit Rank(Epoch epoch) : gate(epoch) {}
@@ -76,7 +81,9 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
     ipc::FrameGate gate;
     uint64_t sent = 0;   // frames, in this epoch
     bool spoke = false;  // since it was welcomed
-    bool gone = false;   // its process has ended; its last words may still be on their way
+    // Its process has ended; its last words may still be on their way. Null: not watched.
+    std::shared_ptr<bool> gone;
+    StepId last_step = 0;  // as its device loop last said
     std::optional<ipc::Loaded> loaded;
     std::optional<ipc::Ready> ready;
     TimePoint last_heard;
@@ -95,6 +102,7 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
   void on_ready(int32_t rank, ipc::Ready ready);
   void on_step_result(int32_t rank, ipc::StepResult result);
   void on_failed(int32_t rank, const ipc::Failed& failed);
+  void watch(Rank& rank);
   void on_process_end(int32_t rank);
 
   // worker_group.cpp: life
@@ -105,9 +113,12 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
   void broadcast(const ipc::Message& message);
   void lose(std::string reason, bool for_good = false);
   void dismiss_all(const std::string& reason);
+  void kill_if_it_stays(const Rank& rank);
   void set_state(GroupState state, std::string detail);
   void arm_timer(Duration delay);
   void on_timer();
+  bool stood_still(TimePoint now);
+  Duration until_next_sweep(TimePoint now) const;
   void check_start_deadline(TimePoint now);
   void check_ranks(TimePoint now);
 
@@ -115,6 +126,7 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
   std::unique_ptr<ipc::Endpoint> endpoint_;
   std::shared_ptr<Executor> executor_;
   ProcessWatch watch_;
+  ProcessKill kill_;
   WorkerGroupHandlers handlers_;
 
   GroupState state_ = GroupState::kWaiting;
@@ -127,7 +139,7 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
   StepGather gather_;
   int64_t num_kv_blocks_ = 0;
   TimePoint waiting_since_;
-  TimePoint last_tick_;
+  TimePoint timer_due_;
   uint64_t heartbeats_ = 0;
   TimerId timer_ = 0;
   std::vector<std::byte> frame_;

@@ -51,7 +51,7 @@ void WorkerGroup::on_hello(const ipc::PeerId& from, const ipc::Hello& hello) {
   }
   if (auto reason = refusal(hello, options_.identity)) return refuse(from, std::move(*reason));
   if (auto& holder = ranks_[static_cast<size_t>(hello.rank)]) {
-    if (!holder->gone && beat(*holder))
+    if (!(holder->gone && *holder->gone) && beat(*holder))
       return refuse(from, fmt::format("{} is already there; start this worker with another --rank",
                                       name_of(hello.rank)));
     lose(fmt::format("{} is gone", name_of(hello.rank)));
@@ -86,27 +86,34 @@ void WorkerGroup::welcome(const ipc::PeerId& from, const ipc::Hello& hello) {
   rank.peer = from;
   rank.hello = hello;
   rank.last_heard = executor_->clock().now();
-  if (hello.host == options_.host) {
-    const bool watched =
-        watch_(hello.pid, [weak = weak_from_this(), epoch = epoch_, rank = hello.rank] {
-          if (const auto self = weak.lock(); self && self->epoch_ == epoch)
-            self->on_process_end(rank);
-        });
-    if (!watched)
-      log::warn("the process of {} cannot be watched; its connection and heartbeats are",
-                name_of(hello.rank));
-  }
+  if (hello.host == options_.host) watch(rank);
   beat_or_fence(rank);
   if (state_ != GroupState::kWaiting) return;
   arm_timer(options_.heartbeat_interval);
   set_state(GroupState::kStarting, fmt::format("{} is here", name_of(hello.rank)));
 }
 
+void WorkerGroup::watch(Rank& rank) {
+  const auto gone = std::make_shared<bool>(false);
+  const bool watched = watch_(
+      rank.hello.pid, [weak = weak_from_this(), epoch = epoch_, gone, index = rank.hello.rank] {
+        *gone = true;
+        if (const auto self = weak.lock(); self && self->epoch_ == epoch)
+          self->on_process_end(index);
+      });
+  if (watched) {
+    rank.gone = gone;
+  } else {
+    log::warn("the process of {} cannot be watched; its connection and heartbeats are",
+              name_of(rank.hello.rank));
+  }
+}
+
 void WorkerGroup::on_message(int32_t rank, ipc::Message message) {
   if (auto* result = std::get_if<ipc::StepResult>(&message)) {
     on_step_result(rank, std::move(*result));
-  } else if (std::holds_alternative<ipc::Heartbeat>(message)) {
-    // Its arrival is all that it says.
+  } else if (const auto* beat = std::get_if<ipc::Heartbeat>(&message)) {
+    ranks_[static_cast<size_t>(rank)]->last_step = beat->last_step;
   } else if (auto* progress = std::get_if<ipc::Progress>(&message)) {
     if (const auto shown = board_.report(rank, std::move(*progress))) {
       detail_ = progress_line(*shown);
@@ -163,7 +170,6 @@ void WorkerGroup::on_ready(int32_t rank, ipc::Ready ready) {
   if (auto mismatch = ready_mismatch(all)) return lose(std::move(*mismatch), true);
   const TimePoint now = executor_->clock().now();
   for (auto& each : ranks_) each->last_heard = now;
-  last_tick_ = now;
   state_ = GroupState::kReady;
   detail_ = fmt::format("{} rank{} ready", ranks_.size(), ranks_.size() == 1 ? "" : "s");
   arm_timer(options_.heartbeat_interval);
@@ -172,6 +178,7 @@ void WorkerGroup::on_ready(int32_t rank, ipc::Ready ready) {
 }
 
 void WorkerGroup::on_step_result(int32_t rank, ipc::StepResult result) {
+  ranks_[static_cast<size_t>(rank)]->last_step = result.step;
   auto done = gather_.add(rank, std::move(result), executor_->clock().now());
   if (!done) return lose(done.error().message);
   if (*done) handlers_.on_step(std::move(**done));
@@ -179,7 +186,6 @@ void WorkerGroup::on_step_result(int32_t rank, ipc::StepResult result) {
 
 // A process that failed says why in its last frame, which may come after the news of its end.
 void WorkerGroup::on_process_end(int32_t rank) {
-  ranks_[static_cast<size_t>(rank)]->gone = true;
   executor_->post_after(kLastWords, [weak = weak_from_this(), epoch = epoch_, rank] {
     if (const auto self = weak.lock(); self && self->epoch_ == epoch)
       self->lose(fmt::format("the process of {} ended", self->name_of(rank)));

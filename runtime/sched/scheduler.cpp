@@ -49,10 +49,14 @@ int32_t Scheduler::blocks_for(int64_t tokens) const {
   return static_cast<int32_t>((tokens + options_.block_size - 1) / options_.block_size);
 }
 
-Status Scheduler::add(RequestId id, std::vector<TokenId> prompt, SequenceParams params) {
-  const auto prompt_len = static_cast<int64_t>(prompt.size());
-  if (prompt.empty())
+Status Scheduler::check(const Sequence& sequence, const TokenDigest& given) const {
+  const int64_t prompt_len = sequence.prompt_len;
+  if (prompt_len == 0)
     return fail_field("prompt", "the prompt has no tokens; at least one is needed");
+  if (digest_of(sequence.tokens) != given)
+    return fail(ErrorCode::kInternal,
+                "request {} holds {} tokens that are not the {} its client has; it cannot go on",
+                sequence.id, sequence.tokens.size(), given.count());
   if (prompt_len >= options_.max_model_len)
     return fail_field("prompt",
                       "the prompt has {} tokens; with --max-model-len {} at most {} leave room for "
@@ -63,14 +67,19 @@ Status Scheduler::add(RequestId id, std::vector<TokenId> prompt, SequenceParams 
                       "the prompt has {} tokens; without chunked prefill at most "
                       "--max-num-batched-tokens ({}) can run",
                       prompt_len, options_.max_num_batched_tokens);
-  const int64_t longest = std::min<int64_t>(options_.max_model_len,
-                                            prompt_len + std::max<int64_t>(params.max_tokens, 1));
+  const int64_t longest = std::min<int64_t>(
+      options_.max_model_len, prompt_len + std::max<int64_t>(sequence.params.max_tokens, 1));
   if (blocks_for(longest) > blocks_.num_usable())
     return fail_field("max_tokens",
                       "prompt and max_tokens need {} tokens of KV cache and the whole cache holds "
                       "{}; shorten the prompt or lower max_tokens",
                       longest, blocks_.num_usable() * options_.block_size);
-  auto sequence = std::make_unique<Sequence>(id, std::move(prompt), std::move(params));
+  return {};
+}
+
+Status Scheduler::add(std::unique_ptr<Sequence> sequence, const TokenDigest& given) {
+  REFRAIN_RETURN_IF_ERROR(check(*sequence, given));
+  const RequestId id = sequence->id;
   const auto [entry, added] = sequences_.emplace(id, std::move(sequence));
   REFRAIN_CHECK(added, "request {} is in the scheduler already", id);
   waiting_.push_back(entry->second.get());
@@ -185,6 +194,7 @@ bool Scheduler::admit(Sequence& sequence) {
   if (!sequence.admitted_before) {
     sequence.admitted_before = true;
     sequence.cached_tokens = sequence.num_computed;
+    if (sequence.id == kCanaryRequest) return true;
     stats_.prompt_tokens += static_cast<uint64_t>(sequence.prompt_len);
     stats_.cached_prompt_tokens += static_cast<uint64_t>(sequence.cached_tokens);
   }
@@ -233,7 +243,8 @@ void Scheduler::add_row(Sequence& sequence, int32_t num_tokens) {
   step.row_num_tokens.push_back(num_tokens);
   step.row_computed.push_back(from);
   step.row_flags.push_back(static_cast<uint8_t>(samples ? ipc::kSamples : 0));
-  const auto known = static_cast<int32_t>(sequence.tokens.size());
+  // What the slot has sampled is not sent back to it: the device would count it twice.
+  const auto known = sequence.sampled ? from : static_cast<int32_t>(sequence.tokens.size());
   const int32_t known_to = std::min(to, known);
   if (from < known_to)
     step.token_ids.insert(step.token_ids.end(), sequence.tokens.begin() + from,
@@ -243,6 +254,7 @@ void Scheduler::add_row(Sequence& sequence, int32_t num_tokens) {
   sequence.num_scheduled = to;
   add_block_updates(sequence);
   if (samples) ++sequence.pending;
+  sequence.sampled = samples;
   ++sequence.in_flight;
   building_.rows.push_back({&sequence, to, samples});
 }

@@ -57,9 +57,12 @@ class Scheduler {
  public:
   explicit Scheduler(SchedulerOptions options);
 
-  // Queues a request. Refused when it could not run even alone: longer than the model or than the
-  // KV cache. Its id must be new.
-  Status add(RequestId id, std::vector<TokenId> prompt, SequenceParams params);
+  // Queues a request: a new one, or one that the scheduler of a lost group handed back, which goes
+  // on after the tokens it has. Refused when it could not run even alone: longer than the model or
+  // than the KV cache. `given` digests its prompt and the tokens its client was given: when they
+  // are not the sequence's, going on would leave a gap in the stream or repeat a part of it, and it
+  // is refused too. Its id must be new.
+  Status add(std::unique_ptr<Sequence> sequence, const TokenDigest& given);
   // Takes a request out; a row of it in an in-flight step is computed and discarded. False: no
   // such request (it has ended).
   bool cancel(RequestId id);
@@ -89,6 +92,7 @@ class Scheduler {
     std::vector<Row> rows;
   };
 
+  Status check(const Sequence& sequence, const TokenDigest& given) const;
   int32_t blocks_for(int64_t tokens) const;
   bool chunk_left(const Sequence& sequence) const;
   void schedule_decodes();

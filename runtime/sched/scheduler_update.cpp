@@ -87,7 +87,7 @@ void Scheduler::release(Sequence& sequence) {
   while (!sequence.blocks.empty()) sequence.blocks.pop_back();
   if (sequence.slot >= 0) free_slots_.push_back(sequence.slot);
   sequence.slot = -1;
-  sequence.setup_sent = false;
+  sequence.setup_sent = sequence.sampled = false;
   sequence.blocks_sent = sequence.blocks_published = 0;
   sequence.chain = PrefixCache::kRoot;
   sequence.num_computed = sequence.num_scheduled = 0;
@@ -101,8 +101,7 @@ std::vector<std::unique_ptr<Sequence>> Scheduler::release_all() {
     if (sequence) release(*sequence);
   for (auto& sequence : left) {
     release(*sequence);
-    sequence->state = SequenceState::kWaiting;
-    sequence->pending = sequence->in_flight = 0;
+    sequence->lose_group();
   }
   sequences_.clear();
   waiting_.clear();

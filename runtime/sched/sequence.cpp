@@ -4,6 +4,18 @@
 #include <utility>
 
 namespace refrain {
+namespace {
+
+// So many tokens after a loss clear a request of the suspicion that it causes them.
+constexpr int32_t kProgress = 16;
+
+}  // namespace
+
+TokenDigest digest_of(std::span<const TokenId> tokens) {
+  TokenDigest digest;
+  for (const TokenId token : tokens) digest.add(token);
+  return digest;
+}
 
 Sequence::Sequence(RequestId request, std::vector<TokenId> prompt, SequenceParams parameters)
     : id(request),
@@ -23,6 +35,17 @@ int64_t Sequence::max_prefix_tokens() const {
   const int64_t all_but_last = static_cast<int64_t>(tokens.size()) - 1;
   const bool counts_output = setup.presence_penalty != 0.0f || setup.frequency_penalty != 0.0f;
   return counts_output ? std::min<int64_t>(all_but_last, prompt_len) : all_but_last;
+}
+
+void Sequence::lose_group() {
+  const auto known = static_cast<int32_t>(tokens.size());
+  if (in_flight > 0) {
+    if (known - length_at_loss >= kProgress) group_losses = 0;
+    ++group_losses;
+    length_at_loss = known;
+  }
+  state = SequenceState::kWaiting;
+  pending = in_flight = 0;
 }
 
 StopCause Sequence::append(TokenId token, std::span<const TokenId> eos, int64_t max_model_len) {

@@ -14,6 +14,28 @@
 
 namespace refrain {
 
+// The engine's own request of one token, which shows that the workers answer. Clients'
+// requests count from 1; this one is in no count.
+inline constexpr RequestId kCanaryRequest = 0;
+
+// Tokens in order, as two numbers: enough to see that two parties mean the same ones.
+class TokenDigest {
+ public:
+  void add(TokenId token) {
+    hash_ = (hash_ ^ static_cast<uint32_t>(token)) * 1099511628211ULL;  // FNV-1a by words
+    hash_ ^= hash_ >> 32;
+    ++count_;
+  }
+  bool operator==(const TokenDigest&) const = default;
+  uint64_t count() const { return count_; }
+
+ private:
+  uint64_t hash_ = 14695981039346656037ULL;
+  uint64_t count_ = 0;
+};
+
+TokenDigest digest_of(std::span<const TokenId> tokens);
+
 // What the engine says of a request when it enters the scheduler.
 struct SequenceParams {
   int64_t max_tokens = 16;
@@ -47,6 +69,7 @@ struct Sequence {
   // What it holds while running (or until its last in-flight step is answered).
   SlotId slot = -1;
   bool setup_sent = false;
+  bool sampled = false;  // the slot has sampled: its last token is the sequence's last
   std::vector<BlockRef> blocks;
   int32_t blocks_sent = 0;  // entries of the device's block table that are written
 
@@ -56,6 +79,10 @@ struct Sequence {
   int32_t cached_tokens = 0;  // prompt tokens taken from the cache when first admitted
   bool admitted_before = false;
 
+  // Losses of the worker group with a row of it in flight, since it last made progress.
+  int32_t group_losses = 0;
+  int32_t length_at_loss = 0;
+
   int32_t length() const { return static_cast<int32_t>(tokens.size()) + pending; }
   int64_t output_len() const { return static_cast<int64_t>(tokens.size()) - prompt_len; }
   bool holds_nothing() const { return slot < 0 && blocks.empty(); }
@@ -64,6 +91,9 @@ struct Sequence {
   // How many of its first tokens may come from the prefix cache. The last token is always
   // computed, and a penalty needs the device to see the tokens it counts.
   int64_t max_prefix_tokens() const;
+  // Its worker group is lost, and with it all that the device held. It keeps its tokens; the seed
+  // and the position of the next token are all the random state there is.
+  void lose_group();
   // Appends a sampled token and says whether it ends the sequence.
   StopCause append(TokenId token, std::span<const TokenId> eos, int64_t max_model_len);
 };

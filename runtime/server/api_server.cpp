@@ -310,15 +310,19 @@ void ApiServer::get_ready(const HttpRequest&, Exchange exchange) {
       ready ? 200 : 503);
 }
 
-// Healthy: serving, and either nothing to do or a token in the last ten seconds.
+// Healthy: serving, and an answer of the workers in the last ten seconds; idle ones are asked for a
+// canary's.
 void ApiServer::get_health(const HttpRequest&, Exchange exchange) {
   const EngineStats stats = engine_.stats();
-  const bool stuck = stats.requests_running > 0 && stats.seconds_since_last_token > kHealthySeconds;
-  const bool healthy = stats.state == GroupState::kReady && !stuck;
+  const bool ready = stats.state == GroupState::kReady;
+  const bool stuck = ready && stats.seconds_since_last_answer > kHealthySeconds;
+  const bool healthy = ready && !stuck;
   reply_json(exchange,
              {{"status", healthy ? "healthy"
-                                 : (stuck ? "no token in the last 10 s" : to_string(stats.state))},
+                                 : (stuck ? "no answer of the workers in the last 10 s"
+                                          : to_string(stats.state))},
               {"epoch", stats.epoch},
+              {"seconds_since_last_answer", stats.seconds_since_last_answer},
               {"requests_running", stats.requests_running},
               {"requests_waiting", stats.requests_waiting}},
              healthy ? 200 : 503);

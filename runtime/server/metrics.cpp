@@ -108,8 +108,16 @@ std::string Metrics::render(const EngineStats& stats, const AdmissionStats& admi
   gauge("refrain:ready", "1 when the worker group serves",
         stats.state == GroupState::kReady ? 1.0 : 0.0);
   counter("refrain:requests_total", "Requests accepted", stats.requests_total);
-  counter("refrain:request_success_total", "Requests finished", stats.requests_finished);
+  const auto ended = [&](const char* reason, uint64_t count) {
+    counter("refrain:request_success_total", "Requests ended without an error, by reason", count,
+            {{"finished_reason", reason}});
+  };
+  ended("stop", stats.requests_stopped);
+  ended("length", stats.requests_at_length);
+  ended("abort", stats.requests_aborted);
   counter("refrain:request_failure_total", "Requests ended by an error", stats.requests_failed);
+  counter("refrain:requests_resumed_total", "Requests that went on after their workers were lost",
+          stats.requests_resumed);
   counter("refrain:prompt_tokens_total", "Prompt tokens processed", stats.prompt_tokens);
   counter("refrain:generation_tokens_total", "Tokens generated", stats.generated_tokens);
   counter("refrain:prefix_cache_hits_total", "Prompt tokens found in the prefix cache",

@@ -41,26 +41,96 @@ def test_coordinator_and_worker_started_by_hand(tmp_path):
     assert not os.path.exists(f"{tmp_path}/run/engine")
 
 
-def test_killed_worker_ends_requests_clearly_and_the_group_comes_back(start_server):
+STORIES = [
+    {"prompt": "Once upon a time", "temperature": 0},
+    {"prompt": "The capital of France is", "temperature": 0, "logprobs": 2},
+    {"prompt": "def fibonacci(n):" * 20, "temperature": 0, "frequency_penalty": 0.4},
+    {"prompt": "Once upon a time", "temperature": 0.8, "seed": 7},
+    {"prompt": "A list of animals:", "temperature": 1.0, "top_p": 0.9, "seed": 11, "presence_penalty": 0.5},
+    {"prompt": "Dear Sir or Madam,", "temperature": 0.9, "top_k": 40, "seed": 13, "logprobs": 0,
+     "extra_body": {"repetition_penalty": 1.1}},
+]
+
+
+class Stream(threading.Thread):
+    """Reads one streamed completion; `chunks` grows while it runs."""
+
+    def __init__(self, server, fields, tokens):
+        super().__init__(daemon=True)
+        self.server, self.fields, self.tokens = server, fields, tokens
+        self.chunks, self.error = [], None
+        self.start()
+
+    def run(self):
+        body = {"ignore_eos": True, **self.fields.get("extra_body", {})}
+        try:
+            for chunk in self.server.client().completions.create(
+                    model=SMOLLM2.name, stream=True, max_tokens=self.tokens, stream_options={"include_usage": True},
+                    **{**self.fields, "extra_body": body}):
+                self.chunks.append(chunk)
+        except openai.APIError as error:
+            self.error = error
+
+    def answer(self):
+        """All that a client can see of it, however it was cut into chunks."""
+        self.join(timeout=120)
+        assert not self.is_alive() and self.error is None, self.error
+        choices = [choice for chunk in self.chunks for choice in chunk.choices]
+        logprobs = [choice.logprobs for choice in choices if choice.logprobs]
+        return {"text": "".join(choice.text for choice in choices),
+                "finish": [choice.finish_reason for choice in choices if choice.finish_reason],
+                "tokens": [token for part in logprobs for token in part.tokens],
+                "logprobs": [value for part in logprobs for value in part.token_logprobs],
+                "offsets": [offset for part in logprobs for offset in part.text_offset],
+                "completion_tokens": self.chunks[-1].usage.completion_tokens}
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_streams_of_a_killed_worker_go_on_as_without_a_fault_R8(start_server, rank):
     server = start_server(*SMALL)
+    expected = [stream.answer() for stream in [Stream(server, story, 150) for story in STORIES]]
+    assert [answer["completion_tokens"] for answer in expected] == [150] * len(STORIES)
     before = server.workers()
     assert len(before) == 2
-    stream = server.client().completions.create(model=SMOLLM2.name, prompt="Once upon a time", stream=True,
-                                                temperature=0, max_tokens=400, extra_body={"ignore_eos": True})
-    chunks = iter(stream)
-    next(chunks)
-    os.kill(before[1], signal.SIGKILL)
-    with pytest.raises(openai.APIError, match="worker|rank"):
-        for _ in chunks:
-            pass
-    wait_for(lambda: server.get("/ready")[0] != 200, 5, "not ready while the group is gone")
-    server.wait_ready()
+    streams = [Stream(server, story, 150) for story in STORIES]
+    wait_for(lambda: all(len(stream.chunks) >= 10 for stream in streams), 60, "ten tokens of every stream")
+    killed = next(pid for pid in before if f"--rank\0{rank}\0" in "\0".join(command_line(pid)))
+    os.kill(killed, signal.SIGKILL)
+    wait_for(lambda: server.get("/ready")[0] == 503, 5, "not ready while the group is gone")
+    assert server.get("/live")[0] == 200
+    late = Stream(server, STORIES[0], 150)  # admitted while nobody serves
+    assert [stream.answer() for stream in streams] == expected
+    assert late.answer() == expected[0]
     after = server.workers()
     assert len(after) == 2 and not set(after) & set(before)
-    answer = server.client().completions.create(model=SMOLLM2.name, prompt="The capital of France is", temperature=0,
-                                                max_tokens=1)
-    assert answer.choices[0].text == " Paris"
+    metrics = server.get("/metrics")[1]
+    assert metric(metrics, "refrain:requests_resumed_total") == len(STORIES)
+    assert metric(metrics, "refrain:request_failure_total") == 0
+    assert metric(metrics, "refrain:worker_group_restarts_total") == 1
     assert server.stop() == 0
+
+
+def metric(text, name):
+    """Sum over all labels."""
+    values = [float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith((name + "{", name + " "))]
+    assert values, f"{name} is not among the metrics"
+    return sum(values)
+
+
+def test_group_that_dies_too_often_ends_requests_with_503(start_server):
+    server = start_server(*SMALL)
+    streams = [Stream(server, STORIES[0], 400)]
+    wait_for(lambda: len(streams[0].chunks) >= 5, 60, "five tokens")
+    while server.process.poll() is None:
+        for pid in server.workers():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass  # its group has been killed already
+    assert server.process.wait(timeout=20) == 75
+    streams[0].join(timeout=10)
+    assert not streams[0].is_alive()
+    assert isinstance(streams[0].error, openai.APIError) and "worker" in str(streams[0].error)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -51,8 +51,10 @@ nlohmann::json decode_case(int32_t requests, int32_t ranks, size_t runs) {
   for (int32_t i = 0; i < requests; ++i) {
     SequenceParams params;
     params.max_tokens = 4000;
-    const Status added = scheduler.add(static_cast<RequestId>(i),
-                                       std::vector<TokenId>(32, static_cast<TokenId>(i)), params);
+    const std::vector<TokenId> prompt(32, static_cast<TokenId>(i));
+    const auto id = static_cast<RequestId>(i + 1);
+    const Status added =
+        scheduler.add(std::make_unique<Sequence>(id, prompt, params), digest_of(prompt));
     REFRAIN_CHECK(added.has_value(), "the request was refused");
   }
   std::vector<std::vector<std::vector<std::byte>>> in_flight;

@@ -117,8 +117,12 @@ TEST(StepDeadline, FollowsTheStepsOfItsSizeAndHasAFloor) {  // R-7
   EXPECT_EQ(deadline.of(1), Duration(StepDeadline::kUnknown));
   for (size_t i = 0; i < StepDeadline::kEnough; ++i) deadline.observe(1, milliseconds(5));
   EXPECT_EQ(deadline.of(1), Duration(StepDeadline::kLeast));
+  EXPECT_EQ(deadline.of(2), Duration(StepDeadline::kLeast));
+  EXPECT_EQ(deadline.of(512), 512 * Duration(milliseconds(100))) << "in proportion to its tokens";
+  EXPECT_EQ(deadline.of(1 << 20), Duration(StepDeadline::kUnknown)) << "and not for ever";
   for (size_t i = 0; i < StepDeadline::kEnough; ++i) deadline.observe(512, seconds(1));
   EXPECT_EQ(deadline.of(600), Duration(seconds(20)));
+  EXPECT_EQ(deadline.of(100), Duration(seconds(20))) << "as the next larger size";
   EXPECT_EQ(deadline.of(1), Duration(StepDeadline::kLeast));
 }
 

@@ -62,7 +62,7 @@ class Story {
     const EngineStats stats = world_.engine->stats();
     EXPECT_EQ(stats.blocks_free, stats.blocks_total);
     EXPECT_EQ(stats.requests_total, asked_.size());
-    EXPECT_EQ(stats.requests_finished + stats.requests_failed, asked_.size());
+    EXPECT_EQ(world_.completed() + stats.requests_aborted + stats.requests_failed, asked_.size());
   }
 
   std::vector<std::string> log() const { return world_.scheduler.log(); }

@@ -31,7 +31,7 @@ TEST(Engine, AnswersARequestWithTokensTextAndOneFinish) {
   EXPECT_TRUE(world.all_blocks_free());
   const EngineStats stats = world.engine->stats();
   EXPECT_EQ(stats.requests_total, 1u);
-  EXPECT_EQ(stats.requests_finished, 1u);
+  EXPECT_EQ(stats.requests_at_length, 1u);
   EXPECT_EQ(stats.generated_tokens, 5u);
   EXPECT_EQ(stats.prompt_tokens, 6u);
   EXPECT_EQ(stats.steps, 5u);
@@ -52,14 +52,103 @@ TEST(Engine, KeepsTwoStepsInFlightAndOneWithoutAsyncScheduling) {
   }
 }
 
-TEST(Engine, AnIdleEngineSendsOnlyHeartbeats) {
-  EngineWorld world(1);
+TEST(Engine, AnIdleEngineSendsHeartbeatsAndCanaries_R11) {
+  EngineWorld world(2);
   world.start_ready();
   const size_t before = world.scheduler.log().size();
-  world.scheduler.advance(std::chrono::seconds(10));
-  EXPECT_TRUE(world.ranks[0]->steps.empty());
-  EXPECT_LT(world.scheduler.log().size() - before, 200u) << "20 heartbeats, a few turns each";
-  EXPECT_EQ(world.engine->stats().state, GroupState::kReady);
+  for (int second = 0; second < 60; ++second) {
+    world.scheduler.advance(std::chrono::seconds(1));
+    EXPECT_LT(world.engine->stats().seconds_since_last_answer, 10);
+  }
+  EXPECT_GE(world.ranks[0]->steps.size(), 10u);
+  EXPECT_LE(world.ranks[0]->steps.size(), 15u) << "one in four seconds";
+  EXPECT_LT(world.scheduler.log().size() - before, 1500u) << "120 heartbeats, a few turns each";
+  const EngineStats stats = world.engine->stats();
+  EXPECT_EQ(stats.state, GroupState::kReady);
+  // A canary is in no count.
+  EXPECT_EQ(stats.requests_total + world.completed() + stats.requests_running, 0u);
+  EXPECT_EQ(stats.prompt_tokens + stats.generated_tokens + stats.steps, 0u);
+  for (const GraphUse& use : stats.graph_uses) EXPECT_EQ(use.count, 0u);
+  EXPECT_TRUE(world.all_blocks_free());
+}
+
+TEST(Engine, WorkersThatDoNotAnswerACanaryAreFound_R11) {
+  EngineWorld world(2);
+  world.start_ready();
+  world.ranks[1]->hold_answers = true;  // its control thread beats, its device does not answer
+  world.scheduler.advance(std::chrono::seconds(11));
+  EXPECT_EQ(world.ranks[0]->steps.size(), 1u);
+  EXPECT_GT(world.engine->stats().seconds_since_last_answer, 10);
+  EXPECT_EQ(world.engine->stats().requests_running, 0u);
+  world.scheduler.advance(
+      std::chrono::seconds(120));  // no step was ever seen: the longest deadline
+  EXPECT_EQ(world.engine->stats().state, GroupState::kWaiting);
+  EXPECT_EQ(world.engine->stats().requests_failed, 0u);
+  world.add_ranks();
+  world.scheduler.run_until_idle();
+  EXPECT_LT(world.engine->stats().seconds_since_last_answer, 1);
+}
+
+TEST(Engine, ARequestThatComesDuringACanaryIsAnswered) {
+  EngineWorld world(1);
+  world.start_ready();
+  world.ranks[0]->hold_answers = true;
+  world.scheduler.advance(std::chrono::seconds(5));
+  ASSERT_EQ(world.ranks[0]->held.size(), 1u);
+  const RequestId id = world.submit(prompt_of(6), 5);
+  world.scheduler.run_until_idle();
+  EXPECT_EQ(world.engine->stats().requests_running, 1u);
+  world.ranks[0]->hold_answers = false;
+  while (!world.ranks[0]->held.empty()) world.ranks[0]->answer();
+  world.scheduler.run_until_idle();
+  EXPECT_EQ(world.answers[id].tokens, world.expected(prompt_of(6), 5));
+  EXPECT_EQ(world.engine->stats().steps, 5u);
+  EXPECT_EQ(world.engine->stats().prompt_tokens, 6u);
+}
+
+TEST(Engine, ARequestThatTakesLongerThanItsTimeEndsWithAnError) {
+  EngineWorld world(1);
+  world.start_ready();
+  world.ranks[0]->hold_answers = true;
+  GenerateRequest request;
+  request.prompt = prompt_of(6);
+  request.sampling.max_tokens = 5;
+  request.timeout = std::chrono::seconds(3);
+  const RequestId late = world.submit(request);
+  world.scheduler.advance(std::chrono::milliseconds(2900));
+  EXPECT_EQ(world.answers[late].finishes, 0);
+  world.scheduler.advance(std::chrono::milliseconds(200));
+  EXPECT_EQ(world.answers[late].finish, FinishReason::kError);
+  EXPECT_EQ(world.answers[late].error->code, ErrorCode::kDeadline);
+  world.ranks[0]->hold_answers = false;
+  while (!world.ranks[0]->held.empty()) world.ranks[0]->answer();
+  const RequestId in_time = world.submit(request);
+  world.scheduler.advance(std::chrono::seconds(4));
+  EXPECT_EQ(world.answers[in_time].finish, FinishReason::kLength);
+  EXPECT_TRUE(world.all_blocks_free());
+}
+
+TEST(Engine, EndsAreCountedByTheirReason) {
+  EngineWorld world(1);
+  MockRankOptions options;
+  options.eos_every = 4;
+  world.start_ready(options);
+  const RequestId stopped = world.submit(prompt_of(5), 50);
+  world.scheduler.run_until_idle();
+  ASSERT_EQ(world.answers[stopped].finish, FinishReason::kStop);
+  world.submit(prompt_of(5), 1);
+  world.scheduler.run_until_idle();
+  world.ranks[0]->hold_answers = true;
+  world.engine->cancel(world.submit(prompt_of(5), 50));
+  world.submit(prompt_of(5), 50);
+  world.scheduler.run_until_idle();
+  world.engine->stop();
+  world.scheduler.run_until_idle();
+  const EngineStats stats = world.engine->stats();
+  EXPECT_EQ(stats.requests_stopped, 1u);
+  EXPECT_EQ(stats.requests_at_length, 1u);
+  EXPECT_EQ(stats.requests_aborted, 1u);
+  EXPECT_EQ(stats.requests_failed, 1u);
 }
 
 TEST(Engine, EosEndsWithStopAndItsTextIsNotShown) {
@@ -106,7 +195,7 @@ TEST(Engine, AStopStringEndsTheRequestAndNoPartOfItIsShown) {
   EXPECT_LT(world.answers[cut].tokens.size(), 30u);
   EXPECT_EQ(world.answers[included].text, text.substr(0, text.find(stop) + stop.size()));
   EXPECT_TRUE(world.all_blocks_free());
-  EXPECT_EQ(world.engine->stats().requests_finished, 2u);
+  EXPECT_EQ(world.engine->stats().requests_stopped, 2u);
 }
 
 TEST(Engine, LogprobsAreDeliveredToThoseWhoAsked) {
@@ -122,7 +211,7 @@ TEST(Engine, LogprobsAreDeliveredToThoseWhoAsked) {
   world.scheduler.run_until_idle();
   EXPECT_TRUE(world.answers[without].outputs.at(0).top.empty());
   const TokenOutput& token = world.answers[with].outputs.at(1);
-  EXPECT_EQ(token.logprob, -0.5f);
+  EXPECT_EQ(token.logprob, testing::mock_logprob(token.token));
   ASSERT_EQ(token.top.size(), 2u);
   EXPECT_EQ(token.top[0].token, token.token);
 }

@@ -69,6 +69,7 @@ class EngineWorld {
       }
       return true;
     };
+    parts.kill = [this](int64_t pid) { killed.push_back(pid); };
     parts.build_id = "build";
     parts.model_digest = "digest";
     parts.host = "here";
@@ -108,6 +109,16 @@ class EngineWorld {
     ASSERT_EQ(engine->stats().state, GroupState::kReady) << engine->stats().state_detail;
   }
 
+  // The last pair of workers that came.
+  MockRank& newest(int32_t rank) {
+    return *ranks[ranks.size() - static_cast<size_t>(config.worker.tensor_parallel_size - rank)];
+  }
+  // The rank's process dies, its watcher hears of that and the group is lost; nobody comes instead.
+  void lose(MockRank& rank) {
+    kill(rank);
+    scheduler.advance(std::chrono::milliseconds(20));
+    ASSERT_EQ(engine->stats().state, GroupState::kWaiting);
+  }
   // The rank's process dies, and whoever watches it hears of that.
   void kill(MockRank& rank) {
     rank.dead = true;
@@ -120,6 +131,9 @@ class EngineWorld {
     GenerateRequest request;
     request.prompt = std::move(prompt);
     request.sampling = std::move(sampling);
+    return submit(std::move(request));
+  }
+  RequestId submit(GenerateRequest request) {
     auto id = engine->submit(std::move(request), [this](RequestOutput output) {
       Answer& answer = answers[output.id];
       EXPECT_EQ(answer.finishes, 0) << "an output after the end of request " << output.id;
@@ -146,6 +160,11 @@ class EngineWorld {
                                 uint64_t eos_every = 0) const {
     return solo_run(prompt, max_tokens, 64, 500, eos_every);
   }
+  // Of a client that got its whole answer.
+  uint64_t completed() const {
+    const EngineStats stats = engine->stats();
+    return stats.requests_stopped + stats.requests_at_length;
+  }
   bool all_blocks_free() const {
     const EngineStats stats = engine->stats();
     return stats.blocks_free == stats.blocks_total;
@@ -160,6 +179,7 @@ class EngineWorld {
   std::vector<std::unique_ptr<MockRank>> ranks;
   std::map<int64_t, std::function<void()>> watched;
   std::set<int64_t> gone_pids;
+  std::vector<int64_t> killed;
   std::map<RequestId, Answer> answers;
   std::vector<GroupState> states;
   std::vector<std::string> details, progress_lines;

@@ -95,33 +95,49 @@ TEST(WorkerGroup, ACacheTooSmallForOneRequestIsAConfigurationError) {
   EXPECT_TRUE(contains(world.details.back(), "--max-model-len 64")) << world.details.back();
 }
 
-TEST(WorkerGroup, ADeadRankFencesTheGroupAndTheNextOneServes) {
+TEST(WorkerGroup, ADeadRankFencesTheGroupAndTheNextOneServes_R7_R8) {
   EngineWorld world(2);
   world.start_ready();
   world.ranks[0]->hold_answers = true;
-  const RequestId lost = world.submit(prompt_of(6), 5);
+  const RequestId running = world.submit(prompt_of(6), 5);
   world.scheduler.run_until_idle();
   const Epoch before = world.engine->stats().epoch;
   world.kill(*world.ranks[1]);
   world.scheduler.advance(std::chrono::milliseconds(50));
-  EXPECT_EQ(world.answers[lost].finish, FinishReason::kError);
-  EXPECT_EQ(world.answers[lost].error->code, ErrorCode::kUnavailable);
-  EXPECT_TRUE(contains(world.answers[lost].error->message, "rank 1 (pid 101"))
-      << world.answers[lost].error->message;
-  EXPECT_TRUE(contains(world.ranks[0]->shut_down, "rank 1"));
+  EXPECT_EQ(world.answers[running].finishes, 0);
+  EXPECT_TRUE(contains(world.ranks[0]->shut_down, "rank 1 (pid 101")) << world.ranks[0]->shut_down;
   EngineStats stats = world.engine->stats();
   EXPECT_EQ(stats.state, GroupState::kWaiting);
   EXPECT_EQ(stats.group_restarts, 1u);
   EXPECT_GT(stats.epoch, before);
 
-  const RequestId waiting = world.submit(prompt_of(6), 5);
+  const RequestId waiting = world.submit(prompt_of(7), 5);
   world.kill(*world.ranks[0]);  // the fenced one ends as well: nothing of the new epoch
   world.add_ranks();
   world.scheduler.run_until_idle();
-  EXPECT_EQ(world.answers[waiting].tokens, world.expected(prompt_of(6), 5));
+  EXPECT_EQ(world.answers[running].tokens, world.expected(prompt_of(6), 5));
+  EXPECT_EQ(world.answers[waiting].tokens, world.expected(prompt_of(7), 5));
   EXPECT_EQ(world.engine->stats().group_restarts, 1u);
   EXPECT_TRUE(world.all_blocks_free());
   EXPECT_EQ(world.states.back(), GroupState::kReady);
+}
+
+TEST(WorkerGroup, AFencedRankThatStaysIsKilled_R8) {
+  EngineWorld world(2);
+  world.start_ready();
+  world.ranks[0]->dead = world.ranks[1]->dead = true;  // stopped: they hear no shutdown
+  world.scheduler.advance(std::chrono::seconds(4));
+  EXPECT_EQ(world.killed, (std::vector<int64_t>{100, 101}));
+  EXPECT_EQ(world.engine->stats().group_restarts, 1u);
+
+  EngineWorld quick(2);
+  quick.start_ready();
+  quick.kill(*quick.ranks[1]);
+  quick.scheduler.advance(std::chrono::milliseconds(100));
+  ASSERT_FALSE(quick.ranks[0]->shut_down.empty());
+  quick.kill(*quick.ranks[0]);  // as told
+  quick.scheduler.advance(std::chrono::seconds(2));
+  EXPECT_TRUE(quick.killed.empty());
 }
 
 TEST(WorkerGroup, RanksThatRunDifferentKeysAreNamedAndFenced) {  // CG-31
@@ -130,13 +146,12 @@ TEST(WorkerGroup, RanksThatRunDifferentKeysAreNamedAndFenced) {  // CG-31
   world.ranks[1]->key_skew = 3;
   const RequestId id = world.submit(prompt_of(6), 5);
   world.scheduler.run_until_idle();
-  EXPECT_EQ(world.answers[id].finish, FinishReason::kError);
-  EXPECT_TRUE(contains(world.answers[id].error->message, "rank 0 ran step 1"))
-      << world.answers[id].error->message;
   EXPECT_EQ(world.engine->stats().state, GroupState::kWaiting);
+  EXPECT_TRUE(contains(world.details.back(), "rank 0 ran step 1")) << world.details.back();
+  EXPECT_EQ(world.answers[id].tokens.size(), 0u) << "no token of a step that they do not agree on";
 }
 
-TEST(WorkerGroup, ASilentRankIsFoundByItsHeartbeat) {
+TEST(WorkerGroup, ASilentRankIsFoundByItsHeartbeatWithinTwoSeconds_R7) {
   EngineWorld world(2);
   world.start_ready();
   world.scheduler.advance(std::chrono::seconds(5));
@@ -144,12 +159,87 @@ TEST(WorkerGroup, ASilentRankIsFoundByItsHeartbeat) {  // R-7
   world.ranks[1]->dead = true;
   world.scheduler.advance(std::chrono::milliseconds(1500));
   EXPECT_EQ(world.engine->stats().state, GroupState::kReady);
-  world.scheduler.advance(std::chrono::milliseconds(1500));
+  world.scheduler.advance(std::chrono::milliseconds(500));
   EXPECT_EQ(world.engine->stats().state, GroupState::kWaiting);
-  EXPECT_TRUE(contains(world.details.back(), "rank 1")) << world.details.back();
+  EXPECT_TRUE(contains(world.details.back(), "rank 1 (pid 101")) << world.details.back();
+  EXPECT_TRUE(contains(world.details.back(), "its last step is ")) << world.details.back();
 }
 
-TEST(WorkerGroup, AStepThatIsNotAnsweredNamesTheRanksThatOweIt) {
+// Nothing ran for a while, on this machine or in this process: what was not heard says nothing.
+TEST(WorkerGroup, AStallOfTheCoordinatorKillsNobody_R7) {
+  EngineWorld world(2);
+  world.start_ready();
+  for (const int seconds : {2, 30, 4000}) {
+    world.scheduler.advance(std::chrono::seconds(5));
+    for (const auto& rank : world.ranks) rank->silent = true;  // its frames are still on their way
+    world.scheduler.jump(std::chrono::seconds(seconds));
+    world.scheduler.advance(std::chrono::milliseconds(1400));
+    EXPECT_EQ(world.engine->stats().state, GroupState::kReady) << world.details.back();
+    for (const auto& rank : world.ranks) rank->silent = false;
+  }
+  world.scheduler.advance(std::chrono::seconds(5));
+  EXPECT_EQ(world.engine->stats().group_restarts, 0u);
+  world.ranks[1]->silent = true;  // one that died meanwhile has no more than its time anew
+  world.scheduler.jump(std::chrono::seconds(30));
+  world.scheduler.advance(std::chrono::milliseconds(2100));
+  EXPECT_EQ(world.engine->stats().state, GroupState::kWaiting);
+}
+
+TEST(WorkerGroup, AStallOfTheCoordinatorGivesTheStepInFlightItsTimeAnew_R7) {
+  EngineWorld world(1);
+  world.start_ready();
+  for (int i = 0; i < 3; ++i) {
+    world.submit(prompt_of(6), 8);
+    world.scheduler.run_until_idle();
+  }
+  world.ranks[0]->hold_answers = true;
+  const RequestId id = world.submit({7}, 1);
+  world.scheduler.run_until_idle();
+  world.scheduler.jump(std::chrono::seconds(30));
+  world.scheduler.advance(std::chrono::milliseconds(1900));
+  ASSERT_EQ(world.engine->stats().state, GroupState::kReady) << world.details.back();
+  world.ranks[0]->answer();
+  world.scheduler.run_until_idle();
+  EXPECT_EQ(world.answers[id].tokens.size(), 1u);
+}
+
+TEST(WorkerGroup, AStallDuringTheStartDoesNotShortenIt_R7) {
+  EngineWorld world(1);
+  world.config.start_timeout = 30;
+  world.start();
+  world.scheduler.run_until_idle();
+  world.scheduler.jump(std::chrono::seconds(100));
+  world.scheduler.advance(std::chrono::milliseconds(1));
+  EXPECT_NE(world.engine->stats().state, GroupState::kFailed);
+  world.add_ranks();
+  world.scheduler.run_until_idle();
+  EXPECT_EQ(world.engine->stats().state, GroupState::kReady);
+}
+
+// Every step takes as long as the slowest allowed; and what is usual for a size is no hang.
+TEST(WorkerGroup, ASlowRankIsNotKilled_R7) {
+  EngineWorld world(2);
+  world.start_ready();
+  for (const auto& rank : world.ranks) rank->hold_answers = true;
+  const RequestId id = world.submit({7}, 50);
+  world.scheduler.run_until_idle();
+  const auto step = [&](Duration late) {
+    world.ranks[0]->answer();
+    world.scheduler.advance(late);
+    world.ranks[1]->answer();
+    world.scheduler.run_until_idle();
+  };
+  for (int i = 0; i < 20; ++i) step(std::chrono::milliseconds(1900));
+  for (int i = 0; i < 10; ++i) step(std::chrono::seconds(30));  // below 20 x 1.9 s
+  EXPECT_EQ(world.engine->stats().group_restarts, 0u) << world.details.back();
+  for (const auto& rank : world.ranks) rank->hold_answers = false;
+  for (const auto& rank : world.ranks)
+    while (!rank->held.empty()) rank->answer();
+  world.scheduler.run_until_idle();
+  EXPECT_EQ(world.answers[id].tokens, world.expected({7}, 50));
+}
+
+TEST(WorkerGroup, AStepThatIsNotAnsweredInTwoSecondsNamesTheRanksThatOweIt_R7) {
   EngineWorld world(2);
   world.start_ready();
   for (int i = 0; i < 3; ++i) {  // teaches the deadline of steps of one token
@@ -159,15 +249,16 @@ TEST(WorkerGroup, AStepThatIsNotAnsweredNamesTheRanksThatOweIt) {  // R-7
   world.ranks[1]->hold_answers = true;
   const RequestId id = world.submit({7}, 8);
   world.scheduler.run_until_idle();
-  world.scheduler.advance(std::chrono::seconds(1));
+  world.scheduler.advance(std::chrono::milliseconds(1900));
   EXPECT_EQ(world.engine->stats().state, GroupState::kReady);
-  world.scheduler.advance(std::chrono::seconds(2));
-  EXPECT_EQ(world.answers[id].finish, FinishReason::kError);
-  EXPECT_TRUE(contains(world.answers[id].error->message, "rank 1 (pid 101")) << "named";
-  EXPECT_FALSE(contains(world.answers[id].error->message, "rank 0 (")) << "not at fault";
+  world.scheduler.advance(std::chrono::milliseconds(200));
+  EXPECT_EQ(world.engine->stats().state, GroupState::kWaiting);
+  EXPECT_TRUE(contains(world.details.back(), "rank 1 (pid 101")) << world.details.back();
+  EXPECT_FALSE(contains(world.details.back(), "rank 0 (")) << "not at fault";
+  EXPECT_EQ(world.answers[id].finishes, 0) << "it goes on with the next workers";
 }
 
-TEST(WorkerGroup, AnIdleRankInALongStepIsNotKilled) {
+TEST(WorkerGroup, ARankInALongFirstStepIsNotKilled_R7) {
   EngineWorld world(1);
   world.start_ready();
   world.ranks[0]->hold_answers = true;

@@ -27,6 +27,9 @@ struct MockRankOptions {
   bool logprobs = false;
 };
 
+// Differs from token to token, so that one that goes with another token is seen.
+inline float mock_logprob(TokenId token) { return -0.5f - 0.25f * static_cast<float>(token % 16); }
+
 class MockRank {
  public:
   MockRank(std::unique_ptr<ipc::Endpoint> endpoint, MockRankOptions rank_options)
@@ -73,6 +76,7 @@ class MockRank {
   MockRankOptions options;
   ipc::Ready ready;
   bool dead = false;          // hears and says nothing any more
+  bool silent = false;        // hears all, says no heartbeats
   bool hold_answers = false;  // steps run, their answers stay in `held`
   bool hold_ready = false;
   bool corrupt_next = false;
@@ -134,9 +138,9 @@ class MockRank {
     } else if (options.logprobs) {
       result.top_offsets.push_back(0);
       for (const TokenId token : result.tokens) {
-        result.logprobs.push_back(-0.5f);
+        result.logprobs.push_back(mock_logprob(token));
         result.top_tokens.insert(result.top_tokens.end(), {token, 1});
-        result.top_logprobs.insert(result.top_logprobs.end(), {-0.5f, -2.0f});
+        result.top_logprobs.insert(result.top_logprobs.end(), {mock_logprob(token), -9.0f});
         result.top_offsets.push_back(static_cast<int32_t>(result.top_tokens.size()));
       }
     }
@@ -146,7 +150,9 @@ class MockRank {
       say(result);
     }
   }
-  void on(ipc::Heartbeat& heartbeat) { say(heartbeat); }
+  void on(ipc::Heartbeat& heartbeat) {
+    if (!silent) say(heartbeat);
+  }
   void on(ipc::Shutdown& shutdown) {
     shut_down = shutdown.reason;
     dead = true;

@@ -107,7 +107,7 @@ TEST(EngineOverload, TheOldestNeverStarvesAndTheAcceptedFinish_R17) {
     EXPECT_LE(newest, id + 8) << "request " << id << " was overtaken";
     newest = std::max(newest, id);
   }
-  EXPECT_EQ(world.engine->stats().requests_finished, begun.size());
+  EXPECT_EQ(world.completed(), begun.size());
   EXPECT_TRUE(world.all_blocks_free());
 }
 

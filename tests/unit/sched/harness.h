@@ -30,7 +30,9 @@ class Harness {
         scheduler(std::move(options)) {}
 
   Status add(RequestId id, std::vector<TokenId> prompt, SequenceParams params) {
-    return scheduler.add(id, std::move(prompt), std::move(params));
+    const TokenDigest given = digest_of(prompt);
+    return scheduler.add(std::make_unique<Sequence>(id, std::move(prompt), std::move(params)),
+                         given);
   }
   Status add(RequestId id, std::vector<TokenId> prompt, int64_t max_tokens) {
     SequenceParams params;

@@ -26,23 +26,36 @@ inline TokenId next_token(std::span<const TokenId> tokens, uint64_t vocab = 1000
   return static_cast<TokenId>(1 + (hash >> 7) % (vocab - 1));
 }
 
-// What a request's sampling parameters do to its tokens, in a mock that draws: the seed matters
-// when the temperature is not 0, the end of the prompt when output is penalised.
+// What a request's seed does to its tokens, in a mock that draws: it matters when the temperature
+// is not 0.
 inline uint64_t draw_of(const ipc::SlotSetup& setup) {
-  uint64_t draw = 0;
-  if (setup.temperature > 0) draw = (setup.seed + 1) * 0x9e3779b97f4a7c15ULL;
-  if (setup.presence_penalty != 0.0f || setup.frequency_penalty != 0.0f)
-    draw ^= static_cast<uint64_t>(setup.prompt_len) * 0xbf58476d1ce4e5b9ULL;
-  return draw;
+  return setup.temperature > 0 ? (setup.seed + 1) * 0x9e3779b97f4a7c15ULL : 0;
+}
+
+using Counts = std::map<TokenId, uint64_t>;  // how often each token was generated
+
+// What penalties do: any wrong count gives another token.
+inline uint64_t penalty_of(const ipc::SlotSetup& setup, const Counts& generated) {
+  uint64_t penalty = 0;
+  if (setup.repetition_penalty == 1.0f && setup.presence_penalty == 0.0f &&
+      setup.frequency_penalty == 0.0f)
+    return penalty;
+  for (const auto& [token, count] : generated)
+    penalty = (penalty ^ (static_cast<uint64_t>(token) + count * 4096)) * 1099511628211ULL + 1;
+  return penalty;
 }
 
 // The answer of a request that runs alone.
 inline std::vector<TokenId> solo_run(std::vector<TokenId> tokens, size_t max_tokens,
-                                     size_t max_model_len, uint64_t vocab, uint64_t eos_every) {
+                                     size_t max_model_len, uint64_t vocab, uint64_t eos_every,
+                                     const ipc::SlotSetup& setup = {}, bool draws = false) {
   std::vector<TokenId> output;
+  Counts generated;
+  const uint64_t draw = draws ? draw_of(setup) : 0;
   while (output.size() < max_tokens && tokens.size() < max_model_len) {
-    tokens.push_back(next_token(tokens, vocab, eos_every));
+    tokens.push_back(next_token(tokens, vocab, eos_every, draw ^ penalty_of(setup, generated)));
     output.push_back(tokens.back());
+    ++generated[output.back()];
     if (output.back() == 0) break;
   }
   return output;
@@ -59,7 +72,7 @@ class MockDevice {
         cache_(static_cast<size_t>(num_blocks * block_size), kNothing) {}
 
   ipc::StepResult run(const ipc::Step& step) {
-    for (const ipc::SlotSetup& setup : step.setups) slots_[setup.slot] = Slot{setup, {}};
+    for (const ipc::SlotSetup& setup : step.setups) slots_[setup.slot] = Slot{setup, {}, kNothing, 0, {}};
     for (size_t i = 0; i < step.block_slot.size(); ++i) {
       Slot& slot = slots_.at(step.block_slot[i]);
       const auto index = static_cast<size_t>(step.block_index[i]);
@@ -77,7 +90,10 @@ class MockDevice {
       write(slot, step.row_computed[row], std::span(step.token_ids).subspan(token, count));
       token += count;
       const bool samples = (step.row_flags[row] & ipc::kSamples) != 0;
-      if (samples) slot.last = sample(slot, step.row_computed[row] + static_cast<int32_t>(count));
+      if (samples) {
+        slot.last = sample(slot, step.row_computed[row] + static_cast<int32_t>(count));
+        ++slot.generated[slot.last];
+      }
       result.tokens.push_back(samples ? slot.last : -1);
     }
     return result;
@@ -90,6 +106,7 @@ class MockDevice {
     std::vector<BlockId> table;
     TokenId last = kNothing;
     int32_t seen = 0;  // of a request with a repetition penalty: tokens that passed by
+    Counts generated;  // sampled here, or fed again at positions beyond the prompt
   };
 
   TokenId& at(Slot& slot, int32_t position) {
@@ -101,13 +118,17 @@ class MockDevice {
       REFRAIN_CHECK(slot.seen == position, "a penalised request must show the device every token");
       slot.seen += static_cast<int32_t>(tokens.size());
     }
-    for (const TokenId token : tokens)
+    for (const TokenId token : tokens) {
+      if (token != kTokenOnDevice && position >= slot.setup.prompt_len) ++slot.generated[token];
       at(slot, position++) = token == kTokenOnDevice ? slot.last : token;
+    }
   }
   TokenId sample(Slot& slot, int32_t length) {
     std::vector<TokenId> tokens;
     for (int32_t position = 0; position < length; ++position) tokens.push_back(at(slot, position));
-    return next_token(tokens, vocab_, eos_every_, draws_ ? draw_of(slot.setup) : 0);
+    const uint64_t draw = draws_ ? draw_of(slot.setup) : 0;
+    return next_token(tokens, vocab_, eos_every_,
+                      draw ^ penalty_of(slot.setup, slot.generated));
   }
 
   int32_t block_size_;

@@ -81,7 +81,7 @@ RC_GTEST_PROP(SchedulerProperty, EveryRequestEndsOnceWithItsOwnTokens, ()) {
     const testing::Outcome& outcome = harness.outcomes[id];
     const std::vector<TokenId> alone =
         solo_run(arrival.prompt, static_cast<size_t>(arrival.params.max_tokens),
-                 static_cast<size_t>(options.max_model_len), 1000, eos_every);
+                 static_cast<size_t>(options.max_model_len), 1000, eos_every, arrival.params.setup);
     if (cancelled.contains(id)) {
       RC_ASSERT(outcome.finishes == 0);
       RC_ASSERT(outcome.output.size() <= alone.size());

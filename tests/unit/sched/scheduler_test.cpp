@@ -278,5 +278,55 @@ TEST(Scheduler, ReleaseAllHandsBackEveryRequestWithItsTokens) {
   EXPECT_EQ(harness.scheduler.steps_in_flight(), 0u);
 }
 
+TEST(Scheduler, ASequenceOfALostGroupGoesOnAfterItsTokens_R8) {
+  Harness lost(small_options());
+  ASSERT_TRUE(lost.add(1, prompt_of(6), 9));
+  for (int i = 0; i < 3; ++i) {
+    lost.pump();
+    lost.receive();
+  }
+  auto sequence = std::move(lost.scheduler.release_all().front());
+  EXPECT_EQ(sequence->group_losses, 1);
+  TokenDigest given = digest_of(prompt_of(6));
+  for (const TokenId token : lost.outcomes[1].output) given.add(token);
+
+  Harness next(small_options());
+  ASSERT_TRUE(next.scheduler.add(std::move(sequence), given));
+  ASSERT_TRUE(next.run());
+  EXPECT_EQ(next.steps.front().token_ids.size(), 9u) << "prompt and three tokens";
+  EXPECT_EQ(next.steps.front().setups.front().prompt_len, 6);
+  std::vector<TokenId> all = lost.outcomes[1].output;
+  all.insert(all.end(), next.outcomes[1].output.begin(), next.outcomes[1].output.end());
+  EXPECT_EQ(all, expected(prompt_of(6), 9));
+}
+
+TEST(Scheduler, ASequenceThatIsNotWhatItsClientHasIsRefused_R8) {
+  const std::vector<TokenId> prompt = prompt_of(4);
+  TokenDigest given = digest_of(prompt);
+  for (const TokenId token : {7, 8, 9}) given.add(token);
+  const auto add = [&](std::vector<TokenId> output) {
+    Scheduler scheduler(small_options());
+    auto sequence = std::make_unique<Sequence>(1, prompt, SequenceParams{});
+    sequence->tokens.insert(sequence->tokens.end(), output.begin(), output.end());
+    const Status added = scheduler.add(std::move(sequence), given);
+    EXPECT_EQ(scheduler.num_unfinished(), added ? 1u : 0u);
+    return added;
+  };
+  EXPECT_TRUE(add({7, 8, 9}));
+  EXPECT_EQ(add({7, 8}).error().code, ErrorCode::kInternal) << "would repeat a token";
+  EXPECT_FALSE(add({7, 8, 9, 9})) << "would leave one out";
+  EXPECT_FALSE(add({7, 9, 8}));
+  EXPECT_FALSE(add({7, 8, 10}));
+}
+
+TEST(Scheduler, WhatASlotSampledIsNotSentBackToIt) {  // the device would count it twice
+  Harness harness(small_options(), 1);
+  ASSERT_TRUE(harness.add(1, prompt_of(6), 4));
+  ASSERT_TRUE(harness.run());
+  ASSERT_EQ(harness.steps.size(), 4u);
+  for (size_t i = 1; i < 4; ++i)
+    EXPECT_EQ(harness.steps[i].token_ids, std::vector<TokenId>{kTokenOnDevice});
+}
+
 }  // namespace
 }  // namespace refrain
