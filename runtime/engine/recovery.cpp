@@ -47,7 +47,10 @@ void EngineCore::on_lost(const Error& error, bool for_good) {
   if (for_good) refuse_from_now_on(error);
   if (scheduler_) take_back(error);
   if (for_good) fail_all(error);
-  if (draining_) fail_all(error);
+  if (draining_)
+    fail_all({ErrorCode::kUnavailable,
+              "the server is shutting down and its workers are gone: " + error.message,
+              {}});
   publish_counts();
 }
 

@@ -119,13 +119,18 @@ void WorkerGroup::dismiss_all(const std::string& reason) {
 }
 
 // A stopped or spinning process does not hear the shutdown, and whoever starts workers again waits
-// for its end.
+// for its end. One that has come back meanwhile, to the group that follows, is left alone.
 void WorkerGroup::kill_if_it_stays(const Rank& rank) {
   if (!rank.gone || *rank.gone) return;
-  executor_->post_after(kGrace, [kill = kill_, gone = rank.gone, pid = rank.hello.pid] {
-    if (*gone) return;
+  executor_->post_after(kGrace, [weak = weak_from_this(), gone = rank.gone, pid = rank.hello.pid] {
+    const auto self = weak.lock();
+    if (!self || *gone) return;
+    const bool back = std::ranges::any_of(self->ranks_, [pid](const auto& other) {
+      return other && other->gone && other->hello.pid == pid;
+    });
+    if (back) return;
     log::warn("the worker with pid {} was told to go and is still there; it is killed", pid);
-    kill(pid);
+    self->kill_(pid);
   });
 }
 

@@ -88,9 +88,8 @@ void Clients::choose_sampling(GenerateRequest& request) {
 // A piece of the text that the request would answer, so that it matters; needs to know the seed.
 void Clients::choose_stop_string(GenerateRequest& request) {
   if (request.sampling.temperature > 0 && !request.sampling.seed) return;
-  const Reference alone =
-      reference_answer(request, draw_of(request.sampling, request.prompt.size(), 0),
-                       options_.max_model_len, model_, *tokenizer_);
+  const Reference alone = reference_answer(request, draw_of(request.sampling, 0),
+                                           options_.max_model_len, model_, *tokenizer_);
   if (alone.text.size() < 4) return;
   const auto begins_character = [&](size_t at) {
     return at == alone.text.size() || (static_cast<unsigned char>(alone.text[at]) & 0xC0) != 0x80;

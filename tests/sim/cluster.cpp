@@ -67,6 +67,7 @@ void Cluster::start_coordinator() {
   parts.watch = [this](int64_t pid, std::function<void()> gone) {
     return watch(pid, std::move(gone));
   };
+  parts.kill = [this](int64_t pid) { kill_process(pid); };
   parts.build_id = "build";
   parts.model_digest = "digest";
   parts.host = "here";
@@ -163,6 +164,17 @@ void Cluster::on_worker_exit(int64_t pid) {
 Cluster::Worker* Cluster::at(int32_t rank) {
   Worker& worker = workers_[static_cast<size_t>(rank)];
   return worker.process && worker.process->alive() ? &worker : nullptr;
+}
+
+// The engine's own means against a process that does not go.
+void Cluster::kill_process(int64_t pid) {
+  for (size_t rank = 0; rank < workers_.size(); ++rank) {
+    const Worker* worker = at(static_cast<int32_t>(rank));
+    if (worker == nullptr || worker->process->settings.pid != pid) continue;
+    note(fmt::format("the engine kills pid {}", pid));
+    worker->process->kill();
+    supervisor_->post([this, pid] { on_worker_exit(pid); });
+  }
 }
 
 void Cluster::kill_worker(int32_t rank) {

@@ -70,6 +70,7 @@ class Cluster {
   void spawn(int32_t rank);
   void on_worker_exit(int64_t pid);
   void tell_watchers(int64_t pid);
+  void kill_process(int64_t pid);
   bool watch(int64_t pid, std::function<void()> gone);
   void compare_step(int32_t rank, Epoch epoch, const ipc::Step& step);
   Worker* at(int32_t rank);

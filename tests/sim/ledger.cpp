@@ -15,6 +15,10 @@ bool begins_with(const Sequence& whole, const Sequence& part) {
   return part.size() <= whole.size() && std::equal(part.begin(), part.end(), whole.begin());
 }
 
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
 class Checker {
  public:
   Checker(const Cluster& cluster, const LedgerRules& rules, const text::Tokenizer& tokenizer)
@@ -40,6 +44,9 @@ class Checker {
         if (!rules_.errors_allowed && !asked.cancelled)
           wrong("ended with an error: " + (asked.error ? asked.error->message : ""));
         if (!asked.error || asked.error->message.empty()) wrong("has an error without a message");
+        // The only reason left when workers come back: it was running at two losses in a row.
+        if (asked.error && !contains(asked.error->message, "not tried again"))
+          wrong("was given up: " + asked.error->message);
         return check_part(alone);
       case FinishReason::kNone:
         return wrong("ended without a reason");
@@ -53,12 +60,12 @@ class Checker {
   Reference reference() const {
     const GenerateRequest& request = asked_->request;
     const auto run = [&](uint64_t seed) {
-      return reference_answer(request, draw_of(request.sampling, request.prompt.size(), seed),
-                              rules_.max_model_len, rules_.model, tokenizer_);
+      return reference_answer(request, draw_of(request.sampling, seed), rules_.max_model_len,
+                              rules_.model, tokenizer_);
     };
     if (request.sampling.seed || request.sampling.temperature == 0) return run(0);
     for (const uint64_t seed : cluster_.seeds_seen) {
-      const uint64_t draw = draw_of(request.sampling, request.prompt.size(), seed);
+      const uint64_t draw = draw_of(request.sampling, seed);
       const TokenId first =
           testing::next_token(request.prompt, rules_.model.vocab, rules_.model.eos_every, draw);
       if (asked_->tokens.empty() || first != asked_->tokens.front()) continue;
@@ -125,10 +132,11 @@ std::vector<std::string> check_idle_engine(const EngineStats& stats) {
   if (stats.requests_running + stats.requests_waiting > 0)
     faults.push_back(
         fmt::format("{} requests run and {} wait", stats.requests_running, stats.requests_waiting));
-  if (stats.requests_finished + stats.requests_failed != stats.requests_total)
+  const uint64_t finished =
+      stats.requests_stopped + stats.requests_at_length + stats.requests_aborted;
+  if (finished + stats.requests_failed != stats.requests_total)
     faults.push_back(fmt::format("of {} requests {} finished and {} failed (I1)",
-                                 stats.requests_total, stats.requests_finished,
-                                 stats.requests_failed));
+                                 stats.requests_total, finished, stats.requests_failed));
   return faults;
 }
 

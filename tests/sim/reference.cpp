@@ -5,13 +5,22 @@
 
 namespace refrain::sim {
 
-uint64_t draw_of(const SamplingParams& sampling, size_t prompt_len, uint64_t seed) {
+namespace {
+
+ipc::SlotSetup setup_of(const SamplingParams& sampling) {
   ipc::SlotSetup setup;
   setup.temperature = static_cast<float>(sampling.temperature);
+  setup.repetition_penalty = static_cast<float>(sampling.repetition_penalty);
   setup.presence_penalty = static_cast<float>(sampling.presence_penalty);
   setup.frequency_penalty = static_cast<float>(sampling.frequency_penalty);
+  return setup;
+}
+
+}  // namespace
+
+uint64_t draw_of(const SamplingParams& sampling, uint64_t seed) {
+  ipc::SlotSetup setup = setup_of(sampling);
   setup.seed = sampling.seed.value_or(seed);
-  setup.prompt_len = static_cast<int32_t>(prompt_len);
   return testing::draw_of(setup);
 }
 
@@ -20,9 +29,13 @@ Reference reference_answer(const GenerateRequest& request, uint64_t draw, int64_
   const SamplingParams& sampling = request.sampling;
   Reference answer;
   std::vector<TokenId> tokens = request.prompt;
+  const ipc::SlotSetup setup = setup_of(sampling);
+  testing::Counts generated;
   bool hidden = false;  // the last token's text is not shown
   while (answer.finish == FinishReason::kNone) {
-    const TokenId token = testing::next_token(tokens, model.vocab, model.eos_every, draw);
+    const TokenId token = testing::next_token(tokens, model.vocab, model.eos_every,
+                                              draw ^ testing::penalty_of(setup, generated));
+    ++generated[token];
     tokens.push_back(token);
     answer.tokens.push_back(token);
     const auto count = static_cast<int64_t>(answer.tokens.size());

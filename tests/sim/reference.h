@@ -20,7 +20,7 @@ struct Reference {
 };
 
 // The mock's draw for these parameters; without a seed, that of the `seed` the engine chose.
-uint64_t draw_of(const SamplingParams& sampling, size_t prompt_len, uint64_t seed);
+uint64_t draw_of(const SamplingParams& sampling, uint64_t seed);
 
 // Without its stop strings: those cut the text of this answer.
 Reference reference_answer(const GenerateRequest& request, uint64_t draw, int64_t max_model_len,

@@ -95,10 +95,12 @@ class Simulation {
     end();
   }
 
-  // Until every request has ended and the server is back.
+  // Until every request has ended and the server is back: its workers have answered since then, a
+  // canary if nothing else, so that none of them hangs unnoticed.
   bool settle() {
-    const TimePoint limit = scheduler_.clock().now() + kPatience;
-    while (!settled()) {
+    const TimePoint healed = scheduler_.clock().now();
+    const TimePoint limit = healed + kPatience;
+    while (!settled(healed)) {
       if (scheduler_.clock().now() >= limit) {
         fault(fmt::format("not settled {} s after the last fault (I1)",
                           std::chrono::duration<double>(kPatience).count()));
@@ -115,9 +117,11 @@ class Simulation {
     scheduler_.advance(std::chrono::seconds(1));
     return true;
   }
-  bool settled() {
-    return clients_.done() && cluster_.engine() != nullptr &&
-           cluster_.engine()->stats().state == GroupState::kReady;
+  bool settled(TimePoint healed) {
+    if (!clients_.done() || cluster_.engine() == nullptr) return false;
+    const EngineStats stats = cluster_.engine()->stats();
+    return stats.state == GroupState::kReady &&
+           stats.seconds_since_last_answer < seconds_between(healed, scheduler_.clock().now());
   }
 
   void end() {

@@ -24,6 +24,7 @@ struct Asked {
 SamplingParams random_sampling(ManualScheduler& scheduler) {
   SamplingParams sampling;
   sampling.max_tokens = static_cast<int64_t>(1 + scheduler.random(20));
+  sampling.temperature = 0;
   if (scheduler.random(2) == 0) {
     sampling.temperature = 0.7;
     sampling.seed = scheduler.random(1000);
@@ -47,6 +48,7 @@ class Story {
   explicit Story(uint64_t seed) : world_(2, seed), faults_(seed % 2 == 1) {
     options_.num_kv_blocks = 17 + static_cast<int64_t>(world_.scheduler.random(12));
     options_.eos_every = 25;
+    options_.draws = true;
     world_.start();
     world_.add_ranks(options_);
   }
@@ -58,7 +60,9 @@ class Story {
       for (uint64_t turn = 0; turn < turns; ++turn) world_.scheduler.run_one();
     }
     world_.scheduler.run_until_idle();
-    if (world_.engine->stats().state != GroupState::kReady) {
+    // A worker that came before its predecessor was missed has been refused; others come.
+    for (int i = 0; i < 3 && stats().state != GroupState::kReady; ++i) {
+      world_.scheduler.advance(std::chrono::milliseconds(100));
       world_.add_ranks(options_);
       world_.scheduler.run_until_idle();
     }
@@ -70,9 +74,9 @@ class Story {
     for (const auto& [id, asked] : asked_) {
       const Answer& answer = world_.answers[id];
       ASSERT_EQ(answer.finishes, 1) << "request " << id;
-      const std::vector<TokenId> alone = testing::solo_run(
-          asked.prompt, static_cast<size_t>(asked.sampling.max_tokens), 64, 500, 25,
-          setup_of(asked.sampling));
+      const std::vector<TokenId> alone =
+          testing::solo_run(asked.prompt, static_cast<size_t>(asked.sampling.max_tokens), 64, 500,
+                            25, setup_of(asked.sampling), true);
       ASSERT_LE(answer.tokens.size(), alone.size());
       ASSERT_TRUE(std::equal(answer.tokens.begin(), answer.tokens.end(), alone.begin()));
       if (answer.finish == FinishReason::kLength || answer.finish == FinishReason::kStop) {
@@ -138,7 +142,7 @@ TEST(EngineSeeds, EveryRequestEndsOnceWithItsOwnTokens_R8) {
     failed += story.stats().requests_failed;
     asked += story.stats().requests_total;
   }
-  EXPECT_GT(resumed, 500u);
+  EXPECT_GT(resumed, 300u);
   EXPECT_LT(failed * 20, asked) << "losses come so often that a few requests see two in a row";
 }
 

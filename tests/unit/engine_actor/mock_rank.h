@@ -25,6 +25,7 @@ struct MockRankOptions {
   uint64_t vocab = 500;
   uint64_t eos_every = 0;
   bool logprobs = false;
+  bool draws = false;  // tokens depend on the seed, but for greedy requests
 };
 
 // Differs from token to token, so that one that goes with another token is seen.
@@ -124,7 +125,7 @@ class MockRank {
   void on(ipc::InitCache& init) {
     num_blocks = init.num_kv_blocks;
     device_ = std::make_unique<MockDevice>(config_.block_size, num_blocks, options.vocab,
-                                           options.eos_every);
+                                           options.eos_every, options.draws);
     if (!hold_ready) say(ready);
   }
   void on(ipc::Step& step) {

@@ -22,6 +22,7 @@ MockRankOptions small_cache() {
   MockRankOptions options;
   options.num_kv_blocks = 18;  // 68 tokens: three requests that grow do not fit
   options.logprobs = true;
+  options.draws = true;
   return options;
 }
 
@@ -29,7 +30,10 @@ MockRankOptions small_cache() {
 // prompt needs three chunks.
 std::map<RequestId, GenerateRequest> submit_all(EngineWorld& world, const std::string& stop) {
   std::vector<GenerateRequest> requests(5);
-  for (GenerateRequest& request : requests) request.sampling.max_tokens = 14;
+  for (GenerateRequest& request : requests) {
+    request.sampling.max_tokens = 14;
+    request.sampling.temperature = 0;
+  }
   requests[0].prompt = prompt_of(6);
   requests[1].prompt = prompt_of(40, 3);
   requests[1].sampling.temperature = 0.7;
@@ -128,7 +132,7 @@ TEST(Resume, ALossInAnyPhaseChangesNoStream_R8) {
 
 TEST(Resume, SeededAndUnseededSamplingNeedTheirOwnSeeds) {  // the mock's tokens do depend on them
   EngineWorld world(1);
-  world.start_ready();
+  world.start_ready(small_cache());
   SamplingParams sampling;
   sampling.temperature = 0.7;
   sampling.max_tokens = 8;

@@ -72,7 +72,8 @@ class MockDevice {
         cache_(static_cast<size_t>(num_blocks * block_size), kNothing) {}
 
   ipc::StepResult run(const ipc::Step& step) {
-    for (const ipc::SlotSetup& setup : step.setups) slots_[setup.slot] = Slot{setup, {}, kNothing, 0, {}};
+    for (const ipc::SlotSetup& setup : step.setups)
+      slots_[setup.slot] = Slot{setup, {}, kNothing, 0, {}};
     for (size_t i = 0; i < step.block_slot.size(); ++i) {
       Slot& slot = slots_.at(step.block_slot[i]);
       const auto index = static_cast<size_t>(step.block_index[i]);
@@ -127,8 +128,7 @@ class MockDevice {
     std::vector<TokenId> tokens;
     for (int32_t position = 0; position < length; ++position) tokens.push_back(at(slot, position));
     const uint64_t draw = draws_ ? draw_of(slot.setup) : 0;
-    return next_token(tokens, vocab_, eos_every_,
-                      draw ^ penalty_of(slot.setup, slot.generated));
+    return next_token(tokens, vocab_, eos_every_, draw ^ penalty_of(slot.setup, slot.generated));
   }
 
   int32_t block_size_;
