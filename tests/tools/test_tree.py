@@ -34,3 +34,19 @@ def test_script_names_an_unknown_option_and_does_nothing(script):
 def test_script_explains_itself(script):
     result = run(ROOT / "tools" / script, "--help")
     assert result.returncode == 0 and f"usage: tools/{script}" in result.stdout + result.stderr
+
+
+# Timers, deadlines and detectors run on the monotonic clock, so that a jump of the wall clock harms nothing.
+WALL_CLOCK = {"runtime/engine/engine.cpp": "the first epoch, above those of coordinators before",
+              "runtime/server/api_server.cpp": "`created` of an answer"}
+
+
+def test_only_dates_that_people_see_come_from_the_wall_clock_R13():
+    found = set()
+    for folder in ("apps", "ipc", "kernels", "runtime", "worker"):
+        for path in (ROOT / folder).rglob("*"):
+            if path.suffix in {".cpp", ".h", ".cu", ".cuh"} and not path.is_relative_to(ROOT / "runtime/text"):
+                text = path.read_text()
+                if any(word in text for word in ("system_clock", "gettimeofday", "CLOCK_REALTIME", "time(nullptr)")):
+                    found.add(str(path.relative_to(ROOT)))
+    assert found == set(WALL_CLOCK)

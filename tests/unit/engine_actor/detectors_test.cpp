@@ -1,0 +1,138 @@
+// What finds a rank that hangs, and what does not count as one.
+#include <gtest/gtest.h>
+
+#include "tests/unit/engine_actor/engine_world.h"
+#include "tests/unit/sched/harness.h"
+
+namespace refrain {
+namespace {
+
+using testing::EngineWorld;
+using testing::prompt_of;
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(WorkerGroup, ASilentRankIsFoundByItsHeartbeatWithinTwoSeconds_R7) {
+  EngineWorld world(2);
+  world.start_ready();
+  world.scheduler.advance(std::chrono::seconds(5));
+  ASSERT_EQ(world.engine->stats().state, GroupState::kReady);
+  world.ranks[1]->dead = true;
+  world.scheduler.advance(std::chrono::milliseconds(1500));
+  EXPECT_EQ(world.engine->stats().state, GroupState::kReady);
+  world.scheduler.advance(std::chrono::milliseconds(500));
+  EXPECT_EQ(world.engine->stats().state, GroupState::kWaiting);
+  EXPECT_TRUE(contains(world.details.back(), "rank 1 (pid 101")) << world.details.back();
+  EXPECT_TRUE(contains(world.details.back(), "its last step is ")) << world.details.back();
+}
+
+// Nothing ran for a while, on this machine or in this process: what was not heard says nothing.
+TEST(WorkerGroup, AStallOfTheCoordinatorKillsNobody_R7) {
+  EngineWorld world(2);
+  world.start_ready();
+  for (const int seconds : {2, 30, 4000}) {
+    world.scheduler.advance(std::chrono::seconds(5));
+    for (const auto& rank : world.ranks) rank->silent = true;  // its frames are still on their way
+    world.scheduler.jump(std::chrono::seconds(seconds));
+    world.scheduler.advance(std::chrono::milliseconds(1400));
+    EXPECT_EQ(world.engine->stats().state, GroupState::kReady) << world.details.back();
+    for (const auto& rank : world.ranks) rank->silent = false;
+  }
+  world.scheduler.advance(std::chrono::seconds(5));
+  EXPECT_EQ(world.engine->stats().group_restarts, 0u);
+  world.ranks[1]->silent = true;  // one that died meanwhile has no more than its time anew
+  world.scheduler.jump(std::chrono::seconds(30));
+  world.scheduler.advance(std::chrono::milliseconds(2100));
+  EXPECT_EQ(world.engine->stats().state, GroupState::kWaiting);
+}
+
+TEST(WorkerGroup, AStallOfTheCoordinatorGivesTheStepInFlightItsTimeAnew_R7) {
+  EngineWorld world(1);
+  world.start_ready();
+  for (int i = 0; i < 3; ++i) {
+    world.submit(prompt_of(6), 8);
+    world.scheduler.run_until_idle();
+  }
+  world.ranks[0]->hold_answers = true;
+  const RequestId id = world.submit({7}, 1);
+  world.scheduler.run_until_idle();
+  world.scheduler.jump(std::chrono::seconds(30));
+  world.scheduler.advance(std::chrono::milliseconds(1900));
+  ASSERT_EQ(world.engine->stats().state, GroupState::kReady) << world.details.back();
+  world.ranks[0]->answer();
+  world.scheduler.run_until_idle();
+  EXPECT_EQ(world.answers[id].tokens.size(), 1u);
+}
+
+TEST(WorkerGroup, AStallDuringTheStartDoesNotShortenIt_R7) {
+  EngineWorld world(1);
+  world.config.start_timeout = 30;
+  world.start();
+  world.scheduler.run_until_idle();
+  world.scheduler.jump(std::chrono::seconds(100));
+  world.scheduler.advance(std::chrono::milliseconds(1));
+  EXPECT_NE(world.engine->stats().state, GroupState::kFailed);
+  world.add_ranks();
+  world.scheduler.run_until_idle();
+  EXPECT_EQ(world.engine->stats().state, GroupState::kReady);
+}
+
+// Every step takes as long as the slowest allowed; and what is usual for a size is no hang.
+TEST(WorkerGroup, ASlowRankIsNotKilled_R7) {
+  EngineWorld world(2);
+  world.start_ready();
+  for (const auto& rank : world.ranks) rank->hold_answers = true;
+  const RequestId id = world.submit({7}, 50);
+  world.scheduler.run_until_idle();
+  const auto step = [&](Duration late) {
+    world.ranks[0]->answer();
+    world.scheduler.advance(late);
+    world.ranks[1]->answer();
+    world.scheduler.run_until_idle();
+  };
+  for (int i = 0; i < 20; ++i) step(std::chrono::milliseconds(1900));
+  for (int i = 0; i < 10; ++i) step(std::chrono::seconds(30));  // below 20 x 1.9 s
+  EXPECT_EQ(world.engine->stats().group_restarts, 0u) << world.details.back();
+  for (const auto& rank : world.ranks) rank->hold_answers = false;
+  for (const auto& rank : world.ranks)
+    while (!rank->held.empty()) rank->answer();
+  world.scheduler.run_until_idle();
+  EXPECT_EQ(world.answers[id].tokens, world.expected({7}, 50));
+}
+
+TEST(WorkerGroup, AStepThatIsNotAnsweredInTwoSecondsNamesTheRanksThatOweIt_R7) {
+  EngineWorld world(2);
+  world.start_ready();
+  for (int i = 0; i < 3; ++i) {  // teaches the deadline of steps of one token
+    world.submit(prompt_of(6), 8);
+    world.scheduler.run_until_idle();
+  }
+  world.ranks[1]->hold_answers = true;
+  const RequestId id = world.submit({7}, 8);
+  world.scheduler.run_until_idle();
+  world.scheduler.advance(std::chrono::milliseconds(1900));
+  EXPECT_EQ(world.engine->stats().state, GroupState::kReady);
+  world.scheduler.advance(std::chrono::milliseconds(200));
+  EXPECT_EQ(world.engine->stats().state, GroupState::kWaiting);
+  EXPECT_TRUE(contains(world.details.back(), "rank 1 (pid 101")) << world.details.back();
+  EXPECT_FALSE(contains(world.details.back(), "rank 0 (")) << "not at fault";
+  EXPECT_EQ(world.answers[id].finishes, 0) << "it goes on with the next workers";
+}
+
+TEST(WorkerGroup, ARankInALongFirstStepIsNotKilled_R7) {
+  EngineWorld world(1);
+  world.start_ready();
+  world.ranks[0]->hold_answers = true;
+  const RequestId id = world.submit(prompt_of(6), 1);
+  world.scheduler.run_until_idle();
+  world.scheduler.advance(std::chrono::seconds(60));
+  EXPECT_EQ(world.engine->stats().state, GroupState::kReady);
+  world.ranks[0]->answer();
+  world.scheduler.run_until_idle();
+  EXPECT_EQ(world.answers[id].tokens.size(), 1u);
+}
+
+}  // namespace
+}  // namespace refrain
