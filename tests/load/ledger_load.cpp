@@ -215,7 +215,8 @@ int run(const Options& options) {
   json["steps"] = stats.steps;
   json["preemptions"] = stats.preemptions;
   json["blocks_not_free"] = stats.blocks_total - stats.blocks_free;
-  json["ends_counted"] = stats.requests_finished + stats.requests_failed;
+  json["ends_counted"] = stats.requests_stopped + stats.requests_at_length +
+                         stats.requests_aborted + stats.requests_failed;
   json["descriptors_gained"] =
       static_cast<int64_t>(count_entries("/proc/self/fd")) - static_cast<int64_t>(descriptors);
   json["memory_gained_kib"] = resident_kib() - memory;
