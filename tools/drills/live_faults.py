@@ -68,7 +68,9 @@ class LiveFault:
         outcome.served = None if served is None else served - begun
         outcome.notes = {"moment": round(moment, 3), "rank": context.rank, **context.notes,
                          "pieces_before": sum(1 for r in records for t, _ in r.pieces if t < begun)}
-        if self.outage:
+        if self.outage and lost:
+            first = min((t for record in records for t, _ in record.pieces if t > lost), default=None)
+            outcome.notes["streams_on_s"] = None if first is None else round(first - begun, 3)
             outcome.notes["start_s"] = start_times(server.log_text()[logged:], second_of_day(wall))
         outcome.faults += context.faults
         outcome.faults += ledger.check_records(records, bench.rules(cuts_allowed=self.cuts, since=begun))

@@ -47,14 +47,15 @@ def clean(rows):
     return all(not row["ledger"] and not row["lost"] for row in rows)
 
 
-def commit():
-    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False,
-                          cwd=os.path.dirname(__file__))
-    return done.stdout.strip() or None
+def build_of(binaries):
+    """The build that was drilled, as it says itself."""
+    done = subprocess.run([os.path.join(binaries, "refrain"), "--version"], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
 
 
 def document(settings, device, rows, began):
-    return {"date": time.strftime("%Y-%m-%d", time.gmtime()), "commit": commit(), "seconds": round(time.monotonic() - began),
+    return {"date": time.strftime("%Y-%m-%d", time.gmtime()), "build": build_of(settings.binaries),
+            "seconds": round(time.monotonic() - began),
             "machine": f"{platform.machine()}, {os.cpu_count()} cores", "load_average": os.getloadavg()[0],
             "device": device, "model": os.path.basename(str(settings.model).rstrip("/")),
             "tensor_parallel_size": settings.tensor_parallel_size, "streams": settings.streams, "seed": settings.seed,
