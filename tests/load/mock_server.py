@@ -96,6 +96,10 @@ class MockServer:
             time.sleep(0.02)
         return time.monotonic() - begin
 
+    def cpu_seconds(self):
+        fields = Path(f"/proc/{self.coordinator.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def memory_kib(self):
         return self._status("VmRSS")
 
