@@ -1,14 +1,13 @@
 // Attention on tensor cores over the paged cache, bfloat16. Two kernels share one inner loop:
 //  decode   a request's few tokens times the query heads of a KV head are one tile of 16 queries;
-//  the
-//           keys are split over a cluster of blocks and the blocks' four warps; bound by memory.
+//           the keys are split over a cluster of blocks and the blocks' four warps; bound by
+//           memory. Many requests go to attention_stream.cu.
 //  prefill  64 queries a block, 16 a warp, all keys; bound by arithmetic.
 // A batch that is not a uniform decode gets both launches: each row belongs to one of them. Launch
 // shapes depend on the padded counts alone; lengths are read on the device.
 //
-// H200, 32 query and 8 KV heads of 128, of 4543 GB/s: decode 91 % (128 requests of 4096), 82 % (128
-// of 1024), 75 % (32 of 1024), 33 % (8 of 1024); 8.0 us for one of 512. Prefill of 8192: 204
-// TFLOP/s.
+// H200, 32 query and 8 KV heads of 128, of 4543 GB/s: decode 76 % (32 requests of 1024), 43 % (8 of
+// 1024); 8.0 us for one of 512. Prefill of 8192: 204 TFLOP/s.
 
 #include "kernels/cuda/attention_tile.cuh"
 #include "kernels/cuda/device.cuh"
@@ -19,6 +18,16 @@ namespace refrain::kernels {
 namespace {
 
 constexpr int32_t kShareKeys = 16;
+constexpr int kPrefillWarps = 4, kDecodeWarps = 4;
+
+// Of three stages two blocks fit a multiprocessor, of two stages three: clusters that would fill
+// all places of the former do not find theirs, and wait for others to end.
+template <int kDim, int kStages>
+using DecodeAttend = Attend<kDim, true, kDecodeWarps, kStages>;
+template <int kDim>
+using PrefillAttend = Attend<kDim, false, kPrefillWarps, 2>;
+// Requests times KV heads from which attention_stream is faster.
+constexpr int64_t kStreamUnits = 1024;
 
 // Whether a row of `tokens` tokens belongs to the decode kernel.
 __host__ __device__ bool is_short(int32_t tokens, int32_t group) {
@@ -31,15 +40,17 @@ __device__ void clear_padding(const AttentionArgs& args, int32_t kv_head, int32_
   const int32_t cols = args.q_heads / args.kv_heads * args.head_dim;
   auto* out = static_cast<__nv_bfloat16*>(args.out.data);
   for (int32_t t = live_rows(args.tokens) + part; t < args.tokens.padded; t += parts) {
-    for (int32_t c = static_cast<int32_t>(threadIdx.x); c < cols; c += kTileThreads) {
+    for (int32_t c = static_cast<int32_t>(threadIdx.x); c < cols;
+         c += static_cast<int32_t>(blockDim.x)) {
       out[t * args.out.stride + int64_t{kv_head} * cols + c] = __float2bfloat16_rn(0.0f);
     }
   }
 }
 
 // grid: (splits, KV heads, requests), a cluster along the splits.
-template <int kDim>
-__global__ void __launch_bounds__(kTileThreads, 2) decode_kernel(AttentionArgs args) {
+template <int kDim, int kStages>
+__global__ void __launch_bounds__(DecodeAttend<kDim, kStages>::kThreads, kStages == 2 ? 3 : 2)
+    decode_kernel(AttentionArgs args) {
   extern __shared__ __align__(16) uint8_t shared[];
   let_successor_start();
   // Read before the wait: lengths, tables and the keys of earlier steps. prepare_inputs wrote them,
@@ -70,7 +81,7 @@ __global__ void __launch_bounds__(kTileThreads, 2) decode_kernel(AttentionArgs a
   KeySpan mine;
   mine.begin = all.begin + groups * rank / splits * kShareKeys;
   mine.end = min(all.end, all.begin + groups * (rank + 1) / splits * kShareKeys);
-  Attend<kDim, true> attend{args, tile, mine, shared};
+  DecodeAttend<kDim, kStages> attend{args, tile, mine, shared};
   attend.prefetch(tile.position);
   wait_for_predecessor();
   if (rank == 0) clear_padding(args, kv_head, row, static_cast<int32_t>(gridDim.z));
@@ -117,11 +128,12 @@ __device__ bool find_tile(const AttentionArgs& args, int32_t per_tile, int32_t g
 
 // grid: (KV heads, tiles at most).
 template <int kDim>
-__global__ void __launch_bounds__(kTileThreads, 2) prefill_kernel(AttentionArgs args) {
+__global__ void __launch_bounds__(kPrefillWarps * 32, 2) prefill_kernel(AttentionArgs args) {
   extern __shared__ __align__(16) uint8_t shared[];
   let_successor_start();
   wait_for_predecessor();
-  const int32_t group = args.q_heads / args.kv_heads, per_tile = kTileQueries / group;
+  const int32_t group = args.q_heads / args.kv_heads,
+                per_tile = PrefillAttend<kDim>::kQueries / group;
   int32_t row, in_row;
   if (!find_tile(args, per_tile, group, static_cast<int32_t>(blockIdx.y), row, in_row)) return;
   const int32_t first = args.inputs.query_start[row];
@@ -133,7 +145,7 @@ __global__ void __launch_bounds__(kTileThreads, 2) prefill_kernel(AttentionArgs 
   tile.kv_head = static_cast<int32_t>(blockIdx.x);
   tile.group = group;
   tile.blocks = args.block_table + int64_t{args.inputs.row_slot[row]} * args.max_blocks;
-  Attend<kDim, false> attend{args, tile, visible_keys(args, tile), shared};
+  PrefillAttend<kDim> attend{args, tile, visible_keys(args, tile), shared};
   attend.run();
   attend.write();
 }
@@ -144,30 +156,46 @@ int splits_for(const AttentionArgs& args, int sm_count) {
   const int64_t units = int64_t{args.reqs.padded} * args.kv_heads;
   const int64_t longest = int64_t{args.max_blocks} * args.block_size;
   int splits = 1;
-  while (splits < 16 && units * splits < sm_count && splits * kTileKeys < longest) splits *= 2;
+  while (splits < 16 && units * splits < sm_count && splits * 64 < longest) splits *= 2;
   return splits;
+}
+
+template <int kDim, int kStages>
+void launch_decode(StreamRef stream, const AttentionArgs& args, int splits) {
+  using A = DecodeAttend<kDim, kStages>;
+  LaunchShape decode;
+  decode.cluster = splits;
+  decode.grid = dim3(static_cast<unsigned>(splits), static_cast<unsigned>(args.kv_heads),
+                     static_cast<unsigned>(args.reqs.padded));
+  decode.threads = A::kThreads;
+  decode.shared_bytes = A::kSharedBytes;
+  launch<&decode_kernel<kDim, kStages>, A::kSharedBytes, true>(stream, "attention", decode, args);
+}
+
+template <int kDim>
+void launch_decode(StreamRef stream, const AttentionArgs& args) {
+  const int64_t units = int64_t{args.reqs.padded} * args.kv_heads;
+  if (units >= kStreamUnits && can_attend_stream(stream, args)) {
+    return attention_stream(stream, args);
+  }
+  const int sm_count = launcher(stream).sm_count, splits = splits_for(args, sm_count);
+  if (splits > 1 && units * splits > sm_count) return launch_decode<kDim, 2>(stream, args, splits);
+  launch_decode<kDim, 3>(stream, args, splits);
 }
 
 template <int kDim>
 void launch_mma(StreamRef stream, const AttentionArgs& args) {
   const int32_t group = args.q_heads / args.kv_heads;
   const bool decode_only = args.uniform_query_len > 0 && is_short(args.uniform_query_len, group);
-  LaunchShape decode;
-  decode.cluster = splits_for(args, launcher(stream).sm_count);
-  decode.grid = dim3(static_cast<unsigned>(decode.cluster), static_cast<unsigned>(args.kv_heads),
-                     static_cast<unsigned>(args.reqs.padded));
-  decode.threads = kTileThreads;
-  decode.shared_bytes = Attend<kDim, true>::kSharedBytes;
-  launch<&decode_kernel<kDim>, Attend<kDim, true>::kSharedBytes, true>(stream, "attention", decode,
-                                                                       args);
+  launch_decode<kDim>(stream, args);
   if (decode_only) return;
   LaunchShape prefill;
-  const int64_t per_tile = kTileQueries / group;
+  const int64_t per_tile = PrefillAttend<kDim>::kQueries / group;
   const int64_t tiles = args.tokens.padded / per_tile + args.reqs.padded;
   prefill.grid = dim3(static_cast<unsigned>(args.kv_heads), static_cast<unsigned>(tiles));
-  prefill.threads = kTileThreads;
-  prefill.shared_bytes = Attend<kDim, false>::kSharedBytes;
-  launch<&prefill_kernel<kDim>, Attend<kDim, false>::kSharedBytes>(stream, "attention", prefill,
+  prefill.threads = PrefillAttend<kDim>::kThreads;
+  prefill.shared_bytes = PrefillAttend<kDim>::kSharedBytes;
+  launch<&prefill_kernel<kDim>, PrefillAttend<kDim>::kSharedBytes>(stream, "attention", prefill,
                                                                    args);
 }
 
@@ -178,7 +206,7 @@ bool can_attend_mma(const AttentionArgs& args) {
                     args.cache_dtype == DType::kBFloat16;
   const int32_t dim = args.head_dim;
   const bool size = dim == 32 || dim == 64 || dim == 80 || dim == 96 || dim == 128;
-  return bf16 && size && args.q_heads / args.kv_heads <= kTileQueries &&
+  return bf16 && size && args.q_heads / args.kv_heads <= PrefillAttend<32>::kQueries &&
          reinterpret_cast<uintptr_t>(args.cache) % 16 == 0;
 }
 

@@ -1,7 +1,6 @@
 #pragma once
-// The inner loop of attention_mma.cu: a tile of queries against a span of keys, by online softmax
-// (Milakov and Gimelshein, 2018; FlashAttention-2's register layout). Keys and values come through
-// cp.async into a ring of tiles of 64; products are mma.m16n8k16 with float32 accumulators.
+// The inner loop of attention_mma.cu: a tile of queries against a span of keys, which come with
+// their values through cp.async into a ring of tiles of 64.
 
 #include <cooperative_groups.h>
 #include <cuda_bf16.h>
@@ -9,16 +8,11 @@
 #include <cstdint>
 
 #include "kernels/core/op_args.h"
-#include "kernels/cuda/device.cuh"
-#include "kernels/cuda/tensor_core.cuh"
+#include "kernels/cuda/attention_math.cuh"
 
 namespace refrain::kernels {
 
-inline constexpr int kTileKeys = 64;  // keys a stage
-inline constexpr int kTileWarps = 4;
-inline constexpr int kTileThreads = kTileWarps * 32;
-inline constexpr int kWarpQueries = 16;                         // queries of an mma
-inline constexpr int kTileQueries = kWarpQueries * kTileWarps;  // of a prefill block
+inline constexpr int kCopyKeys = 16;  // that a warp copies for a stage
 
 // Tokens [token, token + tokens) of one request, from `position` on, times the `group` query heads
 // of a KV head. Query q is token q / group, head q % group.
@@ -30,10 +24,6 @@ struct QueryTile {
   __device__ int32_t position_of(int32_t query) const { return position + query / group; }
 };
 
-struct KeySpan {
-  int32_t begin = 0, end = 0;  // positions
-};
-
 // The positions that any query of the tile sees.
 __device__ inline KeySpan visible_keys(const AttentionArgs& args, const QueryTile& tile) {
   KeySpan span;
@@ -42,19 +32,23 @@ __device__ inline KeySpan visible_keys(const AttentionArgs& args, const QueryTil
   return span;
 }
 
-// kSplit: the block's warps share 16 queries and split the keys of a stage; else each warp has 16
-// queries of its own and sees all keys.
-template <int kDim, bool kSplit>
-struct Attend {
-  static constexpr int kStages = kSplit ? 3 : 2;
-  static constexpr int kRowBytes = kDim * 2 + 16;  // an odd number of 16-byte units: no conflicts
+// Blocks of kWarps warps, rings of kStages tiles of 16 keys a warp. kSplit: the block's warps share
+// 16 queries and split the keys of a stage; else each warp has 16 queries of its own and sees all
+// keys.
+template <int kDim, bool kSplit, int kWarps, int kStages>
+struct Attend : WarpSoftmax<kDim, kSplit ? kCopyKeys : kCopyKeys * kWarps> {
+  static constexpr int kTileKeys = kCopyKeys * kWarps;  // of a stage
+  static constexpr int kThreads = kWarps * 32;
+  static constexpr int kQueries = kSplit ? kWarpQueries : kWarpQueries * kWarps;
+  static constexpr int kWarpKeys = kSplit ? kCopyKeys : kTileKeys;
+  using Math = WarpSoftmax<kDim, kWarpKeys>;
+  using Math::acc, Math::highest, Math::lane, Math::q, Math::sum;
+  using Math::kDimTiles, Math::kRowBytes, Math::kScoreTiles;
   static constexpr int kStageBytes = 2 * kTileKeys * kRowBytes;  // keys, then values
-  static constexpr int kWarpKeys = kSplit ? kTileKeys / kTileWarps : kTileKeys;
-  static constexpr int kScoreTiles = kWarpKeys / 8, kDimTiles = kDim / 8;
   static constexpr int kSharedBytes = kStages * kStageBytes;
   // After the last stage: the warps' sums, then the block's (float): [16][kDim] and two of [16].
   static constexpr int kPartial = kWarpQueries * kDim + 2 * kWarpQueries;
-  static_assert(kDim % 16 == 0 && (kTileWarps + 1) * kPartial * 4 <= kSharedBytes || !kSplit);
+  static_assert(kDim % 16 == 0 && (kWarps + 1) * kPartial * 4 <= kSharedBytes || !kSplit);
 
   const AttentionArgs& args;
   const QueryTile& tile;
@@ -62,11 +56,7 @@ struct Attend {
   uint8_t* shared;
   int started = 0;    // stages that prefetch() filled
   int32_t block = 0;  // of this lane's position of the next stage
-  uint32_t q[kDim / 16][4];
-  float acc[kDimTiles][4];
-  float highest[2], sum[2];  // of rows lane / 4 and lane / 4 + 8, in units of log2
 
-  __device__ static int lane() { return static_cast<int>(threadIdx.x) % 32; }
   __device__ static int warp() { return static_cast<int>(threadIdx.x) / 32; }
   __device__ static int first_query() { return kSplit ? 0 : warp() * kWarpQueries; }
   __device__ static int first_key() { return kSplit ? warp() * kWarpKeys : 0; }
@@ -99,7 +89,7 @@ struct Attend {
 
   // The position whose place this lane looks up, of the 64 from `chunk` on.
   __device__ static int32_t place(int32_t chunk) {
-    constexpr int kKeys = kTileKeys / kTileWarps;
+    constexpr int kKeys = kCopyKeys;
     return chunk + warp() * kKeys + lane() % kKeys;
   }
   __device__ bool is_visible(int32_t position) const {
@@ -115,7 +105,7 @@ struct Attend {
   // warp. A lane looks up the place of one position for all that copy it.
   __device__ void fetch(int32_t chunk, int stage) {
     constexpr int kUnits = kDim / 8;  // 16-byte pieces of a row
-    constexpr int kKeys = kTileKeys / kTileWarps;
+    constexpr int kKeys = kCopyKeys;
     const auto base = static_cast<uint32_t>(__cvta_generic_to_shared(shared)) +
                       stage * kStageBytes + warp() * kKeys * kRowBytes;
     const auto* cache = static_cast<const __nv_bfloat16*>(args.cache);
@@ -134,82 +124,6 @@ struct Attend {
       copy_async(to, from, row >= 0);
       copy_async(to + kTileKeys * kRowBytes, from + int64_t{args.kv_heads} * args.block_size * kDim,
                  row >= 0);
-    }
-  }
-
-  __device__ void score(uint32_t keys, float (&s)[kScoreTiles][4]) {
-    const int row = lane() % 8 + lane() / 16 * 8, col = lane() / 8 % 2 * 8;
-#pragma unroll
-    for (int n = 0; n < kScoreTiles; n += 2) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) s[n][i] = s[n + 1][i] = 0;
-#pragma unroll
-      for (int k = 0; k < kDim / 16; ++k) {
-        uint32_t b[4];  // keys n*8 + 0-7: columns 0-7, 8-15; keys n*8 + 8-15: the same
-        load_matrices<false>(b, keys + (n * 8 + row) * kRowBytes + (k * 16 + col) * 2);
-        mma(s[n], q[k], b[0], b[1]);
-        mma(s[n + 1], q[k], b[2], b[3]);
-      }
-    }
-  }
-
-  // Scores to weights: masks, and moves the sums and accumulators to the new maximum.
-  __device__ void soften(int32_t first, float (&s)[kScoreTiles][4]) {
-    const float scale = args.scale * 1.4426950408889634f;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int32_t position = tile.position_of(first_query() + lane() / 4 + half * 8);
-      const int32_t least =
-          args.sliding_window > 0 ? max(0, position - args.sliding_window + 1) : 0;
-      float top = highest[half];
-#pragma unroll
-      for (int n = 0; n < kScoreTiles; ++n) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int32_t key = first + n * 8 + lane() % 4 * 2 + i;
-          float& x = s[n][half * 2 + i];
-          x = key >= least && key <= position && key < visible.end ? x * scale : -INFINITY;
-          top = fmaxf(top, x);
-        }
-      }
-      top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
-      top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-      const float safe = top == -INFINITY ? 0.0f : top;
-      const float shrink = exp2f(highest[half] - safe);
-      highest[half] = top;
-      float mine = 0;
-#pragma unroll
-      for (int n = 0; n < kScoreTiles; ++n) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          float& x = s[n][half * 2 + i];
-          x = exp2f(x - safe);
-          mine += x;
-        }
-      }
-      sum[half] = sum[half] * shrink + mine;  // this lane's columns; lanes are added at the end
-#pragma unroll
-      for (int d = 0; d < kDimTiles; ++d) {
-        acc[d][half * 2] *= shrink;
-        acc[d][half * 2 + 1] *= shrink;
-      }
-    }
-  }
-
-  __device__ void add_values(uint32_t values, const float (&s)[kScoreTiles][4]) {
-    const int row = lane() % 16, col = lane() / 16 * 8;
-#pragma unroll
-    for (int n = 0; n < kScoreTiles; n += 2) {
-      const uint32_t a[4] = {pack_halves(s[n][0], s[n][1]), pack_halves(s[n][2], s[n][3]),
-                             pack_halves(s[n + 1][0], s[n + 1][1]),
-                             pack_halves(s[n + 1][2], s[n + 1][3])};
-#pragma unroll
-      for (int d = 0; d < kDimTiles; d += 2) {
-        uint32_t b[4];  // columns d*8 + 0-7: keys 0-7, 8-15; columns d*8 + 8-15: the same
-        load_matrices<true>(b, values + (n * 8 + row) * kRowBytes + (d * 8 + col) * 2);
-        mma(acc[d], a, b[0], b[1]);
-        mma(acc[d + 1], a, b[2], b[3]);
-      }
     }
   }
 
@@ -239,16 +153,15 @@ struct Attend {
       commit_copies();
     }
     load_queries();
+    this->clear();
+    KeySpan seen[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      highest[half] = -INFINITY;
-      sum[half] = 0;
+      const int32_t position = tile.position_of(first_query() + lane() / 4 + half * 8);
+      if (args.sliding_window > 0) seen[half].begin = max(0, position - args.sliding_window + 1);
+      seen[half].end = min(position + 1, span.end);
     }
-#pragma unroll
-    for (int d = 0; d < kDimTiles; ++d) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) acc[d][i] = 0;
-    }
+    const float scale = args.scale * kLog2E;
     const auto base = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
     for (int32_t c = 0; c < chunks; ++c) {
       wait_copies<kStages - 2>();
@@ -262,15 +175,11 @@ struct Attend {
       commit_copies();
       const uint32_t keys = base + c % kStages * kStageBytes + first_key() * kRowBytes;
       float s[kScoreTiles][4];
-      score(keys, s);
-      soften(span.begin + c * kTileKeys + first_key(), s);
-      add_values(keys + kTileKeys * kRowBytes, s);
+      this->score(keys, s);
+      this->soften(span.begin + c * kTileKeys + first_key(), seen, scale, s);
+      this->add_values(keys + kTileKeys * kRowBytes, s);
     }
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      sum[half] += __shfl_xor_sync(~0u, sum[half], 1);
-      sum[half] += __shfl_xor_sync(~0u, sum[half], 2);
-    }
+    this->finish();
     wait_copies<0>();
     __syncthreads();
   }
@@ -327,7 +236,7 @@ struct Attend {
     }
   }
 
-  // The four warps' partials become partial kTileWarps.
+  // The four warps' partials become partial kWarps.
   __device__ void merge_warps() {
     float* mine = partial(warp());
 #pragma unroll
@@ -345,10 +254,9 @@ struct Attend {
       }
     }
     __syncthreads();
-    float* all = partial(kTileWarps);
-    combine<kTileWarps>(
-        kTileWarps, static_cast<int>(threadIdx.x), kTileThreads,
-        [this](int i) { return partial(i); },
+    float* all = partial(kWarps);
+    combine<kWarps>(
+        kWarps, static_cast<int>(threadIdx.x), kThreads, [this](int i) { return partial(i); },
         [all](int query, int col, float value, float top, float total) {
           all[query * kDim + col] = value;
           all[kWarpQueries * kDim + query] = top;
@@ -363,13 +271,13 @@ struct Attend {
     const auto write = [this](int query, int col, float value, float, float total) {
       store(query, col, value / total);
     };
-    const auto get = [&](int i) { return cluster.map_shared_rank(partial(kTileWarps), i); };
-    const int first = static_cast<int>(cluster.block_rank() * kTileThreads + threadIdx.x);
+    const auto get = [&](int i) { return cluster.map_shared_rank(partial(kWarps), i); };
+    const int first = static_cast<int>(cluster.block_rank() * kThreads + threadIdx.x);
     if (splits > 1) cluster.sync();
     if (splits <= 4) {
-      combine<4>(splits, first, splits * kTileThreads, get, write);
+      combine<4>(splits, first, splits * kThreads, get, write);
     } else {
-      combine<16>(splits, first, splits * kTileThreads, get, write);
+      combine<16>(splits, first, splits * kThreads, get, write);
     }
     if (splits > 1) cluster.sync();  // no block leaves while another reads its sums
   }

@@ -1,7 +1,7 @@
 #pragma once
-// linear by cuBLASLt: descriptors and algorithm of every shape seen, chosen once by cuBLASLt's
-// heuristic and kept. The warm-up run before a capture makes the plans that the capture uses. One
-// per stream's launcher; used by that stream's thread.
+// linear by cuBLASLt: descriptors and algorithm of every shape seen, chosen once, the first of
+// cuBLASLt's heuristic or a faster one of a table, and kept. The warm-up run before a capture makes
+// the plans that the capture uses. One per stream's launcher; used by that stream's thread.
 
 #include <cublasLt.h>
 

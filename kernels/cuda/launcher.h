@@ -7,6 +7,7 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <cstdint>
 
 #include "kernels/core/kernel_table.h"
 
@@ -17,8 +18,9 @@ class GemmPlans;  // algorithms picked at load and kept (gemm_cublaslt.h)
 struct CudaLauncher {
   cudaStream_t stream = nullptr;
   cublasLtHandle_t cublas_lt = nullptr;
-  void* workspace = nullptr;  // for cuBLASLt, of this stream alone
+  void* workspace = nullptr;  // for cuBLASLt and parts of results, of this stream alone
   size_t workspace_bytes = 0;
+  uint32_t* arrivals = nullptr;  // [kMaxArrivals] parts that have come; zeros between kernels
   GemmPlans* gemm_plans = nullptr;
   int sm_count = 0;
   const char* last_kernel = "";  // the last op launched, for reports of errors that stick

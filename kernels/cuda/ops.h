@@ -22,14 +22,20 @@ void fused_linear(StreamRef stream, const FusedLinearArgs& args);
 void rope_attention(StreamRef stream, const RopeAttentionArgs& args);
 bool can_rope_attend(int64_t head_dim, int64_t rotary_dim);
 
+// Of sample: the plainly greedy rows among many. False, and nothing launched: few rows.
+bool sample_greedy_rows(StreamRef stream, const SampleArgs& args);
+
 // The lowerings of linear. can_gemv: few rows, aligned bfloat16.
 bool can_gemv(const LinearArgs& args);
 void linear_gemv(StreamRef stream, const LinearArgs& args);
 void linear_simple(StreamRef stream, const LinearArgs& args);  // any type and alignment, slow
 
 // The lowerings of attention. can_attend_mma: bfloat16, head_dim 32, 64, 80, 96 or 128, aligned.
+// can_attend_stream, of those: a decode batch for attention_stream, rows of more tokens left out.
 bool can_attend_mma(const AttentionArgs& args);
 void attention_mma(StreamRef stream, const AttentionArgs& args);
+bool can_attend_stream(StreamRef stream, const AttentionArgs& args);
+void attention_stream(StreamRef stream, const AttentionArgs& args);
 void attention_simple(StreamRef stream, const AttentionArgs& args);
 
 }  // namespace refrain::kernels

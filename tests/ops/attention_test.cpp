@@ -97,6 +97,18 @@ TEST_P(AttentionTest, MatchesDoublePrecisionForEveryContextOfASingleTokenDecode)
   }
 }
 
+// So many requests and heads that a device shares them out by keys: of several lengths, some not
+// decoding, with padded rows behind them.
+TEST_P(AttentionTest, MatchesDoublePrecisionForManyRequests) {
+  std::vector<RowSpec> rows;
+  for (int32_t i = 0; i < 130; ++i) rows.push_back({i * 37 % 41, 1});
+  rows[99] = {200, 1};
+  for (const int32_t dim : {32, 80, 128}) check({16, 8, dim, 16}, DType::kBFloat16, rows, 3);
+  rows[0] = {0, 40}, rows[5] = {30, 20}, rows[33] = {7, 3}, rows[129] = {100, 1};
+  check({8, 8, 64, 24}, DType::kBFloat16, rows, 1);
+  check({16, 8, 96, 8}, DType::kBFloat16, rows, 0, 17);
+}
+
 INSTANTIATE_TEST_SUITE_P(Device, AttentionTest, testing::ValuesIn(all_harnesses()), choice_name);
 
 TEST(AttentionHost, GivesTheSameBitsForEveryNumberOfThreads) {

@@ -83,7 +83,7 @@ void bench_linear(BenchDevice& device, Report& report) {
       {"70B/4 gate_up", 14336, 8192, false, false}, {"70B/4 down", 8192, 7168, false, false},
   };
   for (const Shape& s : kShapes) {
-    for (const int m : {1, 2, 4, 8, 32, 128}) {
+    for (const int m : {1, 2, 4, 8, 16, 32, 64, 128, 256}) {
       const std::string name = fmt::format("linear {} m {}", s.name, m);
       if (!report.wants(name)) continue;
       LinearArgs args;
@@ -111,9 +111,11 @@ void bench_attention(BenchDevice& device, Report& report) {
   struct Batch {
     int32_t rows, query, context;
   };
-  constexpr Batch kBatches[] = {{1, 1, 512},   {1, 1, 4096},   {1, 1, 32768},  {8, 1, 1024},
-                                {32, 1, 1024}, {128, 1, 1024}, {128, 1, 4096}, {1, 512, 0},
-                                {1, 2048, 0},  {1, 8192, 0},   {16, 64, 1024}};
+  constexpr Batch kBatches[] = {{1, 1, 512},    {1, 1, 4096},  {1, 1, 32768}, {8, 1, 512},
+                                {8, 1, 1024},   {32, 1, 320},  {32, 1, 512},  {32, 1, 1024},
+                                {32, 1, 4096},  {128, 1, 320}, {128, 1, 512}, {128, 1, 1024},
+                                {128, 1, 4096}, {256, 1, 320}, {256, 1, 512}, {256, 1, 1024},
+                                {1, 512, 0},    {1, 2048, 0},  {1, 8192, 0},  {16, 64, 1024}};
   const int32_t dim = 128, block = 16;
   for (const Heads& h : {Heads{"32/8", 32, 8}, Heads{"8/2", 8, 2}}) {
     for (const Batch& b : kBatches) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/cuda/limits.h"
 #include "worker/device/cuda/cuda_graph.h"
 
 namespace refrain::worker {
@@ -10,6 +11,7 @@ namespace refrain::worker {
 namespace {
 
 constexpr size_t kWorkspaceBytes = size_t{64} << 20;
+constexpr size_t kArrivalBytes = kernels::kMaxArrivals * sizeof(uint32_t);  // behind the workspace
 
 class CudaEvent final : public Event {
  public:
@@ -41,16 +43,18 @@ class CudaEvent final : public Event {
 
 CudaStream::CudaStream(std::shared_ptr<CudaContext> context)
     : context_(std::move(context)),
-      workspace_(make_cuda_buffer(context_, kWorkspaceBytes, MemoryTag::kOther)) {
+      workspace_(make_cuda_buffer(context_, kWorkspaceBytes + kArrivalBytes, MemoryTag::kOther)) {
   context_->check(cudaStreamCreateWithFlags(&launcher_.stream, cudaStreamNonBlocking),
                   "cudaStreamCreate");
   launcher_.cublas_lt = context_->cublas_lt();
   launcher_.workspace = workspace_->data();
   launcher_.workspace_bytes = kWorkspaceBytes;
+  launcher_.arrivals =
+      reinterpret_cast<uint32_t*>(static_cast<std::byte*>(workspace_->data()) + kWorkspaceBytes);
   launcher_.gemm_plans = &gemm_plans_;
   launcher_.sm_count = context_->sm_count();
   context_->add_launcher(&launcher_);
-  context_->check(cudaMemsetAsync(workspace_->data(), 0, kWorkspaceBytes, launcher_.stream),
+  context_->check(cudaMemsetAsync(workspace_->data(), 0, workspace_->bytes(), launcher_.stream),
                   "cudaMemset of a workspace");
 }
 
