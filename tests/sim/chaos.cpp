@@ -79,7 +79,7 @@ void Chaos::start(int strikes, Duration over) {
 void Chaos::strike() {
   const auto rank = static_cast<int32_t>(
       scheduler_.random(static_cast<uint64_t>(plan_.cluster.config.worker.tensor_parallel_size)));
-  switch (scheduler_.random(12)) {
+  switch (scheduler_.random(13)) {
     case 0:
     case 1:
       return cluster_.kill_worker(rank);
@@ -100,6 +100,8 @@ void Chaos::strike() {
           0, scheduler_.random(2) == 0 ? StepFault::kTokenTooLarge : StepFault::kRowMissing);
     case 9:
       return cluster_.greet_again(rank);
+    case 10:
+      return cluster_.replay(rank);
     default:
       return strike_coordinator();
   }

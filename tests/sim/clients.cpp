@@ -57,6 +57,7 @@ GenerateRequest Clients::random_request() {
     request.prompt.push_back(family + static_cast<TokenId>(i % 50));
   if (chance(600)) request.prompt.back() = static_cast<TokenId>(1 + scheduler_.random(499));
   if (chance(200)) request.cache_salt = "another key";
+  if (chance(100)) request.timeout = std::chrono::milliseconds(50 + scheduler_.random(20'000));
   request.sampling.temperature = 0;
   request.sampling.max_tokens = static_cast<int64_t>(1 + scheduler_.random(24));
   if (!options_.plain) choose_sampling(request);
@@ -88,7 +89,7 @@ void Clients::choose_sampling(GenerateRequest& request) {
 // A piece of the text that the request would answer, so that it matters; needs to know the seed.
 void Clients::choose_stop_string(GenerateRequest& request) {
   if (request.sampling.temperature > 0 && !request.sampling.seed) return;
-  const Reference alone = reference_answer(request, draw_of(request.sampling, 0),
+  const Reference alone = reference_answer(request, setup_of(request.sampling),
                                            options_.max_model_len, model_, *tokenizer_);
   if (alone.text.size() < 4) return;
   const auto begins_character = [&](size_t at) {
@@ -111,12 +112,13 @@ void Clients::submit(GenerateRequest request) {
   Asked& mine = *asked;
   mine.life = cluster_.life();
   mine.request = request;
+  mine.asked_at = scheduler_.clock().now();
   const auto id = engine->submit(std::move(request), [this, &mine](RequestOutput output) {
     on_output(mine, std::move(output));
   });
   if (!id) {
     ++refused_;
-    if (id.error().code != ErrorCode::kOverloaded)
+    if (id.error().code != ErrorCode::kOverloaded)  // the queue is full
       violations.push_back("a request was refused: " + id.error().message);
     return;
   }

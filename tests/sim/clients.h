@@ -25,7 +25,7 @@ struct Asked {
   FinishReason finish = FinishReason::kNone;
   std::string stop_reason;
   std::optional<Error> error;
-  TimePoint cancelled_at, ended_at;
+  TimePoint asked_at, cancelled_at, ended_at;
 
   bool ended() const { return finishes > 0 || coordinator_gone; }
 };

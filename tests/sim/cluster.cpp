@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <deque>
 #include <utility>
 
 #include "runtime/base/check.h"
@@ -14,6 +15,34 @@ constexpr Duration kRespawn = std::chrono::milliseconds(50);
 std::chrono::microseconds micros(uint64_t count) { return std::chrono::microseconds(count); }
 
 }  // namespace
+
+// Remembers the frames that went out last.
+class TapEndpoint final : public ipc::Endpoint {
+ public:
+  using Sent = std::pair<ipc::PeerId, std::vector<std::byte>>;
+
+  explicit TapEndpoint(std::unique_ptr<ipc::Endpoint> inner) : inner_(std::move(inner)) {}
+  void start(FrameHandler on_frame) override { inner_->start(std::move(on_frame)); }
+  Status send(const ipc::PeerId& to, std::span<const std::byte> frame) override {
+    sent_.emplace_back(to, std::vector<std::byte>(frame.begin(), frame.end()));
+    if (sent_.size() > kKept) sent_.pop_front();
+    return inner_->send(to, frame);
+  }
+  void close() override { inner_->close(); }
+
+  std::vector<Sent> sent() const { return {sent_.begin(), sent_.end()}; }
+  // A frame of the past; what cannot be sent is lost.
+  void send_again(const Sent& frame) {
+    const auto decoded = ipc::decode_frame(frame.second);
+    if (decoded && std::holds_alternative<ipc::Hello>(decoded->message)) return;
+    if (!inner_->send(frame.first, frame.second)) return;
+  }
+
+ private:
+  static constexpr size_t kKept = 100;
+  std::unique_ptr<ipc::Endpoint> inner_;
+  std::deque<Sent> sent_;
+};
 
 Cluster::Cluster(ManualScheduler& scheduler, ClusterOptions options,
                  std::shared_ptr<const text::Tokenizer> tokenizer)
@@ -38,11 +67,13 @@ void Cluster::start() {
 }
 
 std::unique_ptr<ipc::Endpoint> Cluster::faulty(std::unique_ptr<ipc::Endpoint> inner,
-                                               ipc::FaultEndpoint** line) {
+                                               ipc::FaultEndpoint** line, TapEndpoint** tap) {
   ipc::FaultProgram program = healed_ ? ipc::FaultProgram{} : options_.line;
   program.seed = scheduler_.random(UINT64_MAX);
   // Frames on their way outlive their sender: the network delays them, not the process.
-  auto endpoint = std::make_unique<ipc::FaultEndpoint>(std::move(inner), network_, program);
+  auto tapped = std::make_unique<TapEndpoint>(std::move(inner));
+  *tap = tapped.get();
+  auto endpoint = std::make_unique<ipc::FaultEndpoint>(std::move(tapped), network_, program);
   *line = endpoint.get();
   return endpoint;
 }
@@ -63,7 +94,7 @@ void Cluster::start_coordinator() {
   parts.output_executor = output_executor_;
   auto server = hub_->make_server(engine_executor_, options_.high_water_mark);
   REFRAIN_CHECK(server.has_value(), "two coordinators at once");
-  parts.endpoint = faulty(std::move(*server), &server_line_);
+  parts.endpoint = faulty(std::move(*server), &server_line_, &server_tap_);
   parts.watch = [this](int64_t pid, std::function<void()> gone) {
     return watch(pid, std::move(gone));
   };
@@ -130,7 +161,8 @@ void Cluster::spawn(int32_t rank) {
     supervisor_->post([this, pid] { on_worker_exit(pid); });
   };
   Worker& worker = workers_[static_cast<size_t>(rank)];
-  auto endpoint = faulty(std::move(*client), &worker.line);
+  worker.name = name;
+  auto endpoint = faulty(std::move(*client), &worker.line, &worker.tap);
   worker.process = std::make_unique<WorkerProcess>(std::move(settings), std::move(endpoint),
                                                    executor, std::move(hooks));
   executor->post_after(micros(scheduler_.random(100'000)),
@@ -152,6 +184,7 @@ void Cluster::on_worker_exit(int64_t pid) {
       tell_watchers(worker.process->settings.pid);
     }
     worker.line = nullptr;
+    worker.tap = nullptr;
     dead_.push_back(std::move(worker));
   }
   note("the supervisor starts the workers again");
@@ -166,17 +199,6 @@ Cluster::Worker* Cluster::at(int32_t rank) {
   return worker.process && worker.process->alive() ? &worker : nullptr;
 }
 
-// The engine's own means against a process that does not go.
-void Cluster::kill_process(int64_t pid) {
-  for (size_t rank = 0; rank < workers_.size(); ++rank) {
-    const Worker* worker = at(static_cast<int32_t>(rank));
-    if (worker == nullptr || worker->process->settings.pid != pid) continue;
-    note(fmt::format("the engine kills pid {}", pid));
-    worker->process->kill();
-    supervisor_->post([this, pid] { on_worker_exit(pid); });
-  }
-}
-
 void Cluster::kill_worker(int32_t rank) {
   Worker* worker = at(rank);
   if (worker == nullptr) return;
@@ -184,6 +206,18 @@ void Cluster::kill_worker(int32_t rank) {
   note(fmt::format("FAULT: rank {} (pid {}) is killed", rank, pid));
   worker->process->kill();
   supervisor_->post([this, pid] { on_worker_exit(pid); });
+}
+
+// The coordinator ends a worker that does not go.
+void Cluster::kill_process(int64_t pid) {
+  for (Worker& worker : workers_) {
+    if (!worker.process || worker.process->settings.pid != pid) continue;
+    if (!options_.watched || !worker.process->alive())
+      violations.push_back(fmt::format("pid {} is killed, which is not watched or gone", pid));
+    note(fmt::format("the coordinator kills pid {}", pid));
+    worker.process->kill();
+    supervisor_->post([this, pid] { on_worker_exit(pid); });
+  }
 }
 
 void Cluster::freeze_worker(int32_t rank, Duration how_long) {
@@ -242,9 +276,21 @@ void Cluster::greet_again(int32_t rank) {
   worker->process->lose_connection();
 }
 
+void Cluster::replay(int32_t rank) {
+  Worker* worker = at(rank);
+  if (worker == nullptr || !engine_) return;
+  note(fmt::format("FAULT: old frames of rank {} come again", rank));
+  for (const TapEndpoint::Sent& frame : worker->tap->sent()) worker->tap->send_again(frame);
+  std::vector<TapEndpoint::Sent> frames = old_frames_;
+  for (TapEndpoint::Sent& frame : server_tap_->sent()) frames.push_back(std::move(frame));
+  for (const TapEndpoint::Sent& frame : frames)
+    if (frame.first == worker->name) server_tap_->send_again(frame);
+}
+
 void Cluster::kill_coordinator(Duration back_after) {
   if (!engine_) return;
   note("FAULT: the coordinator is killed");
+  old_frames_ = server_tap_->sent();
   engine_executor_->kill();
   output_executor_->kill();
   engine_.reset();

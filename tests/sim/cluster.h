@@ -27,6 +27,8 @@ struct ClusterOptions {
   ipc::FaultProgram line;  // of every endpoint, each with a seed of its own
 };
 
+class TapEndpoint;  // cluster.cpp: remembers what was sent
+
 class Cluster {
  public:
   Cluster(ManualScheduler& scheduler, ClusterOptions options,
@@ -45,6 +47,8 @@ class Cluster {
   void slow_worker(int32_t rank, Duration each_step, Duration how_long);
   void fault_step(int32_t rank, StepFault fault);
   void greet_again(int32_t rank);
+  // What went over the rank's line lately, in both directions, comes once more, Hello excepted.
+  void replay(int32_t rank);
   void kill_coordinator(Duration back_after);
   void freeze_coordinator(Duration how_long);
   // From now on nothing goes wrong: lines are clean, who stood still goes on.
@@ -62,7 +66,9 @@ class Cluster {
  private:
   struct Worker {
     std::unique_ptr<WorkerProcess> process;
+    std::string name;  // as a peer
     ipc::FaultEndpoint* line = nullptr;
+    TapEndpoint* tap = nullptr;
   };
 
   void start_coordinator();
@@ -70,14 +76,14 @@ class Cluster {
   void spawn(int32_t rank);
   void on_worker_exit(int64_t pid);
   void tell_watchers(int64_t pid);
-  void kill_process(int64_t pid);
   bool watch(int64_t pid, std::function<void()> gone);
+  void kill_process(int64_t pid);
   void compare_step(int32_t rank, Epoch epoch, const ipc::Step& step);
   Worker* at(int32_t rank);
   // Calls when the time has passed, on the supervisor's executor.
   void after(Duration delay, std::function<void()> task);
   std::unique_ptr<ipc::Endpoint> faulty(std::unique_ptr<ipc::Endpoint> inner,
-                                        ipc::FaultEndpoint** line);
+                                        ipc::FaultEndpoint** line, TapEndpoint** tap);
   void note(const std::string& line) { scheduler_.note("| " + line); }
 
   ManualScheduler& scheduler_;
@@ -90,6 +96,9 @@ class Cluster {
   std::unique_ptr<Engine> engine_;
   std::shared_ptr<ProcessExecutor> engine_executor_, output_executor_;
   ipc::FaultEndpoint* server_line_ = nullptr;
+  TapEndpoint* server_tap_ = nullptr;
+  std::vector<std::pair<ipc::PeerId, std::vector<std::byte>>>
+      old_frames_;  // of coordinators before
   int life_ = 0;
 
   std::vector<Worker> workers_;  // by rank

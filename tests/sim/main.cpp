@@ -14,12 +14,14 @@ using refrain::sim::SimReport;
 
 struct Options {
   uint64_t from = 0, to = 0;  // seeds, both included
-  bool asked = false, verbose = false, trace = false;
+  bool asked = false, verbose = false, trace = false, first = false;
 };
 
 int usage() {
   std::fputs(
-      "usage: test_sim [--seed N | --seeds FROM-TO] [--verbose | --trace]   or gtest's options\n"
+      "usage: test_sim [--seed N | --seeds FROM-TO] [--first] [--verbose | --trace]   or gtest's "
+      "options\n"
+      "  --first    ends at the first seed that fails\n"
       "  --verbose  the event log of the seeds\n"
       "  --trace    with every closure that ran\n",
       stderr);
@@ -33,6 +35,8 @@ bool parse(int argc, char** argv, Options& options) {
     char* end = nullptr;
     if (word == "--verbose") {
       options.verbose = true;
+    } else if (word == "--first") {
+      options.first = true;
     } else if (word == "--trace") {
       options.verbose = options.trace = true;
     } else if ((word == "--seed" || word == "--seeds") && i + 1 < argc) {
@@ -81,6 +85,7 @@ int run(const Options& options) {
     for (const std::string& fault : report.faults) fmt::print("  {}\n", fault);
     fmt::print("  replay: tools/sim --seed {} --verbose\n", seed);
     std::fflush(stdout);
+    if (options.first) break;
   }
   fmt::print(
       "{} seeds, {} failed: {} requests ({} complete, {} cancelled, {} errors, {} without a "

@@ -5,38 +5,30 @@
 
 namespace refrain::sim {
 
-namespace {
-
-ipc::SlotSetup setup_of(const SamplingParams& sampling) {
+ipc::SlotSetup setup_of(const SamplingParams& sampling, uint64_t seed) {
   ipc::SlotSetup setup;
   setup.temperature = static_cast<float>(sampling.temperature);
   setup.repetition_penalty = static_cast<float>(sampling.repetition_penalty);
   setup.presence_penalty = static_cast<float>(sampling.presence_penalty);
   setup.frequency_penalty = static_cast<float>(sampling.frequency_penalty);
+  setup.seed = sampling.seed.value_or(seed);
   return setup;
 }
 
-}  // namespace
-
-uint64_t draw_of(const SamplingParams& sampling, uint64_t seed) {
-  ipc::SlotSetup setup = setup_of(sampling);
-  setup.seed = sampling.seed.value_or(seed);
-  return testing::draw_of(setup);
-}
-
-Reference reference_answer(const GenerateRequest& request, uint64_t draw, int64_t max_model_len,
-                           const SimModel& model, const text::Tokenizer& tokenizer) {
+Reference reference_answer(const GenerateRequest& request, const ipc::SlotSetup& setup,
+                           int64_t max_model_len, const SimModel& model,
+                           const text::Tokenizer& tokenizer) {
   const SamplingParams& sampling = request.sampling;
   Reference answer;
   std::vector<TokenId> tokens = request.prompt;
-  const ipc::SlotSetup setup = setup_of(sampling);
   testing::Counts generated;
   bool hidden = false;  // the last token's text is not shown
   while (answer.finish == FinishReason::kNone) {
-    const TokenId token = testing::next_token(tokens, model.vocab, model.eos_every,
-                                              draw ^ testing::penalty_of(setup, generated));
-    ++generated[token];
+    const TokenId token =
+        testing::next_token(tokens, model.vocab, model.eos_every,
+                            testing::draw_of(setup) ^ testing::penalty_of(setup, generated));
     tokens.push_back(token);
+    ++generated[token];
     answer.tokens.push_back(token);
     const auto count = static_cast<int64_t>(answer.tokens.size());
     const bool may_stop = count >= sampling.min_tokens;

@@ -19,11 +19,13 @@ struct Reference {
   std::string stop_reason;
 };
 
-// The mock's draw for these parameters; without a seed, that of the `seed` the engine chose.
-uint64_t draw_of(const SamplingParams& sampling, uint64_t seed);
+// How the mock device is set up for these parameters; without a seed, with the one that the engine
+// chose.
+ipc::SlotSetup setup_of(const SamplingParams& sampling, uint64_t seed = 0);
 
 // Without its stop strings: those cut the text of this answer.
-Reference reference_answer(const GenerateRequest& request, uint64_t draw, int64_t max_model_len,
-                           const SimModel& model, const text::Tokenizer& tokenizer);
+Reference reference_answer(const GenerateRequest& request, const ipc::SlotSetup& setup,
+                           int64_t max_model_len, const SimModel& model,
+                           const text::Tokenizer& tokenizer);
 
 }  // namespace refrain::sim
