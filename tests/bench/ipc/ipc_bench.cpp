@@ -13,6 +13,7 @@
 
 #include "ipc/protocol/codec.h"
 #include "ipc/protocol/crc32c.h"
+#include "ipc/transport/curve.h"
 #include "ipc/transport/endpoint.h"
 #include "runtime/actor/io_context.h"
 
@@ -97,16 +98,19 @@ void add_codec_rows(std::vector<Row>& rows, int requests) {
                            1000, "half of 2 us for both"));
 }
 
-void add_round_trip(std::vector<Row>& rows, const std::string& name, const std::string& address) {
+void add_round_trip(std::vector<Row>& rows, const std::string& name, const std::string& address,
+                    const CurveOptions& server_keys, const CurveOptions& client_keys) {
   constexpr int kRounds = 5'000;
   IoContext server_io;
   IoContext client_io;
   EndpointOptions options;
   options.address = address;
   options.identity = "rank-0";
+  options.curve = server_keys;
   auto server = make_zmq_server(server_io, options);
   if (!server) throw std::runtime_error(server.error().message);
   options.address = (*server)->address();
+  options.curve = client_keys;
   auto client = make_zmq_client(client_io, options);
   if (!client) throw std::runtime_error(client.error().message);
 
@@ -171,8 +175,16 @@ int bench(bool json) {
   add_codec_rows(rows, 256);
   const auto path =
       std::filesystem::temp_directory_path() / ("refrain-ipc-bench-" + std::to_string(::getpid()));
-  add_round_trip(rows, "zmq_ipc_round_trip", "ipc://" + path.string() + "/socket");
-  add_round_trip(rows, "zmq_tcp_round_trip", "tcp://127.0.0.1:0");
+  add_round_trip(rows, "zmq_ipc_round_trip", "ipc://" + path.string() + "/socket", {}, {});
+  const CurveOptions bare{.key_file = {}, .allow_file = {}, .insecure_tcp = true};
+  add_round_trip(rows, "zmq_tcp_round_trip", "tcp://127.0.0.1:0", bare, bare);
+  const auto keys = path.string() + "-keys";
+  if (auto made = add_curve_keys(keys, {"worker"}); !made)
+    throw std::runtime_error(made.error().message);
+  add_round_trip(rows, "zmq_curve_round_trip", "tcp://127.0.0.1:0",
+                 {keys + "/coordinator.key", keys + "/coordinator.allow", false},
+                 {keys + "/worker.key", keys + "/worker.allow", false});
+  std::filesystem::remove_all(keys);
   json ? print_json(rows) : print_table(rows);
   return kExitOk;
 }
