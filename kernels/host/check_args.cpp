@@ -1,5 +1,6 @@
 #include "kernels/host/check_args.h"
 
+#include "kernels/core/check_shapes.h"
 #include "kernels/host/launcher.h"
 #include "kernels/host/ops/shapes.h"
 #include "kernels/host/sampling.h"
@@ -8,112 +9,48 @@
 namespace refrain::kernels {
 namespace {
 
-void check_matrix(const char* op, const char* name, const Matrix& m, int64_t cols) {
-  REFRAIN_CHECK(m.data != nullptr, "{}: {} is null", op, name);
-  REFRAIN_CHECK(m.dtype == DType::kFloat32 || m.dtype == DType::kBFloat16,
-                "{}: {} is {}, the host runs float32 and bfloat16", op, name, to_string(m.dtype));
-  REFRAIN_CHECK(m.stride >= cols, "{}: rows of {} lie {} apart but have {} columns", op, name,
-                m.stride, cols);
-}
-
-void check_weight(const char* op, const Weight& w) {
-  REFRAIN_CHECK(w.data != nullptr && w.n > 0 && w.k > 0, "{}: weight [{}, {}] is empty", op, w.n,
-                w.k);
-  REFRAIN_CHECK(w.dtype == DType::kFloat32 || w.dtype == DType::kBFloat16,
-                "{}: weights are {}, the host runs float32 and bfloat16", op, to_string(w.dtype));
+void check_tiles(const char* op, const Weight& w) {
   REFRAIN_CHECK(w.dtype != DType::kBFloat16 || w.layout == WeightLayout::kRowMajor || w.k % 2 == 0,
                 "{}: a tiled bfloat16 weight needs an even number of columns, not {}", op, w.k);
-}
-
-void check_heads(const char* op, int32_t q_heads, int32_t kv_heads, int32_t head_dim,
-                 int32_t block_size) {
-  REFRAIN_CHECK(kv_heads > 0 && q_heads > 0 && head_dim > 0 && block_size > 0,
-                "{}: {} query heads, {} KV heads of {}, blocks of {} tokens", op, q_heads, kv_heads,
-                head_dim, block_size);
 }
 
 }  // namespace
 
 void check_args(const EmbedArgs& args) {
-  check_weight("embed", args.table);
-  check_matrix("embed", "out", args.out, args.table.k);
-  REFRAIN_CHECK(args.vocab_end - args.vocab_begin <= args.table.n,
-                "embed: tokens {} to {} of a table of {} rows", args.vocab_begin, args.vocab_end,
-                args.table.n);
+  check_shapes(args);
+  check_tiles("embed", args.table);
 }
 
-void check_args(const RmsNormArgs& args) {
-  check_matrix("rms_norm", "in", args.in, args.cols);
-  check_matrix("rms_norm", "out", args.out, args.cols);
-}
-
-void check_args(const AddRmsNormArgs& args) {
-  check_matrix("add_rms_norm", "residual", args.residual, args.cols);
-  check_matrix("add_rms_norm", "delta", args.delta, args.cols);
-  check_matrix("add_rms_norm", "out", args.out, args.cols);
-}
-
-void check_args(const AddArgs& args) {
-  check_matrix("add", "a", args.a, args.cols);
-  check_matrix("add", "b", args.b, args.cols);
-  check_matrix("add", "out", args.out, args.cols);
-}
+void check_args(const RmsNormArgs& args) { check_shapes(args); }
+void check_args(const AddRmsNormArgs& args) { check_shapes(args); }
+void check_args(const AddArgs& args) { check_shapes(args); }
 
 void check_args(const LinearArgs& args) {
-  check_weight("linear", args.weight);
-  check_matrix("linear", "in", args.in, args.weight.k);
-  check_matrix("linear", "out", args.out, args.weight.n);
-  if (args.residual.data != nullptr) {
-    check_matrix("linear", "residual", args.residual, args.weight.n);
-  }
+  check_shapes(args);
+  check_tiles("linear", args.weight);
   REFRAIN_CHECK((args.weight.k + 15) * sizeof(float) <= kTeamScratchBytes,
                 "linear: {} columns exceed a thread's scratch", args.weight.k);
 }
 
-void check_args(const SiluMulArgs& args) {
-  check_matrix("silu_mul", "in", args.in, int64_t{2} * args.cols);
-  check_matrix("silu_mul", "out", args.out, args.cols);
-}
-
-void check_args(const RopeKvWriteArgs& args) {
-  const char* op = "rope_kv_write";
-  check_heads(op, args.q_heads, args.kv_heads, args.head_dim, args.block_size);
-  check_matrix(op, "qkv", args.qkv,
-               (int64_t{args.q_heads} + int64_t{2} * args.kv_heads) * args.head_dim);
-  check_matrix(op, "cache", {args.cache, args.cache_dtype, args.head_dim}, args.head_dim);
-  REFRAIN_CHECK(args.rotary_dim % 2 == 0 && args.rotary_dim <= args.head_dim,
-                "{}: rotary_dim {} of head_dim {}", op, args.rotary_dim, args.head_dim);
-}
+void check_args(const SiluMulArgs& args) { check_shapes(args); }
+void check_args(const RopeKvWriteArgs& args) { check_shapes(args); }
 
 void check_args(const AttentionArgs& args) {
-  const char* op = "attention";
-  check_heads(op, args.q_heads, args.kv_heads, args.head_dim, args.block_size);
-  const int64_t cols = int64_t{args.q_heads} * args.head_dim;
-  check_matrix(op, "q", args.q, cols);
-  check_matrix(op, "out", args.out, cols);
-  check_matrix(op, "cache", {const_cast<void*>(args.cache), args.cache_dtype, cols}, cols);
-  REFRAIN_CHECK(args.q_heads % args.kv_heads == 0 && args.q_heads / args.kv_heads <= kTileQueries,
-                "{}: {} query heads over {} KV heads (at most {} each, the same for all)", op,
-                args.q_heads, args.kv_heads, kTileQueries);
+  check_shapes(args);
+  REFRAIN_CHECK(args.q_heads / args.kv_heads <= kTileQueries,
+                "attention: {} query heads over {} KV heads (at most {} each)", args.q_heads,
+                args.kv_heads, kTileQueries);
   const int64_t floats = attention_scratch_floats((args.head_dim + 15) / 16 * 16);
   REFRAIN_CHECK(floats * sizeof(float) <= kTeamScratchBytes,
-                "{}: head_dim {} exceeds a thread's scratch", op, args.head_dim);
+                "attention: head_dim {} exceeds a thread's scratch", args.head_dim);
 }
 
-void check_args(const SelectRowsArgs& args) {
-  check_matrix("select_rows", "in", args.in, args.cols);
-  check_matrix("select_rows", "out", args.out, args.cols);
-}
+void check_args(const SelectRowsArgs& args) { check_shapes(args); }
 
 void check_args(const SampleArgs& args) {
-  REFRAIN_CHECK(args.shards * args.shard_cols >= args.vocab_size,
-                "sample: {} shards of {} columns hold fewer than {} tokens", args.shards,
-                args.shard_cols, args.vocab_size);
-  REFRAIN_CHECK(args.vocab_size > 0 && args.vocab_size * sizeof(Candidate) <= kTeamScratchBytes,
+  check_shapes(args);
+  REFRAIN_CHECK(args.vocab_size * sizeof(Candidate) <= kTeamScratchBytes,
                 "sample: a vocabulary of {} exceeds a thread's scratch", args.vocab_size);
-  REFRAIN_CHECK(args.outputs.logprobs != nullptr && args.outputs.top_tokens != nullptr &&
-                    args.outputs.top_logprobs != nullptr && args.outputs.tokens != nullptr,
-                "sample: an output is null");
 }
 
 }  // namespace refrain::kernels

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/program/tiny_models.h"
 #include "worker/program/passes/passes.h"
 
@@ -65,6 +67,15 @@ TEST(Validate, NamesTheOpWithoutAKernel) {
   const Status status = validate(fuse(build(tiny_llama())), table);
   ASSERT_FALSE(status.has_value());
   EXPECT_NE(status.error().message.find("no kernel for attention"), std::string::npos);
+}
+
+TEST(Validate, AsksForALinearBetweenPrepareInputsAndAttention) {
+  Program program = fuse(build(tiny_llama()));
+  const auto attention = std::find_if(program.ops.begin(), program.ops.end(), [](const Op& op) {
+    return std::holds_alternative<AttentionOp>(op);
+  });
+  std::rotate(program.ops.begin(), program.ops.begin() + 1, attention);  // it comes right before
+  EXPECT_NE(complaint(program).find("no linear stands between"), std::string::npos);
 }
 
 TEST(Validate, FindsAValueReadBeforeItIsDefined) {

@@ -260,12 +260,32 @@ class Life {
   std::vector<State> state_;
 };
 
+// CUDA's attention reads lengths and block tables before its predecessor has ended. That is safe
+// because a linear lets its successor start only when all before it have ended
+// (kernels/cuda/device.cuh), so one must stand between it and the op that writes them.
+class EarlyReads {
+ public:
+  bool safe(const Op& op) {
+    if (std::holds_alternative<PrepareInputsOp>(op)) pending_ = true;
+    if (std::holds_alternative<LinearOp>(op) || std::holds_alternative<FusedLinearOp>(op))
+      pending_ = false;
+    return !pending_ || !(std::holds_alternative<AttentionOp>(op) ||
+                          std::holds_alternative<RopeAttentionOp>(op));
+  }
+
+ private:
+  bool pending_ = false;  // prepare_inputs may not have ended
+};
+
 }  // namespace
 
 Status validate(const Program& program, const KernelTable& kernels) {
   Life life(program);
+  EarlyReads early_reads;
   for (const Op& op : program.ops) {
     REFRAIN_RETURN_IF_ERROR(life.visit(op));
+    if (!early_reads.safe(op))
+      return complain(program, op, "no linear stands between prepare_inputs and attention");
     const std::string wrong = std::visit(ShapeRules{program}, op);
     if (!wrong.empty()) return complain(program, op, wrong);
     if (!std::visit(HasKernel{kernels}, op))

@@ -1,0 +1,49 @@
+"""What programmatic dependent launch asks of the kernels' text (kernels/cuda/device.cuh): no GPU is needed to read it.
+
+Attention reads lengths and block tables before its predecessor has ended. That is safe as long as every kernel waits for
+its own predecessor, and a linear lets its successor start only after that wait; program validation holds the rest (a
+linear between prepare_inputs and attention).
+"""
+import re
+from pathlib import Path
+
+import pytest
+
+KERNELS = Path(__file__).resolve().parents[2] / "kernels" / "cuda"
+WAIT, START = "wait_for_predecessor()", "let_successor_start()"
+
+
+def kernels_of(text):
+    """name -> body of every __global__ function."""
+    found = {}
+    pattern = r"__global__\s+(?:void\s+)?(?:__launch_bounds__\([^)]*\)\s*)?(?:void\s+)?(\w+)\s*\([^;{]*\)\s*\{"
+    for match in re.finditer(pattern, text):
+        depth, end = 1, match.end()
+        while depth:
+            depth += {"{": 1, "}": -1}.get(text[end], 0)
+            end += 1
+        found[match.group(1)] = text[match.end():end]
+    return found
+
+
+def all_kernels():
+    return [(path.name, name, body) for path in sorted(KERNELS.glob("*.cu"))
+            for name, body in kernels_of(path.read_text()).items()]
+
+
+def test_the_kernels_are_found():
+    names = {name for _, name, _ in all_kernels()}
+    assert {"gemv_kernel", "linear_simple_kernel", "decode_kernel"} <= names and len(names) > 10, names
+
+
+@pytest.mark.parametrize("file, name, body", all_kernels(), ids=lambda value: value if len(value) < 40 else "")
+def test_every_kernel_waits_for_its_predecessor(file, name, body):
+    assert WAIT in body, f"{file}: {name} never waits; the end of a kernel must mean the end of all before it"
+
+
+@pytest.mark.parametrize("file", ["gemv.cu", "fused_linear.cu", "prepare_inputs.cu"])
+def test_linears_and_prepare_inputs_start_their_successor_after_the_wait(file):
+    for name, body in kernels_of((KERNELS / file).read_text()).items():
+        assert START not in body or body.index(WAIT) < body.index(START), (
+            f"{file}: {name} starts its successor before its own predecessor has ended; attention reads lengths early "
+            "and relies on this order")
