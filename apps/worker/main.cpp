@@ -62,6 +62,7 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.add_option("--host-memory", options.host.memory_limit,
                  "Bytes the host device may allocate (default: the machine's memory)");
   app.add_flag("--pin-threads", options.host.pin_threads, "Keep each thread on a core of its own");
+  add_debug_options(app, options.debug);
   app.add_option("--log-level", arguments.log_level, "trace, debug, info, warning, error, off")
       ->capture_default_str();
   app.add_option("--fault", options.fault,

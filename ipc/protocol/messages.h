@@ -85,7 +85,8 @@ struct Progress {
   std::string detail;
 };
 
-// Weights are in; how much cache would fit. The coordinator takes the least over ranks.
+// Weights are in; how much cache would fit before the captures. The coordinator takes the least
+// over ranks.
 struct Loaded {
   int64_t num_kv_blocks = 0;
   int64_t kv_block_bytes = 0;
@@ -94,7 +95,7 @@ struct Loaded {
 };
 
 struct InitCache {
-  int64_t num_kv_blocks = 0;  // including the reserved block 0
+  int64_t num_kv_blocks = 0;  // the most there will be, including the reserved block 0
 };
 
 struct ManifestEntry {
@@ -119,6 +120,7 @@ struct Ready {
   std::vector<std::string> warnings;
   std::vector<std::string> memory_tags;  // exact account of device memory
   std::vector<int64_t> memory_bytes;
+  int64_t num_kv_blocks = 0;  // with memory after the captures; the least over ranks counts
 };
 
 // ---- steps

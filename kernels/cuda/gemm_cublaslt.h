@@ -27,7 +27,7 @@ class GemmPlans {
   size_t size() const;  // shapes known
 
   // A launch that ran linear_simple instead: far slower than the memory allows. Logged once for
-  // each kind of weight and rows.
+  // each kind of weight and rows; rows of float32, which are for comparisons, are not counted.
   void note_simple(const LinearArgs& args);
   int64_t simple_launches() const { return simple_launches_; }
   // "linear [64, 40] bfloat16, rows of float32", sorted.

@@ -8,6 +8,7 @@
 
 #include "ipc/protocol/messages.h"
 #include "runtime/base/result.h"
+#include "runtime/config/debug_options.h"
 
 namespace refrain {
 
@@ -53,6 +54,8 @@ struct EngineConfig {
   std::string log_level = "info";
   int32_t max_restarts = 3;  // of a group within a minute
   std::string fault;         // staged in workers, for drills; empty: none
+
+  DebugOptions debug;
 };
 
 }  // namespace refrain

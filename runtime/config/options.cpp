@@ -243,6 +243,7 @@ void add_engine_options(CLI::App& app, EngineConfig& config, const OptionGroups&
   add_scheduling_options(app, config);
   add_cache_options(app, config);
   add_graph_options(app, config);
+  add_debug_options(app, config.debug);
   if (groups.server) add_server_options(app, config);
 }
 

@@ -161,11 +161,16 @@ void WorkerGroup::on_ready(int32_t rank, ipc::Ready ready) {
   auto& known = ranks_[static_cast<size_t>(rank)]->ready;
   if (state_ != GroupState::kStarting || known || num_kv_blocks_ == 0)
     return lose(fmt::format("{} said out of turn that it is ready", name_of(rank)));
+  if (ready.num_kv_blocks < 2 || ready.num_kv_blocks > num_kv_blocks_)
+    return lose(fmt::format("{} says it has {} KV blocks; it was told of {}", name_of(rank),
+                            ready.num_kv_blocks, num_kv_blocks_));
   known = std::move(ready);
   std::vector<ipc::Ready> all;
+  int64_t least = num_kv_blocks_;
   for (const auto& each : ranks_) {
     if (!each || !each->ready) return;
     all.push_back(*each->ready);
+    least = std::min(least, each->ready->num_kv_blocks);  // graphs took memory, more on some ranks
   }
   if (auto mismatch = ready_mismatch(all)) return lose(std::move(*mismatch), true);
   const TimePoint now = executor_->clock().now();
@@ -173,7 +178,8 @@ void WorkerGroup::on_ready(int32_t rank, ipc::Ready ready) {
   state_ = GroupState::kReady;
   detail_ = fmt::format("{} rank{} ready", ranks_.size(), ranks_.size() == 1 ? "" : "s");
   arm_timer(options_.heartbeat_interval);
-  handlers_.on_ready(std::exchange(num_kv_blocks_, 0));
+  num_kv_blocks_ = 0;
+  handlers_.on_ready(least);
   handlers_.on_state(state_, detail_);
 }
 

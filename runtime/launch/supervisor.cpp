@@ -36,6 +36,8 @@ std::vector<std::vector<std::string>> worker_commands(const EngineConfig& config
                                      "--log-level",
                                      config.log_level,
                                      "--die-with-parent"};
+    const std::vector<std::string> debug = debug_arguments(config.debug);
+    argv.insert(argv.end(), debug.begin(), debug.end());
     if (!config.host_isa.empty()) argv.insert(argv.end(), {"--host-isa", config.host_isa});
     if (!config.fault.empty()) argv.insert(argv.end(), {"--fault", config.fault});
     commands.push_back(std::move(argv));

@@ -144,6 +144,7 @@ void WorkerProcess::captured() {
       config_.block_size, init.num_kv_blocks, settings.model.vocab, settings.model.eos_every, true);
   ipc::Ready ready;
   ready.cudagraph_mode = "FULL";
+  ready.num_kv_blocks = init.num_kv_blocks;
   link_.send(ready);
 }
 

@@ -22,7 +22,8 @@ class DeviceError : public FatalError {
   using FatalError::FatalError;
 };
 
-// Thrown by allocate() and end_capture() alone: the caller can go on with less (CG-25).
+// Thrown by allocate(), Reservation::back() and end_capture() alone: the caller can go on with less
+// (CG-25).
 class OutOfMemory : public DeviceError {
  public:
   OutOfMemory(const std::string& message, size_t missing_bytes)
@@ -51,6 +52,21 @@ class Buffer {
   virtual size_t bytes() const = 0;
 };
 
+// Owned addresses, with memory behind the first backed() bytes of them. What was recorded over
+// addresses without memory runs once they have it. Freed with the handle.
+class Reservation {
+ public:
+  virtual ~Reservation() = default;
+  virtual void* data() const = 0;
+  virtual size_t bytes() const = 0;  // addresses
+  virtual size_t backed() const = 0;
+  // Puts memory behind [backed(), bytes). All of it or, with OutOfMemory, none. The memory holds no
+  // particular values.
+  virtual void back(size_t bytes) = 0;
+  // Gives back what back() calls since then put behind more than `bytes`, an earlier backed().
+  virtual void trim(size_t bytes) = 0;
+};
+
 // A recorded sequence of launches with fixed addresses and shapes. Destroyed before the
 // communicators whose operations it holds.
 class Graph {
@@ -68,6 +84,8 @@ class Event {
   virtual ~Event() = default;
   virtual bool query() const = 0;  // done? any thread
   virtual void synchronize() = 0;
+  // Between two events of record_time() that have happened.
+  virtual double seconds_since(const Event& earlier) const = 0;
 };
 
 class Stream {
@@ -77,12 +95,16 @@ class Stream {
   virtual void copy(void* to, const void* from, size_t bytes) = 0;  // stream-ordered, capturable
   virtual void synchronize() = 0;                                   // refused while capturing
   virtual std::unique_ptr<Event> record() = 0;                      // refused while capturing
+  virtual std::unique_ptr<Event> record_time() = 0;  // record(), and the device notes the time
   // Between the two, launches are recorded, not run. Allocation, synchronising and launching a
   // graph are refused with DeviceError, and the capture is dropped.
   virtual void begin_capture() = 0;
   virtual std::unique_ptr<Graph> end_capture() = 0;
   virtual bool capturing() const = 0;
   virtual void launch(Graph& graph) = 0;
+  // Kinds of launches that ran a kernel known to be slow because no better one takes them; for the
+  // log and warnings.
+  virtual std::vector<std::string> slow_launches() const { return {}; }
 };
 
 // Collectives of one tensor-parallel group; recordable. One communicator per concurrent stream.
@@ -151,8 +173,13 @@ class Device {
   virtual int warmup_runs() const = 0;  // before each capture (CG-21): 0 on the host, ≥ 1 on CUDA
   virtual std::unique_ptr<Buffer> allocate(size_t bytes, MemoryTag tag) = 0;
   virtual std::unique_ptr<Buffer> allocate_pinned(size_t bytes) = 0;
+  // Addresses for `bytes`, without memory (the account does not change).
+  virtual std::unique_ptr<Reservation> reserve(size_t bytes, MemoryTag tag) = 0;
   virtual std::unique_ptr<Stream> create_stream() = 0;
   virtual MemoryAccount memory() const = 0;
+  // Named ranges for a profiler around what this thread does; nothing where there is none.
+  virtual void push_range(const std::string& /*name*/) {}
+  virtual void pop_range() {}
   // Joins the group; `token` names it, equal on all ranks, fresh for each life of the group.
   // Blocks until every rank has come or `timeout_ms` has passed (error names who is missing).
   virtual Result<std::unique_ptr<Communicator>> create_communicator(const std::string& token,

@@ -1,5 +1,7 @@
 #include "worker/graph/interpreter.h"
 
+#include <fmt/format.h>
+
 #include "runtime/base/check.h"
 
 namespace refrain::worker {
@@ -175,13 +177,18 @@ struct Launch {
 }  // namespace
 
 void launch_op(const OpContext& context, const Op& op, const BatchDescriptor& key) {
+  const RangeScope range(context, [&] {
+    const std::vector<ValueId> out = writes(op);
+    return fmt::format("{} {} T{} R{}", op_name(op),
+                       out.empty() ? "" : context.program->value(out.back()).name, key.num_tokens,
+                       key.num_reqs);
+  });
   std::visit(Launch{context, key}, op);
 }
 
 void launch_ops(const OpContext& context, OpRange ops, const BatchDescriptor& key) {
-  const Launch launch{context, key};
   for (int i = ops.begin; i < ops.end; ++i) {
-    std::visit(launch, context.program->ops[static_cast<size_t>(i)]);
+    launch_op(context, context.program->ops[static_cast<size_t>(i)], key);
   }
 }
 

@@ -37,6 +37,24 @@ struct OpContext {
   std::vector<void*> addresses;  // by ValueId; null for weights
   int32_t block_size = 16;
   int32_t uniform_query_len = 1;  // q
+  Device* ranges = nullptr;       // where profiler ranges go; null: none
+};
+
+// A profiler range around a scope; `name` is only made when ranges are on.
+class RangeScope {
+ public:
+  template <class Name>
+  RangeScope(const OpContext& context, const Name& name) : device_(context.ranges) {
+    if (device_ != nullptr) device_->push_range(name());
+  }
+  ~RangeScope() {
+    if (device_ != nullptr) device_->pop_range();
+  }
+  RangeScope(const RangeScope&) = delete;
+  RangeScope& operator=(const RangeScope&) = delete;
+
+ private:
+  Device* device_;
 };
 
 // Sets `addresses` of activations and outputs (arena), inputs (by name) and states (the cache of

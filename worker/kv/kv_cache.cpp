@@ -45,6 +45,10 @@ int64_t kv_block_bytes(const std::vector<KvLayer>& layers, int64_t block_size) {
   return bytes;
 }
 
+bool has_fixed_size(const ipc::WorkerConfig& config) {
+  return config.num_gpu_blocks_override > 0 || config.kv_cache_memory_bytes > 0;
+}
+
 Result<int64_t> choose_num_blocks(const ipc::WorkerConfig& config, int64_t block_bytes,
                                   const MemoryAccount& memory, bool ranks_share_memory) {
   const int64_t one_request = blocks_of(config.max_model_len, config.block_size);
@@ -71,31 +75,45 @@ Result<int64_t> choose_num_blocks(const ipc::WorkerConfig& config, int64_t block
 }
 
 KvCache::KvCache(Device& device, Stream& stream, std::vector<KvLayer> layers, int64_t block_size,
-                 int64_t num_blocks)
-    : layers_(std::move(layers)), num_blocks_(num_blocks) {
-  REFRAIN_CHECK(num_blocks >= 2, "a KV cache of {} blocks has none beside the reserved one",
-                num_blocks);
+                 int64_t max_blocks)
+    : layers_(std::move(layers)), block_size_(block_size), max_blocks_(max_blocks) {
+  REFRAIN_CHECK(max_blocks >= 2, "a KV cache of {} blocks has none beside the reserved one",
+                max_blocks);
   int64_t largest = 0;
   for (const KvLayer& layer : layers_) largest = std::max(largest, layer.block_bytes(block_size));
   const auto zeros = device.allocate_pinned(static_cast<size_t>(std::max<int64_t>(largest, 1)));
   std::memset(zeros->data(), 0, zeros->bytes());
   for (const KvLayer& layer : layers_) {
     const auto block = static_cast<size_t>(layer.block_bytes(block_size));
-    buffers_.push_back(
-        device.allocate(block * static_cast<size_t>(num_blocks), MemoryTag::kKvCache));
-    stream.copy(buffers_.back()->data(), zeros->data(), block);
+    memory_.push_back(device.reserve(block * static_cast<size_t>(max_blocks), MemoryTag::kKvCache));
+    memory_.back()->back(block);
+    stream.copy(memory_.back()->data(), zeros->data(), block);
     if (static_cast<size_t>(layer.layer) >= addresses_.size()) {
       addresses_.resize(static_cast<size_t>(layer.layer) + 1, nullptr);
     }
-    addresses_[static_cast<size_t>(layer.layer)] = buffers_.back()->data();
+    addresses_[static_cast<size_t>(layer.layer)] = memory_.back()->data();
   }
   stream.synchronize();
 }
 
-size_t KvCache::bytes() const {
-  size_t bytes = 0;
-  for (const auto& buffer : buffers_) bytes += buffer->bytes();
-  return bytes;
+void KvCache::back(int64_t num_blocks) {
+  REFRAIN_CHECK(num_blocks <= max_blocks_, "{} KV blocks of {} with addresses", num_blocks,
+                max_blocks_);
+  const auto wanted = [&](size_t i) {
+    return static_cast<size_t>(layers_[i].block_bytes(block_size_) * num_blocks);
+  };
+  std::vector<size_t> before;
+  for (const auto& memory : memory_) before.push_back(memory->backed());
+  size_t layer = 0;
+  try {
+    for (; layer < layers_.size(); ++layer) memory_[layer]->back(wanted(layer));
+  } catch (const OutOfMemory& error) {
+    size_t missing = error.missing;
+    for (size_t i = layer + 1; i < layers_.size(); ++i) missing += wanted(i) - before[i];
+    for (size_t i = 0; i < layers_.size(); ++i) memory_[i]->trim(before[i]);
+    throw OutOfMemory(error.what(), missing);
+  }
+  num_blocks_ = std::max(num_blocks_, num_blocks);
 }
 
 }  // namespace refrain::worker

@@ -1,7 +1,8 @@
 #pragma once
 // The paged KV cache of one Program: per layer [block][K, V][kv head][token in block][head_dim],
-// heads contiguous. Block 0 is reserved for padded rows. Allocated once before capture, addresses
-// fixed; device thread.
+// heads contiguous. Block 0 is reserved for padded rows. Addresses are fixed before capture; the
+// memory behind them may come after it, so that captures never lack what the cache holds (CG-25).
+// Device thread.
 
 #include <cstdint>
 #include <memory>
@@ -29,6 +30,10 @@ std::vector<KvLayer> kv_layers(const Program& program);
 // Bytes of one block over all layers.
 int64_t kv_block_bytes(const std::vector<KvLayer>& layers, int64_t block_size);
 
+// Whether the configuration names the size of the cache: it is then backed before the captures.
+// Otherwise it takes what they leave.
+bool has_fixed_size(const ipc::WorkerConfig& config);
+
 // How many blocks (the reserved one included) this rank would hold: num_gpu_blocks_override, else
 // kv_cache_memory_bytes, else a share of the free memory, never more than max_num_seqs requests of
 // max_model_len need. Too little for one request of max_model_len is an error with the numbers.
@@ -37,20 +42,24 @@ Result<int64_t> choose_num_blocks(const ipc::WorkerConfig& config, int64_t block
 
 class KvCache {
  public:
-  // Throws OutOfMemory. `num_blocks` includes the reserved block, which is cleared.
+  // Addresses for `max_blocks`, the reserved one included, which alone has memory and is cleared.
+  // Throws OutOfMemory.
   KvCache(Device& device, Stream& stream, std::vector<KvLayer> layers, int64_t block_size,
-          int64_t num_blocks);
+          int64_t max_blocks);
 
-  int64_t num_blocks() const { return num_blocks_; }
+  // Memory for `num_blocks` of every layer, at most max_blocks(), or none with OutOfMemory.
+  void back(int64_t num_blocks);
+  int64_t max_blocks() const { return max_blocks_; }
+  int64_t num_blocks() const { return num_blocks_; }  // with memory
   const std::vector<KvLayer>& layers() const { return layers_; }
   // By layer index of the model; null for a layer without a cache.
   const std::vector<void*>& addresses() const { return addresses_; }
-  size_t bytes() const;
 
  private:
   std::vector<KvLayer> layers_;
-  int64_t num_blocks_;
-  std::vector<std::unique_ptr<Buffer>> buffers_;
+  int64_t block_size_, max_blocks_;
+  int64_t num_blocks_ = 1;
+  std::vector<std::unique_ptr<Reservation>> memory_;  // by place in layers_
   std::vector<void*> addresses_;
 };
 

@@ -1,7 +1,8 @@
 #pragma once
 // One rank's model: Program, weights, KV cache, dispatcher, captures, step buffers. Owned and
-// called by the worker's device thread. Start: load, init_cache, capture; then submit/wait for each
-// step, at most kMaxInFlight submitted and not yet waited for (step n+1 is queued while n runs).
+// called by the worker's device thread. Start: load, init_cache, capture, back_cache; then
+// submit/wait for each step, at most kMaxInFlight submitted and not yet waited for (step n+1 is
+// queued while n runs).
 
 #include <filesystem>
 #include <functional>
@@ -10,6 +11,7 @@
 
 #include "ipc/protocol/messages.h"
 #include "runtime/base/result.h"
+#include "runtime/config/debug_options.h"
 #include "runtime/config/model_config.h"
 #include "worker/device/device.h"
 
@@ -23,6 +25,7 @@ struct RunnerOptions {
   std::string group_token;
   // Debugging (CG-27): before each step the arena and the reserved block are filled with NaN.
   bool poison_padding = false;
+  DebugOptions debug = {};
 };
 
 class ModelRunner {
@@ -36,8 +39,11 @@ class ModelRunner {
   virtual ~ModelRunner() = default;  // graphs first, then communicators
 
   virtual Result<ipc::Loaded> load() = 0;
+  // Fixes the addresses of a cache of so many blocks, the most it can have.
   virtual Status init_cache(int64_t num_kv_blocks) = 0;
-  virtual Result<ipc::Ready> capture() = 0;  // warm-up, captures, manifest; barriers between ranks
+  virtual Status capture() = 0;  // warm-up and captures; barriers between ranks
+  // The cache's memory, unless it has it already, and what the start came to.
+  virtual Result<ipc::Ready> back_cache() = 0;
 
   // Checks, fills the pinned block, dispatches, pads, copies, runs the pieces (CG-34). Scheduling
   // mistakes (unknown slot, more tokens than the budget) are FatalErrors.

@@ -28,7 +28,7 @@ void ProgramRunner::submit(const ipc::Step& step) {
   if (shape.num_tokens > 0) {
     if (poison_) poison();
     buffers_->copy_block(*stream_, index);
-    forward(step.mode, flight.dispatch);
+    run_ops(step, flight);
     buffers_->copy_outputs(*stream_, index, shape.num_reqs, flight.with_logprobs, flight.with_top);
     last_reqs_ = shape.num_reqs;
     last_padded_ = executed_key(flight.dispatch).num_reqs;
@@ -38,6 +38,21 @@ void ProgramRunner::submit(const ipc::Step& step) {
   }
   flight.done = stream_->record();
   ++num_in_flight_;
+}
+
+void ProgramRunner::run_ops(const ipc::Step& step, InFlight& flight) {
+  flight.decode = step.mode == ipc::ForwardMode::kDecode;
+  if (idle_times_) flight.begun = stream_->record_time();
+  if (dump_ && dump_->more()) {
+    const BatchDescriptor key = executed_key(flight.dispatch);
+    last_lowering_ = &hosted_->lowering(key);
+    dump_->run(last_lowering_->context, key, step, flight.num_tokens);
+    ++pool_->counters().num_eager_runs;
+    flight.ran_graph = false;
+  } else {
+    flight.ran_graph = forward(step.mode, flight.dispatch);
+  }
+  if (idle_times_) flight.ended = stream_->record_time();
 }
 
 BatchDescriptor ProgramRunner::executed_key(const Dispatch& dispatch) const {
@@ -59,6 +74,9 @@ bool ProgramRunner::forward(ipc::ForwardMode mode, const Dispatch& dispatch) {
       REFRAIN_CHECK(moved.empty(), "replay of {} {}: {}", ipc::to_string(dispatch.mode),
                     executable.key.num_tokens, moved);
     }
+    const RangeScope range(context, [&] {
+      return fmt::format("step {} {}", ipc::to_string(dispatch.mode), executable.key.num_tokens);
+    });
     run_pieces(context, executable, counters);
     return true;
   }
@@ -108,6 +126,8 @@ ipc::StepResult ProgramRunner::wait() {
   InFlight& flight = flights_[static_cast<size_t>(index)];
   flight.done->synchronize();
   flight.done.reset();
+  if (idle_times_)
+    idle_times_->add(flight.decode, std::move(flight.begun), std::move(flight.ended));
   first_flight_ = (first_flight_ + 1) % kMaxInFlight;
   --num_in_flight_;
   return make_result(flight, index);
@@ -117,7 +137,7 @@ ipc::StepResult ProgramRunner::make_result(const InFlight& flight, int index) co
   ipc::StepResult result;
   result.step = flight.step;
   result.rank = options_.rank;
-  result.mode = eager_at_key_ ? RuntimeMode::kNone : flight.dispatch.mode;
+  result.mode = flight.ran_graph ? flight.dispatch.mode : RuntimeMode::kNone;
   result.key_tokens = flight.dispatch.key.num_tokens;
   result.key_reqs = flight.dispatch.key.num_reqs;
   result.key_uniform = flight.dispatch.key.uniform;
@@ -137,7 +157,8 @@ void ProgramRunner::check_tokens(const InFlight& flight, const ipc::StepResult& 
     if (!flight.samples[row] || result.tokens[row] >= 0) continue;
     throw DeviceError(fmt::format(
         "step {}: the logits of row {} hold no number above -inf (NaN in weights or activations, "
-        "or every token forbidden)",
+        "or every token forbidden); --check-weights names a weight, --dump-values with "
+        "tools/compare_values the first op",
         flight.step, row));
   }
 }

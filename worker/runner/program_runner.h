@@ -12,9 +12,11 @@
 #include "worker/graph/graph_pool.h"
 #include "worker/kv/kv_cache.h"
 #include "worker/runner/hosted_program.h"
+#include "worker/runner/idle_times.h"
 #include "worker/runner/input_buffers.h"
 #include "worker/runner/model_runner.h"
 #include "worker/runner/step_writer.h"
+#include "worker/runner/value_dump.h"
 
 namespace refrain::worker {
 
@@ -25,7 +27,8 @@ class ProgramRunner final : public ModelRunner {
 
   Result<ipc::Loaded> load() override;
   Status init_cache(int64_t num_kv_blocks) override;
-  Result<ipc::Ready> capture() override;
+  Status capture() override;
+  Result<ipc::Ready> back_cache() override;
   void submit(const ipc::Step& step) override;
   ipc::StepResult wait() override;
   int in_flight() const override { return num_in_flight_; }
@@ -44,11 +47,14 @@ class ProgramRunner final : public ModelRunner {
   struct InFlight {
     StepId step = 0;
     Dispatch dispatch;
+    bool ran_graph = false;
+    bool decode = false;
     int32_t num_tokens = 0, num_reqs = 0;
     bool with_logprobs = false, with_top = false;
     std::vector<bool> samples;          // by row
     std::vector<int32_t> num_logprobs;  // by row; -1: not asked or not sampled
     std::unique_ptr<Event> done;
+    std::unique_ptr<Event> begun, ended;  // of its ops; only with time_steps
     TimePoint start;
   };
 
@@ -56,12 +62,14 @@ class ProgramRunner final : public ModelRunner {
 
   // start-up
   Result<Weights> load_checkpoint();
+  Result<int64_t> fitting_kv_blocks() const;
   void prepare_capture_batch(const BatchDescriptor& key);
   bool any_rank_failed(bool failed_here);
-  ipc::Ready make_ready(CaptureResult captured) const;
+  ipc::Ready make_ready() const;
   void report(ipc::StartPhase phase, int64_t done, int64_t total, std::string detail) const;
 
   // steps
+  void run_ops(const ipc::Step& step, InFlight& flight);
   bool forward(ipc::ForwardMode mode, const Dispatch& dispatch);  // CG-34: whether a graph ran
   BatchDescriptor executed_key(const Dispatch& dispatch) const;
   void poison();
@@ -82,12 +90,15 @@ class ProgramRunner final : public ModelRunner {
   std::unique_ptr<Buffer> agreement_, agreement_pinned_;  // one float
   std::unique_ptr<GraphPool> pool_;
   std::unique_ptr<HostedProgram> hosted_;
+  CaptureResult captured_;
   std::array<InFlight, kMaxInFlight> flights_;
   int first_flight_ = 0, num_in_flight_ = 0;
   int32_t last_reqs_ = 0;    // of the step last submitted
   int32_t last_padded_ = 0;  // R it ran with
   const Lowering* last_lowering_ = nullptr;
   bool eager_at_key_ = false;
+  std::unique_ptr<ValueDump> dump_;
+  std::unique_ptr<IdleTimes> idle_times_;
 };
 
 }  // namespace refrain::worker

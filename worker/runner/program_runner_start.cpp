@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/base/log.h"
 #include "worker/runner/program_runner.h"
 #include "worker/weights/weights.h"
 
@@ -33,11 +34,17 @@ Result<std::unique_ptr<ProgramRunner>> ProgramRunner::create(RunnerOptions optio
   }
   runner->stream_ = device.create_stream();
   runner->pool_ = std::make_unique<GraphPool>(device);
+  if (given.debug.time_steps) runner->idle_times_ = std::make_unique<IdleTimes>(given.rank);
+  if (!given.debug.dump_values.empty()) {
+    runner->dump_ = std::make_unique<ValueDump>(given.debug.dump_values, given.rank,
+                                                given.debug.dump_steps, device);
+  }
   for (Lowering* lowering : runner->hosted_->lowerings()) {
     OpContext& context = lowering->context;
     context.stream = runner->stream_.get();
     context.stream_ref = runner->stream_->ref();
     context.communicator = runner->communicator_.get();
+    if (given.debug.nvtx) context.ranges = &device;
   }
   return runner;
 }
@@ -57,8 +64,9 @@ Result<Weights> ProgramRunner::load_checkpoint() {
     return make_dummy_weights(hosted_->program, options_.model, config.seed, device_, *stream_,
                               progress);
   }
+  const LoadChecks checks{.finite = options_.debug.check_weights};
   return load_weights(hosted_->program, options_.model, options_.model_directory, device_, *stream_,
-                      progress);
+                      progress, checks);
 }
 
 Result<ipc::Loaded> ProgramRunner::load() {
@@ -87,33 +95,75 @@ Result<ipc::Loaded> ProgramRunner::load() {
 
   ipc::Loaded loaded;
   loaded.kv_block_bytes = kv_block_bytes(kv_layers(hosted_->program), config.block_size);
-  // Host ranks share the machine's memory; an accelerator has its own.
-  const bool shared = device_.name().starts_with("host");
-  REFRAIN_ASSIGN_OR_RETURN(loaded.num_kv_blocks, choose_num_blocks(config, loaded.kv_block_bytes,
-                                                                   device_.memory(), shared));
+  REFRAIN_ASSIGN_OR_RETURN(loaded.num_kv_blocks, fitting_kv_blocks());
   loaded.weight_bytes = static_cast<int64_t>(hosted_->weights.bytes);
   loaded.seconds = seconds_between(start, steady_clock().now());
   return loaded;
 }
 
+Result<int64_t> ProgramRunner::fitting_kv_blocks() const {
+  // Host ranks share the machine's memory; an accelerator has its own.
+  const bool shared = device_.name().starts_with("host");
+  const ipc::WorkerConfig& config = options_.config;
+  return choose_num_blocks(config, kv_block_bytes(kv_layers(hosted_->program), config.block_size),
+                           device_.memory(), shared);
+}
+
+namespace {
+
+tl::unexpected<Error> cache_does_not_fit(int64_t blocks, const OutOfMemory& error) {
+  return fail_field("kv_cache_memory_bytes",
+                    "{} KV blocks do not fit: {} ({} bytes are missing); give fewer", blocks,
+                    error.what(), error.missing);
+}
+
+}  // namespace
+
+// A cache of a size that was asked for has its memory before the captures; one that takes what is
+// left has it after them (CG-25).
 Status ProgramRunner::init_cache(int64_t num_kv_blocks) {
   REFRAIN_CHECK(buffers_ != nullptr, "init_cache before load");
-  REFRAIN_CHECK(kv_cache_ == nullptr, "the KV cache is allocated once");
+  REFRAIN_CHECK(kv_cache_ == nullptr, "the KV cache is made once");
   try {
     kv_cache_ = std::make_unique<KvCache>(device_, *stream_, kv_layers(hosted_->program),
                                           options_.config.block_size, num_kv_blocks);
+    if (has_fixed_size(options_.config)) kv_cache_->back(num_kv_blocks);
   } catch (const OutOfMemory& error) {
-    return fail_field("kv_cache_memory_bytes",
-                      "{} KV blocks do not fit: {} ({} bytes are missing); give fewer",
-                      num_kv_blocks, error.what(), error.missing);
+    return cache_does_not_fit(num_kv_blocks, error);
   }
-  writer_->set_num_blocks(num_kv_blocks);
   for (Lowering* lowering : hosted_->lowerings()) {
     lowering->context.buffers = buffers_->device();
     REFRAIN_RETURN_IF_ERROR(
         bind_values(lowering->context, lowering->plan, pool_->arena(), kv_cache_->addresses()));
   }
   return {};
+}
+
+// What the captures left; less where others on the same GPU have taken of it meanwhile.
+Result<ipc::Ready> ProgramRunner::back_cache() {
+  REFRAIN_CHECK(kv_cache_ != nullptr, "back_cache before init_cache");
+  const ipc::WorkerConfig& config = options_.config;
+  const bool fixed = has_fixed_size(config);
+  int64_t blocks = kv_cache_->max_blocks();
+  // The host device gives pages when they are first used: what it has free says little by now.
+  if (!fixed && !device_.name().starts_with("host")) {
+    REFRAIN_ASSIGN_OR_RETURN(const int64_t fitting, fitting_kv_blocks());
+    blocks = std::min(blocks, fitting);
+  }
+  const int64_t block_bytes = kv_block_bytes(kv_cache_->layers(), config.block_size);
+  const int64_t one_request = (config.max_model_len + config.block_size - 1) / config.block_size;
+  while (kv_cache_->num_blocks() < blocks) {
+    try {
+      kv_cache_->back(blocks);
+    } catch (const OutOfMemory& error) {
+      const int64_t fewer = blocks - static_cast<int64_t>(error.missing) / block_bytes - 1;
+      if (fixed || fewer < one_request + 1) return cache_does_not_fit(blocks, error);
+      log::warn("{} KV blocks do not fit ({}); trying {}", blocks, error.what(), fewer);
+      blocks = fewer;
+    }
+  }
+  writer_->set_num_blocks(kv_cache_->num_blocks());
+  return make_ready();
 }
 
 // A batch as large as the key, in slots nobody has yet; every block is the reserved one.
@@ -157,7 +207,7 @@ bool ProgramRunner::any_rank_failed(bool failed_here) {
   return *failed > 0;
 }
 
-Result<ipc::Ready> ProgramRunner::capture() {
+Status ProgramRunner::capture() {
   REFRAIN_CHECK(kv_cache_ != nullptr, "capture before init_cache");
   CaptureHooks hooks;
   hooks.prepare = [this](const BatchDescriptor& key) { prepare_capture_batch(key); };
@@ -170,23 +220,26 @@ Result<ipc::Ready> ProgramRunner::capture() {
   const CaptureJob job{
       [this](const BatchDescriptor& key) -> const Lowering& { return hosted_->lowering(key); },
       device_.warmup_runs(), options_.config.debug_cudagraph};
-  CaptureResult captured =
-      capture_all(job, hooks, *pool_, *hosted_->dispatcher, hosted_->executables);
+  captured_ = capture_all(job, hooks, *pool_, *hosted_->dispatcher, hosted_->executables);
   stream_->synchronize();
-  return make_ready(std::move(captured));
+  return {};
 }
 
-ipc::Ready ProgramRunner::make_ready(CaptureResult captured) const {
+ipc::Ready ProgramRunner::make_ready() const {
   const CudagraphConfig& config = hosted_->dispatcher->config();
   ipc::Ready ready;
   const bool dropped = pool_->counters().num_captures_dropped > 0;
   ready.cudagraph_mode = to_string(dropped ? hosted_->dispatcher->mode_in_force() : config.mode);
   ready.uniform_query_len = config.uniform_query_len;
   ready.capture_sizes = config.capture_sizes;
-  ready.manifest = std::move(captured.manifest);
+  ready.manifest = captured_.manifest;
   ready.arena_bytes = static_cast<int64_t>(pool_->arena_bytes());
   ready.warnings = config.warnings;
-  ready.warnings.insert(ready.warnings.end(), captured.warnings.begin(), captured.warnings.end());
+  ready.warnings.insert(ready.warnings.end(), captured_.warnings.begin(), captured_.warnings.end());
+  for (const std::string& kind : stream_->slow_launches()) {
+    ready.warnings.push_back(fmt::format("{}: a slow kernel, no better one takes it", kind));
+  }
+  ready.num_kv_blocks = kv_cache_->num_blocks();
   const MemoryAccount memory = device_.memory();
   for (int tag = 0; tag < kNumMemoryTags; ++tag) {
     ready.memory_tags.emplace_back(to_string(static_cast<MemoryTag>(tag)));

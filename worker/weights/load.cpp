@@ -67,9 +67,33 @@ Layout make_layout(const Program& program, const Device& device) {
   return layout;
 }
 
+// The first number of `rows` that is not finite; by the exponent's bits, which are all ones.
+Status check_finite(const WeightPart& part, int64_t row, int64_t rows, DType dtype,
+                    const char* from) {
+  const int64_t cols = part.col_end - part.col_begin;
+  const auto broken = [&](int64_t i) {
+    if (dtype == DType::kBFloat16) {
+      return (reinterpret_cast<const uint16_t*>(from)[i] & 0x7f80u) == 0x7f80u;
+    }
+    return (reinterpret_cast<const uint32_t*>(from)[i] & 0x7f800000u) == 0x7f800000u;
+  };
+  for (int64_t r = 0; r < rows; ++r) {
+    bool any = false;  // without a branch inside, so that the loop is vectorised
+    for (int64_t i = r * cols; i < (r + 1) * cols; ++i) any |= broken(i);
+    if (!any) continue;
+    int64_t i = r * cols;
+    while (!broken(i)) ++i;
+    return fail(
+        ErrorCode::kInvalidArgument,
+        "tensor {} holds a number that is not finite (NaN or infinity) at row {}, column {}",
+        part.tensor, row + r, part.col_begin + i - r * cols);
+  }
+  return {};
+}
+
 // Fills staging with rows of a value, across its parts and their padding.
 Status read_chunk(const Program& program, const ModelConfig& config, WeightSource& source,
-                  const Chunk& chunk, char* to) {
+                  const LoadChecks& checks, const Chunk& chunk, char* to) {
   const Value& value = program.value(chunk.value);
   if (value.use == WeightUse::kRopeTable) {
     fill_rope_table(config, chunk.row, chunk.rows, value.cols, reinterpret_cast<float*>(to));
@@ -83,9 +107,11 @@ Status read_chunk(const Program& program, const ModelConfig& config, WeightSourc
     const int64_t end = std::min(chunk.row + chunk.rows, at + held + part.pad_rows);
     const int64_t zeros_from = std::clamp(at + held, begin, std::max(begin, end));
     char* out = to + (begin - chunk.row) * row_bytes;
-    if (begin < zeros_from)
-      REFRAIN_RETURN_IF_ERROR(
-          source.read(part, part.row_begin + begin - at, zeros_from - begin, value.dtype, out));
+    if (begin < zeros_from) {
+      const int64_t row = part.row_begin + begin - at, rows = zeros_from - begin;
+      REFRAIN_RETURN_IF_ERROR(source.read(part, row, rows, value.dtype, out));
+      if (checks.finite) REFRAIN_RETURN_IF_ERROR(check_finite(part, row, rows, value.dtype, out));
+    }
     if (zeros_from < end)
       std::memset(to + (zeros_from - chunk.row) * row_bytes, 0,
                   static_cast<size_t>((end - zeros_from) * row_bytes));
@@ -176,14 +202,14 @@ void make_on_device(const Program& program, const WeightSource& source, Layout& 
 // Reads and uploads every chunk, one ahead.
 Status transfer(const Program& program, const ModelConfig& config, WeightSource& source,
                 const Layout& layout, char* base, Device& device, Stream& stream,
-                const LoadProgress& progress) {
+                const LoadProgress& progress, const LoadChecks& checks) {
   if (layout.chunks.empty()) return {};
   const std::unique_ptr<Buffer> staging[2] = {device.allocate_pinned(layout.staging_bytes),
                                               device.allocate_pinned(layout.staging_bytes)};
   const auto slot = [&](size_t i) { return static_cast<char*>(staging[i % 2]->data()); };
   const auto start_read = [&](size_t i) {
     return std::async(std::launch::async, [&, i] {
-      return read_chunk(program, config, source, layout.chunks[i], slot(i));
+      return read_chunk(program, config, source, checks, layout.chunks[i], slot(i));
     });
   };
   size_t done = 0;
@@ -200,7 +226,8 @@ Status transfer(const Program& program, const ModelConfig& config, WeightSource&
 }
 
 Result<Weights> load_from(WeightSource& source, const Program& program, const ModelConfig& config,
-                          Device& device, Stream& stream, const LoadProgress& progress) {
+                          Device& device, Stream& stream, const LoadProgress& progress,
+                          const LoadChecks& checks) {
   REFRAIN_RETURN_IF_ERROR(check_parts(program, source));
   Layout layout = make_layout(program, device);
   Weights weights;
@@ -211,7 +238,7 @@ Result<Weights> load_from(WeightSource& source, const Program& program, const Mo
   char* base = static_cast<char*>(weights.buffers.front()->data());
   make_on_device(program, source, layout, base, device, stream);
   REFRAIN_RETURN_IF_ERROR(
-      transfer(program, config, source, layout, base, device, stream, progress));
+      transfer(program, config, source, layout, base, device, stream, progress, checks));
   for (size_t i = 0; i < program.values.size(); ++i) {
     const Value& value = program.values[i];
     if (!is_weight(value)) continue;
@@ -228,14 +255,14 @@ Result<Weights> load_from(WeightSource& source, const Program& program, const Mo
 
 Result<Weights> load_weights(const Program& program, const ModelConfig& config,
                              const std::filesystem::path& directory, Device& device, Stream& stream,
-                             const LoadProgress& progress) {
+                             const LoadProgress& progress, const LoadChecks& checks) {
   REFRAIN_ASSIGN_OR_RETURN(const std::unique_ptr<WeightSource> source, open_checkpoint(directory));
-  return load_from(*source, program, config, device, stream, progress);
+  return load_from(*source, program, config, device, stream, progress, checks);
 }
 
 Result<Weights> make_dummy_weights(const Program& program, const ModelConfig& config, uint64_t seed,
                                    Device& device, Stream& stream, const LoadProgress& progress) {
-  return load_from(*dummy_weights(seed), program, config, device, stream, progress);
+  return load_from(*dummy_weights(seed), program, config, device, stream, progress, {});
 }
 
 }  // namespace refrain::worker

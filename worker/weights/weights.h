@@ -28,9 +28,13 @@ struct Weights {
 
 using LoadProgress = std::function<void(size_t done_bytes, size_t total_bytes)>;
 
+struct LoadChecks {
+  bool finite = false;  // NaN or infinity is an error that names tensor, row and column
+};
+
 Result<Weights> load_weights(const Program& program, const ModelConfig& config,
                              const std::filesystem::path& directory, Device& device, Stream& stream,
-                             const LoadProgress& progress);
+                             const LoadProgress& progress, const LoadChecks& checks = {});
 // Hashed pseudo-random values of the tensor's name and position, scaled by 1/sqrt(K), equal for
 // every tensor-parallel layout.
 Result<Weights> make_dummy_weights(const Program& program, const ModelConfig& config, uint64_t seed,

@@ -10,6 +10,18 @@ namespace {
 
 constexpr auto kProgressInterval = std::chrono::milliseconds(50);
 
+// "weights 16.1 GB, arena 0.1 GB, …; 5.2 GB of 150.1 GB free"
+std::string memory_text(const ipc::Ready& ready, const MemoryAccount& memory) {
+  const auto gigabytes = [](auto bytes) { return static_cast<double>(bytes) * 1e-9; };
+  std::string text;
+  for (size_t i = 0; i < ready.memory_tags.size(); ++i) {
+    text += fmt::format("{}{} {:.3f} GB", text.empty() ? "" : ", ", ready.memory_tags[i],
+                        gigabytes(ready.memory_bytes[i]));
+  }
+  return fmt::format("{}; {:.3f} GB of {:.3f} GB free", text, gigabytes(memory.free),
+                     gigabytes(memory.total));
+}
+
 template <class... Cases>
 struct Overloaded : Cases... {
   using Cases::operator()...;
@@ -95,6 +107,7 @@ void DeviceThread::run(std::promise<Result<std::string>> started) {
       return;
     }
     device_ = std::move(*device);
+    start_times_.emplace("process and device");
     started.set_value(device_->name());
     named = true;
     serve();
@@ -144,14 +157,18 @@ Status DeviceThread::handle(Command command) {
 
 Status DeviceThread::load(StartGroup command) {
   runner_.reset();
+  if (epoch_ != 0) start_times_->restart();
+  start_times_->mark("coordinator");
   ready_ = false;
   epoch_ = command.epoch;
   last_step_ = 0;
   REFRAIN_ASSIGN_OR_RETURN(
       runner_, options_.make_runner(std::move(command.options), *device_,
                                     [this](const ipc::Progress& p) { on_progress(p); }));
+  start_times_->mark("program and communicator");
   ipc::Loaded loaded;
   REFRAIN_ASSIGN_OR_RETURN(loaded, runner_->load());
+  start_times_->mark("weights and buffers");
   log::info("weights: {:.1f} MB in {:.2f} s; room for {} KV blocks",
             static_cast<double>(loaded.weight_bytes) * 1e-6, loaded.seconds, loaded.num_kv_blocks);
   report(loaded);
@@ -160,15 +177,22 @@ Status DeviceThread::load(StartGroup command) {
 
 Status DeviceThread::prepare(const ipc::InitCache& message) {
   REFRAIN_CHECK(runner_ != nullptr && !ready_, "InitCache before Loaded or after Ready");
+  start_times_->mark("other ranks");
   REFRAIN_RETURN_IF_ERROR(runner_->init_cache(message.num_kv_blocks));
-  std::vector<std::unique_ptr<Buffer>> taken;
-  if (options_.fault != nullptr) taken = options_.fault->before_capture(*device_);
+  {
+    std::vector<std::unique_ptr<Buffer>> taken;
+    if (options_.fault != nullptr) taken = options_.fault->before_capture(*device_);
+    REFRAIN_RETURN_IF_ERROR(runner_->capture());
+  }
   ipc::Ready ready;
-  REFRAIN_ASSIGN_OR_RETURN(ready, runner_->capture());
+  REFRAIN_ASSIGN_OR_RETURN(ready, runner_->back_cache());
+  start_times_->mark("captures and cache");
   ready_ = true;
   for (const std::string& warning : ready.warnings) log::warn("{}", warning);
-  log::info("ready: {}, {} keys captured, arena {:.1f} MB", ready.cudagraph_mode,
-            ready.manifest.size(), static_cast<double>(ready.arena_bytes) * 1e-6);
+  log::info("ready: {}, {} keys captured, {} KV blocks", ready.cudagraph_mode,
+            ready.manifest.size(), ready.num_kv_blocks);
+  log::info("device memory: {}", memory_text(ready, device_->memory()));
+  log::info("start: {}", start_times_->text());
   report(std::move(ready));
   return {};
 }

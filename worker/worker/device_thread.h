@@ -21,6 +21,7 @@
 #include "worker/device/device.h"
 #include "worker/runner/model_runner.h"
 #include "worker/worker/fault_hook.h"
+#include "worker/worker/start_times.h"
 
 namespace refrain::worker {
 
@@ -84,6 +85,7 @@ class DeviceThread {
   std::unique_ptr<Device> device_;
   std::unique_ptr<ModelRunner> runner_;
   Epoch epoch_ = 0;
+  std::optional<StartTimes> start_times_;
   bool ready_ = false;
   StepId last_step_ = 0;
   uint64_t beats_ = 0;

@@ -84,6 +84,7 @@ void Worker::on_welcome(Epoch epoch, const ipc::Welcome& welcome) {
   runner.config = welcome.config;
   runner.rank = options_.rank;
   runner.group_token = welcome.group_token;
+  runner.debug = options_.debug;
   device_.start_group(epoch, std::move(runner));
 }
 

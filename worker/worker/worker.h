@@ -10,6 +10,7 @@
 
 #include "ipc/transport/endpoint.h"
 #include "runtime/actor/executor.h"
+#include "runtime/config/debug_options.h"
 #include "runtime/config/model_config.h"
 #include "worker/device/device.h"
 #include "worker/worker/coordinator_link.h"
@@ -26,6 +27,7 @@ struct WorkerOptions {
   std::string device = "auto";
   HostDeviceOptions host;
   std::string fault;  // staged on purpose (fault_hook.h); empty: none
+  DebugOptions debug;
   Duration heartbeat = std::chrono::milliseconds(250);
   Duration hello_interval = std::chrono::seconds(3);  // until Welcome or Refuse
   // A coordinator that welcomed it and sends nothing for so long is gone.

@@ -76,9 +76,11 @@ class Session {
     if (!loaded) throw FatalError(loaded.error().message);
     const Status cache = runner_->init_cache(options_.num_blocks);
     if (!cache) throw FatalError(cache.error().message);
-    auto captured = runner_->capture();
+    const Status captured = runner_->capture();
     if (!captured) throw FatalError(captured.error().message);
-    ready = std::move(*captured);
+    auto backed = runner_->back_cache();
+    if (!backed) throw FatalError(backed.error().message);
+    ready = std::move(*backed);
   }
 
   // A step of these rows; blocks are given out as the rows need them.

@@ -18,6 +18,8 @@ namespace {
 
 using ipc::RuntimeMode;
 
+constexpr const char* kOneProcess = "on CUDA every rank is a process with a GPU of its own";
+
 // Runs `body(session)` for every rank in a thread of its own.
 template <class Body>
 void on_every_rank(const std::filesystem::path& model, SessionOptions options, int ranks,
@@ -47,6 +49,7 @@ void on_every_rank(const std::filesystem::path& model, SessionOptions options, i
 }
 
 TEST(TensorParallel, CG22RanksOfUnequalHeadsHaveEqualManifests) {
+  if (SessionOptions{}.device != "host") GTEST_SKIP() << kOneProcess;
   TinyModelShape shape;
   shape.heads = 6;
   shape.kv_heads = 3;  // two ranks: 2 + 1
@@ -75,6 +78,7 @@ TEST(TensorParallel, CG22RanksOfUnequalHeadsHaveEqualManifests) {
 
 // CG-25: memory that ends on one rank drops the key on every rank, so that they still agree.
 TEST(TensorParallel, CG25RanksDropTheSameKeys) {
+  if (SessionOptions{}.device != "host") GTEST_SKIP() << kOneProcess;
   const TinyModel model;
   size_t used = 0, graphs = 0;
   on_every_rank(model.directory(), {}, 2, [&](Session& session, int rank) {
@@ -162,6 +166,7 @@ class GoldenTest : public ::testing::TestWithParam<GoldenCase> {};
 
 TEST_P(GoldenTest, GivesTheTokensOfTransformers) {
   const GoldenCase& c = GetParam();
+  if (c.ranks > 1 && SessionOptions{}.device != "host") GTEST_SKIP() << kOneProcess;
   const std::filesystem::path directory = std::filesystem::path("tests/fixtures/models") / c.model;
   const std::vector<Golden> golden = read_golden(directory);
   ASSERT_EQ(golden.size(), 6u);

@@ -48,6 +48,32 @@ TEST(HostMemory, TheLimitGivesOutOfMemoryWithTheMissingBytes) {
   EXPECT_NO_THROW(device->allocate(8 << 20, MemoryTag::kArena));
 }
 
+TEST(HostMemory, ReservedAddressesAreCountedWhenTheyAreBacked) {
+  constexpr size_t kMiB = size_t{1} << 20;
+  auto device = host_device(1, 8 * kMiB);
+  auto cache = device->reserve(64 * kMiB, MemoryTag::kKvCache);
+  auto* data = static_cast<std::byte*>(cache->data());
+  EXPECT_EQ(of(device->memory(), MemoryTag::kKvCache), 0u);
+  cache->back(3 * kMiB);
+  std::memset(data, 1, 3 * kMiB);
+  EXPECT_EQ(of(device->memory(), MemoryTag::kKvCache), 3 * kMiB);
+  try {
+    cache->back(20 * kMiB);
+    FAIL() << "backed beyond the limit";
+  } catch (const OutOfMemory& error) {
+    EXPECT_EQ(error.missing, 12 * kMiB);
+  }
+  EXPECT_EQ(cache->backed(), 3 * kMiB);
+  cache->back(8 * kMiB);
+  std::memset(data, 2, 8 * kMiB);
+  cache->trim(3 * kMiB);
+  EXPECT_EQ(of(device->memory(), MemoryTag::kKvCache), 3 * kMiB);
+  EXPECT_EQ(data[3 * kMiB - 1], std::byte{2});
+  EXPECT_DEATH(data[4 * kMiB] = std::byte{1}, "");
+  cache.reset();
+  EXPECT_EQ(of(device->memory(), MemoryTag::kKvCache), 0u);
+}
+
 TEST(HostMemory, AGraphThatDoesNotFitIsOutOfMemory) {  // CG-25
   auto device = host_device(1, 1000);
   auto stream = device->create_stream();

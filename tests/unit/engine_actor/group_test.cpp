@@ -44,6 +44,32 @@ TEST(WorkerGroup, StartsWhenAllRanksAreThereWithTheSmallestCache) {
   EXPECT_EQ(world.progress_lines.back(), "rank 0: loading weights 1/1");
 }
 
+TEST(WorkerGroup, CacheIsTheSmallestThatTheCapturesLeft_CG25) {
+  EngineWorld world(2);
+  world.start();
+  MockRankOptions options = rank_options(0, 100);
+  options.num_kv_blocks = 40;
+  options.blocks_lost_to_graphs = 3;
+  world.add_rank(options);
+  options = rank_options(1, 101);
+  options.num_kv_blocks = 50;
+  options.blocks_lost_to_graphs = 5;
+  world.add_rank(options);
+  world.scheduler.run_until_idle();
+  EXPECT_EQ(world.engine->stats().state, GroupState::kReady);
+  EXPECT_EQ(world.engine->stats().blocks_total, 34u);  // 40 - 5, one of them reserved
+}
+
+TEST(WorkerGroup, ReadyWithMoreBlocksThanItWasToldOfIsRefused) {
+  EngineWorld world(1);
+  world.start();
+  MockRankOptions options = rank_options(0, 100);
+  options.blocks_lost_to_graphs = -1;
+  world.add_rank(options);
+  world.scheduler.run_until_idle();
+  EXPECT_NE(world.engine->stats().state, GroupState::kReady);
+}
+
 TEST(WorkerGroup, RefusesAWorkerThatDoesNotFit) {
   EngineWorld world(2);
   world.start();

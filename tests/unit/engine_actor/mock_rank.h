@@ -22,6 +22,7 @@ struct MockRankOptions {
   std::string model_digest = "digest";
   std::string host = "here";
   int64_t num_kv_blocks = 64;
+  int64_t blocks_lost_to_graphs = 0;  // Ready tells of fewer than InitCache
   uint64_t vocab = 500;
   uint64_t eos_every = 0;
   bool logprobs = false;
@@ -126,6 +127,7 @@ class MockRank {
     num_blocks = init.num_kv_blocks;
     device_ = std::make_unique<MockDevice>(config_.block_size, num_blocks, options.vocab,
                                            options.eos_every, options.draws);
+    ready.num_kv_blocks = num_blocks - options.blocks_lost_to_graphs;
     if (!hold_ready) say(ready);
   }
   void on(ipc::Step& step) {

@@ -85,7 +85,7 @@ void fill(Generator& g, ManifestEntry& m) {
 }
 void fill(Generator& g, Ready& m) {
   g.all(m.cudagraph_mode, m.uniform_query_len, m.capture_sizes, m.arena_bytes, m.warnings,
-        m.memory_tags);
+        m.memory_tags, m.num_kv_blocks);
   m.manifest.resize(g.count());
   for (auto& entry : m.manifest) fill(g, entry);
   g.set(m.memory_bytes, m.memory_tags.size());

@@ -23,6 +23,7 @@ class EagerStream final : public Stream {
   void copy(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
   void synchronize() override {}
   std::unique_ptr<Event> record() override { throw DeviceError("no events here"); }
+  std::unique_ptr<Event> record_time() override { throw DeviceError("no events here"); }
   void begin_capture() override { throw DeviceError("no capture here"); }
   std::unique_ptr<Graph> end_capture() override { throw DeviceError("no capture here"); }
   bool capturing() const override { return false; }
@@ -52,6 +53,9 @@ class RowMajorDevice final : public Device {
   }
   std::unique_ptr<Buffer> allocate_pinned(size_t bytes) override {
     return std::make_unique<HeapBuffer>(bytes);
+  }
+  std::unique_ptr<Reservation> reserve(size_t, MemoryTag) override {
+    throw DeviceError("no reservations here");
   }
   std::unique_ptr<Stream> create_stream() override { return std::make_unique<EagerStream>(); }
   MemoryAccount memory() const override { return {}; }

@@ -19,7 +19,7 @@ constexpr std::chrono::milliseconds kLookEvery{2};
 
 CudaContext::CudaContext(int device, size_t memory_limit)
     : device_(device), memory_limit_(memory_limit) {
-  events_.reserve(64);  // steps allocate nothing
+  for (auto& events : events_) events.reserve(64);  // steps allocate nothing
   check(cudaSetDevice(device), "cudaSetDevice");
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
@@ -34,7 +34,9 @@ CudaContext::CudaContext(int device, size_t memory_limit)
 
 CudaContext::~CudaContext() {
   if (abandoned_) return;
-  for (const cudaEvent_t event : events_) cudaEventDestroy(event);
+  for (const auto& events : events_) {
+    for (const cudaEvent_t event : events) cudaEventDestroy(event);
+  }
   cublasLtDestroy(cublas_lt_);
 }
 
@@ -74,14 +76,16 @@ size_t CudaContext::over_limit(size_t more) const {
   return used > memory_limit_ ? used - memory_limit_ : 0;
 }
 
-cudaEvent_t CudaContext::take_event() {
-  if (!events_.empty()) {
-    const cudaEvent_t event = events_.back();
-    events_.pop_back();
+cudaEvent_t CudaContext::take_event(EventKind kind) {
+  auto& events = events_[static_cast<size_t>(kind)];
+  if (!events.empty()) {
+    const cudaEvent_t event = events.back();
+    events.pop_back();
     return event;
   }
   cudaEvent_t event = nullptr;
-  check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
+  const unsigned flags = kind == EventKind::kTime ? cudaEventDefault : cudaEventDisableTiming;
+  check(cudaEventCreateWithFlags(&event, flags), "cudaEventCreate");
   return event;
 }
 

@@ -6,6 +6,7 @@
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 
+#include <array>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -19,6 +20,8 @@
 namespace refrain::worker {
 
 class CudaStream;
+
+enum class EventKind : uint8_t { kOrder, kTime };  // kTime: for cudaEventElapsedTime
 
 // Something a waiting device thread must look at: a communicator whose peers may be gone.
 class Watch {
@@ -58,8 +61,10 @@ class CudaContext {
   void drop_memory(size_t bytes, MemoryTag tag) { by_tag_[static_cast<int>(tag)] -= bytes; }
   MemoryAccount memory();
 
-  cudaEvent_t take_event();
-  void return_event(cudaEvent_t event) { events_.push_back(event); }
+  cudaEvent_t take_event(EventKind kind);
+  void return_event(cudaEvent_t event, EventKind kind) {
+    events_[static_cast<size_t>(kind)].push_back(event);
+  }
 
   // Waits until `query` no longer says cudaErrorNotReady, looking at the watches meanwhile.
   void wait(const std::function<cudaError_t()>& query, std::string_view call);
@@ -81,7 +86,7 @@ class CudaContext {
   cublasLtHandle_t cublas_lt_ = nullptr;
   const char* last_operation_ = "none";
   size_t by_tag_[kNumMemoryTags] = {};
-  std::vector<cudaEvent_t> events_;  // free ones
+  std::array<std::vector<cudaEvent_t>, 2> events_;  // free ones by kind
   std::vector<Watch*> watches_;
   std::vector<const kernels::CudaLauncher*> launchers_;
   bool abandoned_ = false;

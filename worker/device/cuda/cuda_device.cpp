@@ -3,10 +3,12 @@
 #include "worker/device/cuda/cuda_device.h"
 
 #include <fmt/format.h>
+#include <nvtx3/nvToolsExt.h>
 
 #include "kernels/cuda/launcher.h"
 #include "worker/device/cuda/cuda_communicator.h"
 #include "worker/device/cuda/cuda_context.h"
+#include "worker/device/cuda/cuda_reservation.h"
 #include "worker/device/cuda/cuda_stream.h"
 #include "worker/device/cuda/fill_hashed.h"
 
@@ -50,11 +52,17 @@ class CudaDevice final : public Device {
     context_->refuse_in_capture("allocate_pinned");
     return make_pinned_buffer(context_, bytes);
   }
+  std::unique_ptr<Reservation> reserve(size_t bytes, MemoryTag tag) override {
+    context_->refuse_in_capture("reserve");
+    return make_cuda_reservation(context_, bytes, tag);
+  }
   std::unique_ptr<Stream> create_stream() override {
     context_->refuse_in_capture("create_stream");
     return std::make_unique<CudaStream>(context_);
   }
   MemoryAccount memory() const override { return context_->memory(); }
+  void push_range(const std::string& name) override { nvtxRangePushA(name.c_str()); }
+  void pop_range() override { nvtxRangePop(); }
 
   Result<std::unique_ptr<Communicator>> create_communicator(const std::string& token, int rank,
                                                             int size, int timeout_ms) override {

@@ -5,6 +5,8 @@
 
 #include <utility>
 
+#include "worker/device/cuda/driver_function.h"
+
 namespace refrain::worker {
 
 namespace {
@@ -16,19 +18,6 @@ uint64_t digest_of(const std::string& text) {
   uint64_t value = 0xcbf29ce484222325u;
   for (const char c : text) value = (value ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
   return value;
-}
-
-// Functions of the driver, found through the runtime: nothing links to libcuda.
-template <class Function>
-Function* driver_function(const char* name, unsigned version) {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult found{};
-  const cudaError_t status =
-      cudaGetDriverEntryPointByVersion(name, &function, version, cudaEnableDefault, &found);
-  if (status != cudaSuccess || found != cudaDriverEntryPointSuccess || function == nullptr) {
-    throw DeviceError(fmt::format("the driver has no {}; it must be of CUDA 13 or later", name));
-  }
-  return reinterpret_cast<Function*>(function);
 }
 
 const char* kind_name(cudaGraphNodeType type) {

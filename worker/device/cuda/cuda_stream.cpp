@@ -15,11 +15,11 @@ constexpr size_t kArrivalBytes = kernels::kMaxArrivals * sizeof(uint32_t);  // b
 
 class CudaEvent final : public Event {
  public:
-  CudaEvent(std::shared_ptr<CudaContext> context, cudaStream_t stream)
-      : context_(std::move(context)), event_(context_->take_event()) {
+  CudaEvent(std::shared_ptr<CudaContext> context, cudaStream_t stream, EventKind kind)
+      : context_(std::move(context)), kind_(kind), event_(context_->take_event(kind)) {
     context_->check(cudaEventRecord(event_, stream), "cudaEventRecord");
   }
-  ~CudaEvent() override { context_->return_event(event_); }
+  ~CudaEvent() override { context_->return_event(event_, kind_); }
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;
 
@@ -33,9 +33,17 @@ class CudaEvent final : public Event {
     context_->refuse_in_capture("Event::synchronize");
     context_->wait([this] { return cudaEventQuery(event_); }, "waiting for an event");
   }
+  double seconds_since(const Event& earlier) const override {
+    float ms = 0;
+    context_->check(
+        cudaEventElapsedTime(&ms, static_cast<const CudaEvent&>(earlier).event_, event_),
+        "cudaEventElapsedTime");
+    return ms * 1e-3;
+  }
 
  private:
   std::shared_ptr<CudaContext> context_;
+  EventKind kind_;
   cudaEvent_t event_;
 };
 
@@ -80,7 +88,17 @@ void CudaStream::synchronize() {
 
 std::unique_ptr<Event> CudaStream::record() {
   context_->refuse_in_capture("record");
-  return std::make_unique<CudaEvent>(context_, launcher_.stream);
+  return std::make_unique<CudaEvent>(context_, launcher_.stream, EventKind::kOrder);
+}
+
+std::unique_ptr<Event> CudaStream::record_time() {
+  context_->refuse_in_capture("record_time");
+  return std::make_unique<CudaEvent>(context_, launcher_.stream, EventKind::kTime);
+}
+
+std::vector<std::string> CudaStream::slow_launches() const {
+  const auto& kinds = gemm_plans_.simple_kinds();
+  return {kinds.begin(), kinds.end()};
 }
 
 void CudaStream::begin_capture() {

@@ -22,10 +22,12 @@ class CudaStream final : public Stream {
   void copy(void* to, const void* from, size_t bytes) override;
   void synchronize() override;
   std::unique_ptr<Event> record() override;
+  std::unique_ptr<Event> record_time() override;
   void begin_capture() override;
   std::unique_ptr<Graph> end_capture() override;
   bool capturing() const override { return capturing_; }
   void launch(Graph& graph) override;
+  std::vector<std::string> slow_launches() const override;
 
   cudaStream_t native() const { return launcher_.stream; }
   // While capturing: the graph keeps `hold`.

@@ -50,6 +50,10 @@ class HostDevice final : public Device {
     context_->refuse_in_capture("allocate_pinned");
     return make_host_buffer(context_->memory, bytes, MemoryTag::kInputs);
   }
+  std::unique_ptr<Reservation> reserve(size_t bytes, MemoryTag tag) override {
+    context_->refuse_in_capture("reserve");
+    return make_host_reservation(context_->memory, bytes, tag);
+  }
   std::unique_ptr<Stream> create_stream() override {
     return std::make_unique<HostStream>(context_);
   }

@@ -37,14 +37,34 @@ size_t read_number(const char* path, size_t otherwise) {
   return file >> value ? value : otherwise;
 }
 
+// Maps whole huge pages on a huge-page boundary, by cutting the ends of a larger mapping off; null
+// when the system has no such addresses.
+void* map_huge(size_t bytes, int protection) {
+  void* raw = mmap(nullptr, bytes + kHugePage, protection,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (raw == MAP_FAILED) return nullptr;
+  const auto begin = reinterpret_cast<uintptr_t>(raw);
+  const uintptr_t aligned = round_up(begin, kHugePage);
+  if (aligned > begin) munmap(raw, aligned - begin);
+  const uintptr_t tail = begin + kHugePage - aligned;
+  if (tail > 0) munmap(reinterpret_cast<void*>(aligned + bytes), tail);
+  void* data = reinterpret_cast<void*>(aligned);
+  madvise(data, bytes, MADV_HUGEPAGE);  // advice: without huge pages it is merely slower
+  return data;
+}
+
 class HostBuffer final : public Buffer {
  public:
   HostBuffer(std::shared_ptr<HostMemory> memory, size_t bytes, MemoryTag tag)
       : memory_(std::move(memory)), bytes_(bytes), tag_(tag) {
     memory_->reserve(bytes_, tag_);
-    data_ = bytes_ >= kHugePage ? map_huge()
-                                : ::operator new (std::max<size_t>(bytes_, 1),
-                                                  std::align_val_t{kAlignment}, std::nothrow);
+    if (bytes_ >= kHugePage) {
+      mapped_ = round_up(bytes_, kHugePage);
+      data_ = map_huge(mapped_, PROT_READ | PROT_WRITE);
+    } else {
+      data_ =
+          ::operator new (std::max<size_t>(bytes_, 1), std::align_val_t{kAlignment}, std::nothrow);
+    }
     if (data_ == nullptr) {
       memory_->release(bytes_, tag_);
       throw OutOfMemory(fmt::format("the system gave no {} bytes for {}", bytes_, to_string(tag_)),
@@ -66,28 +86,68 @@ class HostBuffer final : public Buffer {
   size_t bytes() const override { return bytes_; }
 
  private:
-  // Maps on a huge-page boundary by cutting the ends of a larger mapping off.
-  void* map_huge() {
-    const size_t wanted = round_up(bytes_, kHugePage);
-    void* raw = mmap(nullptr, wanted + kHugePage, PROT_READ | PROT_WRITE,
-                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (raw == MAP_FAILED) return nullptr;
-    const auto begin = reinterpret_cast<uintptr_t>(raw);
-    const uintptr_t aligned = round_up(begin, kHugePage);
-    if (aligned > begin) munmap(raw, aligned - begin);
-    const uintptr_t tail = begin + kHugePage - aligned;
-    if (tail > 0) munmap(reinterpret_cast<void*>(aligned + wanted), tail);
-    mapped_ = wanted;
-    void* data = reinterpret_cast<void*>(aligned);
-    madvise(data, wanted, MADV_HUGEPAGE);  // advice: without huge pages it is merely slower
-    return data;
-  }
-
   std::shared_ptr<HostMemory> memory_;
   size_t bytes_;
   MemoryTag tag_;
   void* data_ = nullptr;
   size_t mapped_ = 0;  // 0: from operator new
+};
+
+class HostReservation final : public Reservation {
+ public:
+  HostReservation(std::shared_ptr<HostMemory> memory, size_t bytes, MemoryTag tag)
+      : memory_(std::move(memory)),
+        bytes_(bytes),
+        mapped_(round_up(std::max<size_t>(bytes, 1), kHugePage)),
+        tag_(tag),
+        data_(map_huge(mapped_, PROT_NONE)) {
+    if (data_ == nullptr) {
+      throw OutOfMemory(
+          fmt::format("the system gave no addresses for {} bytes of {}", bytes, to_string(tag)),
+          bytes);
+    }
+  }
+  ~HostReservation() override {
+    munmap(data_, mapped_);
+    memory_->release(backed_, tag_);
+  }
+  HostReservation(const HostReservation&) = delete;
+  HostReservation& operator=(const HostReservation&) = delete;
+
+  void* data() const override { return data_; }
+  size_t bytes() const override { return bytes_; }
+  size_t backed() const override { return backed_; }
+  void back(size_t bytes) override {
+    REFRAIN_CHECK(bytes <= bytes_, "{} bytes of a reservation of {}", bytes, bytes_);
+    if (bytes <= backed_) return;
+    const size_t more = bytes - backed_;
+    memory_->reserve(more, tag_);
+    if (mprotect(data_, bytes, PROT_READ | PROT_WRITE) != 0) {
+      memory_->release(more, tag_);
+      throw OutOfMemory(fmt::format("the system gave no {} bytes for {}", more, to_string(tag_)),
+                        more);
+    }
+    backed_ = bytes;
+  }
+  void trim(size_t bytes) override {
+    constexpr size_t kPage = 4096;
+    if (bytes >= backed_) return;
+    const size_t from = round_up(bytes, kPage), to = round_up(backed_, kPage);
+    if (from < to) {
+      // Without it the memory stays with this process, which is no error.
+      madvise(static_cast<std::byte*>(data_) + from, to - from, MADV_DONTNEED);
+      mprotect(static_cast<std::byte*>(data_) + from, to - from, PROT_NONE);
+    }
+    memory_->release(backed_ - bytes, tag_);
+    backed_ = bytes;
+  }
+
+ private:
+  std::shared_ptr<HostMemory> memory_;
+  size_t bytes_, mapped_;
+  size_t backed_ = 0;
+  MemoryTag tag_;
+  void* data_;
 };
 
 }  // namespace
@@ -135,6 +195,11 @@ MemoryAccount HostMemory::account() const {
 std::unique_ptr<Buffer> make_host_buffer(std::shared_ptr<HostMemory> memory, size_t bytes,
                                          MemoryTag tag) {
   return std::make_unique<HostBuffer>(std::move(memory), bytes, tag);
+}
+
+std::unique_ptr<Reservation> make_host_reservation(std::shared_ptr<HostMemory> memory, size_t bytes,
+                                                   MemoryTag tag) {
+  return std::make_unique<HostReservation>(std::move(memory), bytes, tag);
 }
 
 }  // namespace refrain::worker

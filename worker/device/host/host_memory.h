@@ -37,5 +37,8 @@ class HostMemory {
 // 256-byte aligned, of 2 MiB pages when large; counted in `memory` until it is destroyed.
 std::unique_ptr<Buffer> make_host_buffer(std::shared_ptr<HostMemory> memory, size_t bytes,
                                          MemoryTag tag);
+// Pages without access until they are backed; only then are they counted in `memory`.
+std::unique_ptr<Reservation> make_host_reservation(std::shared_ptr<HostMemory> memory, size_t bytes,
+                                                   MemoryTag tag);
 
 }  // namespace refrain::worker

@@ -3,6 +3,8 @@
 #include <cstring>
 #include <utility>
 
+#include "runtime/base/clock.h"
+
 namespace refrain::worker {
 
 namespace {
@@ -27,6 +29,12 @@ class DoneEvent final : public Event {
  public:
   bool query() const override { return true; }
   void synchronize() override {}
+  double seconds_since(const Event& earlier) const override {
+    return seconds_between(static_cast<const DoneEvent&>(earlier).time_, time_);
+  }
+
+ private:
+  TimePoint time_ = steady_clock().now();
 };
 
 }  // namespace
@@ -52,6 +60,8 @@ std::unique_ptr<Event> HostStream::record() {
   context_->refuse_in_capture("record");
   return std::make_unique<DoneEvent>();
 }
+
+std::unique_ptr<Event> HostStream::record_time() { return record(); }
 
 void HostStream::begin_capture() {
   context_->refuse_in_capture("begin_capture");

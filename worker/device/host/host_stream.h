@@ -37,6 +37,7 @@ class HostStream final : public Stream, public kernels::HostLauncher {
   void copy(void* to, const void* from, size_t bytes) override;
   void synchronize() override;
   std::unique_ptr<Event> record() override;
+  std::unique_ptr<Event> record_time() override;
   void begin_capture() override;
   std::unique_ptr<Graph> end_capture() override;
   bool capturing() const override { return recording_.has_value(); }
