@@ -19,8 +19,8 @@ void serialize(Archive& ar, WorkerConfig& m) {
      wire::Name{"cudagraph_mode", m.cudagraph_mode}, m.has_capture_sizes,
      wire::List<int32_t>{"cudagraph_capture_sizes", m.cudagraph_capture_sizes, kMaxShortList},
      m.max_cudagraph_capture_size, m.num_speculative_tokens, m.has_splitting_ops,
-     wire::Texts{"splitting_ops", m.splitting_ops, kMaxSplittingOps, kMaxNameBytes}, m.disable_padding,
-     m.max_padding_ratio, m.debug_cudagraph, m.collective_timeout_ms);
+     wire::Texts{"splitting_ops", m.splitting_ops, kMaxSplittingOps, kMaxNameBytes},
+     m.disable_padding, m.max_padding_ratio, m.debug_cudagraph, m.collective_timeout_ms);
 }
 
 template <class Archive>
