@@ -1,5 +1,6 @@
 """A `refrain serve` under test: its start, its processes and what they use, its readiness over time, its end."""
 import asyncio
+import functools
 import os
 import re
 import shutil
@@ -21,6 +22,13 @@ def free_port():
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return sock.getsockname()[1]
+
+
+@functools.cache
+def knows_incidents(binaries):
+    """Builds before the incident record have no option for its folder."""
+    text = subprocess.run([str(Path(binaries) / "refrain"), "serve", "--help"], capture_output=True, text=True, check=True)
+    return "--incident-dir" in text.stdout
 
 
 def process_table():
@@ -90,6 +98,8 @@ class Server:
         self.log_in_sockets = log_in_sockets
         self.command = [*(wrap_of_home(self.home) if wrap_of_home else []), str(Path(binaries) / "refrain"), "serve", "--model", str(model),
                         "--port", str(self.port), *map(str, options)]
+        if knows_incidents(binaries):
+            self.command += ["--incident-dir", str(self.incidents)]
         self.environment = {**os.environ, "TMPDIR": str(self.sockets), **(environment or {}),
                             **(environment_of_home(self.home) if environment_of_home else {})}
         self.environment.pop("XDG_RUNTIME_DIR", None)
