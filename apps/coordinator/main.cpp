@@ -27,8 +27,9 @@ int main(int argc, char** argv) {
   app.add_flag("--insecure-tcp", options.config.insecure_tcp,
                "tcp:// without keys: anyone who reaches the port can be a worker")
       ->group("Processes and device");
-  app.add_flag("--die-with-parent", options.die_with_parent, "End when the starting process ends")
-      ->group("Processes and device");
+  app.add_option("--parent", options.parent, "Process that starts this one: end when it does")
+      ->group("");
+  app.add_option("--report-fd", options.report_fd, "Pipe of a supervisor that listens")->group("");
   const auto parsed = parse_command_line(app, {argv + 1, argv + argc});
   init_logging("coordinator", options.config.log_level);
   if (!parsed) return report(parsed.error());

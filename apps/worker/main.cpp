@@ -3,6 +3,7 @@
 
 #include <signal.h>
 #include <sys/prctl.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -33,7 +34,8 @@ struct Arguments {
   worker::WorkerOptions worker;
   std::string model;
   std::string log_level = "info";
-  bool die_with_parent = false;
+  pid_t parent = 0;            // 0: none to die with
+  double orphan_timeout = 30;  // seconds
 };
 
 void add_options(CLI::App& app, Arguments& arguments) {
@@ -63,12 +65,17 @@ void add_options(CLI::App& app, Arguments& arguments) {
                  "Bytes the host device may allocate (default: the machine's memory)");
   app.add_flag("--pin-threads", options.host.pin_threads, "Keep each thread on a core of its own");
   add_debug_options(app, options.debug);
+  app.add_option("--orphan-timeout", arguments.orphan_timeout,
+                 "Seconds to keep weights and graphs for a new coordinator after the old one is "
+                 "gone; then the worker leaves with 75")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
   app.add_option("--log-level", arguments.log_level, "trace, debug, info, warning, error, off")
       ->capture_default_str();
   app.add_option("--fault", options.fault,
                  "For drills: stage a fault, e.g. kind=spin,rank=1 (docs/drills.md)");
-  app.add_flag("--die-with-parent", arguments.die_with_parent,
-               "End when the starting process ends");
+  app.add_option("--parent", arguments.parent, "Process that starts this one: die with it")
+      ->group("");
 }
 
 // A number from the environment for an option that was not given.
@@ -90,6 +97,8 @@ Status number_from(std::initializer_list<const char*> names, const CLI::App& app
 Status complete(const CLI::App& app, Arguments& arguments) {
   worker::WorkerOptions& options = arguments.worker;
   options.model = arguments.model;
+  options.orphan_timeout =
+      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(arguments.orphan_timeout));
   REFRAIN_RETURN_IF_ERROR(
       number_from({"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"}, app, "--rank", options.rank));
   REFRAIN_RETURN_IF_ERROR(number_from({"WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"}, app,
@@ -132,7 +141,10 @@ int main(int argc, char** argv) {
   if (parsed->exit_now) return kExitOk;
   if (const Status status = complete(app, arguments); !status) return refuse(status.error());
   init_logging(fmt::format("worker {}", arguments.worker.rank), arguments.log_level);
-  if (arguments.die_with_parent) prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (arguments.parent > 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != arguments.parent) return kExitTryAgain;  // it died before that
+  }
   try {
     return worker::run_worker(arguments.worker);
   } catch (const std::exception& error) {

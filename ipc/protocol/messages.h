@@ -13,7 +13,7 @@
 
 namespace refrain::ipc {
 
-inline constexpr uint16_t kProtocolVersion = 1;
+inline constexpr uint16_t kProtocolVersion = 3;
 
 // ---- configuration (coordinator -> worker, inside Welcome)
 
@@ -45,6 +45,8 @@ struct WorkerConfig {
   double max_padding_ratio = 0;  // 0: off
   bool debug_cudagraph = false;
   int32_t collective_timeout_ms = 30000;
+
+  bool operator==(const WorkerConfig&) const = default;
 };
 
 // ---- start-up
@@ -55,6 +57,9 @@ struct WorkerConfig {
 // follows in either direction carries this epoch, the worker's own frames counting from 1. A worker
 // without an answer repeats its Hello every few seconds, from the same peer id: a repeated Hello
 // of a worker that was welcomed and has said something since means it lost its coordinator.
+// Adoption: a worker whose coordinator is gone says in its Hello which group it holds ready.
+// Welcomed with the configuration of that group it answers Loaded{kept} with the cache it has, and
+// Ready at once; with another configuration it starts anew.
 struct Hello {
   uint16_t protocol_version = kProtocolVersion;
   std::string build_id;
@@ -64,11 +69,15 @@ struct Hello {
   int64_t pid = 0;
   std::string host;  // host name, to know whether the pid can be watched
   std::string device;
+  std::string held_group;  // token of the group it holds weights and graphs of; empty: none
+  Epoch last_epoch = 0;    // the epoch it was in last; a new one must be greater
 };
 
 struct Welcome {
   WorkerConfig config;
   std::string group_token;  // names the group's shared memory and communicators in this epoch
+  int64_t pid = 0;          // the coordinator's; a worker on the same host watches it
+  std::string host;
 };
 
 struct Refuse {
@@ -92,6 +101,7 @@ struct Loaded {
   int64_t kv_block_bytes = 0;
   int64_t weight_bytes = 0;
   double seconds = 0;
+  bool kept = false;  // adopted: weights, cache and graphs are those of the group before
 };
 
 struct InitCache {

@@ -25,16 +25,17 @@ void serialize(Archive& ar, WorkerConfig& m) {
 
 template <class Archive>
 void serialize(Archive& ar, Hello& m) {
-  static_assert(wire::field_count<Hello>() == 8);
+  static_assert(wire::field_count<Hello>() == 10);
   ar(m.protocol_version, wire::Name{"build_id", m.build_id},
      wire::Name{"model_digest", m.model_digest}, m.rank, m.tensor_parallel_size, m.pid,
-     wire::Name{"host", m.host}, wire::Name{"device", m.device});
+     wire::Name{"host", m.host}, wire::Name{"device", m.device},
+     wire::Name{"held_group", m.held_group}, m.last_epoch);
 }
 
 template <class Archive>
 void serialize(Archive& ar, Welcome& m) {
-  static_assert(wire::field_count<Welcome>() == 2);
-  ar(m.config, wire::Name{"group_token", m.group_token});
+  static_assert(wire::field_count<Welcome>() == 4);
+  ar(m.config, wire::Name{"group_token", m.group_token}, m.pid, wire::Name{"host", m.host});
 }
 
 template <class Archive>
@@ -52,8 +53,8 @@ void serialize(Archive& ar, Progress& m) {
 
 template <class Archive>
 void serialize(Archive& ar, Loaded& m) {
-  static_assert(wire::field_count<Loaded>() == 4);
-  ar(m.num_kv_blocks, m.kv_block_bytes, m.weight_bytes, m.seconds);
+  static_assert(wire::field_count<Loaded>() == 5);
+  ar(m.num_kv_blocks, m.kv_block_bytes, m.weight_bytes, m.seconds, m.kept);
 }
 
 template <class Archive>

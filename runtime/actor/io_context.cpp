@@ -6,6 +6,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/asio/read_until.hpp>
 #include <boost/asio/signal_set.hpp>
 
 #include "runtime/actor/strand_executor.h"
@@ -50,7 +51,38 @@ struct SignalWatch : std::enable_shared_from_this<SignalWatch> {
   std::function<void(int)> handler;
 };
 
+// Reads a pipe line by line.
+struct LineReader : std::enable_shared_from_this<LineReader> {
+  static constexpr size_t kLongest = size_t{1} << 20;
+  LineReader(asio::io_context& io, int fd, std::shared_ptr<Executor> on,
+             std::function<void(std::string)> call)
+      : pipe(io, fd), strand(std::move(on)), handler(std::move(call)) {}
+
+  void read() {
+    asio::async_read_until(
+        pipe, asio::dynamic_buffer(text, kLongest), '\n',
+        [self = shared_from_this()](const boost::system::error_code& error, size_t bytes) {
+          if (error) return;  // its writers are gone, or the context is
+          std::string line = self->text.substr(0, bytes - 1);
+          self->text.erase(0, bytes);
+          self->strand->post(
+              [self, line = std::move(line)]() mutable { self->handler(std::move(line)); });
+          self->read();
+        });
+  }
+
+  asio::posix::stream_descriptor pipe;
+  std::string text;
+  std::shared_ptr<Executor> strand;
+  std::function<void(std::string)> handler;
+};
+
 }  // namespace
+
+void IoContext::on_lines(int fd, std::shared_ptr<Executor> strand,
+                         std::function<void(std::string)> handler) {
+  std::make_shared<LineReader>(state_->context, fd, std::move(strand), std::move(handler))->read();
+}
 
 void IoContext::on_signals(const std::vector<int>& signals, std::shared_ptr<Executor> strand,
                            std::function<void(int)> handler) {

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "runtime/actor/executor.h"
@@ -33,6 +34,10 @@ class IoContext {
   // when the process cannot be watched (another host, already gone).
   bool on_process_exit(int64_t pid, std::shared_ptr<Executor> strand,
                        std::function<void()> handler);
+  // Calls `handler(line)` on the strand for each line read from the pipe, until its writers are
+  // gone; takes the descriptor. A line longer than 1 MiB ends it.
+  void on_lines(int fd, std::shared_ptr<Executor> strand,
+                std::function<void(std::string line)> handler);
   boost::asio::io_context& native();
 
  private:

@@ -43,6 +43,9 @@ class CoreEngine final : public Engine {
   void on_progress(std::function<void(const StartProgress&)> handler) override {
     post([handler = std::move(handler)](EngineCore& core) { core.progress_handler = handler; });
   }
+  void on_loss(std::function<void(const GroupLoss&)> handler) override {
+    post([handler = std::move(handler)](EngineCore& core) { core.loss_handler = handler; });
+  }
   void drain(std::function<void()> drained) override {
     post([drained = std::move(drained)](EngineCore& core) { core.drain(drained); });
   }
@@ -115,6 +118,7 @@ Result<std::unique_ptr<Engine>> Engine::create(EngineConfig config, ModelConfig 
   };
   parts.build_id = build_id();
   parts.host = host_name();
+  parts.pid = getpid();
   parts.token_prefix = fmt::format("refrain-{}", getpid());
   parts.first_epoch = static_cast<Epoch>(milliseconds);  // above those of coordinators before
   return make_engine(std::move(parts));

@@ -28,6 +28,19 @@ class Endpoint;
 enum class GroupState : uint8_t { kWaiting, kStarting, kReady, kFailed, kStopped };
 const char* to_string(GroupState state);
 
+// How a group came to its end: for the supervisor, and for the incident record.
+struct GroupLoss {
+  static constexpr size_t kMaxRequests = 256;
+  Epoch epoch = 0;
+  std::string detector;        // process, heartbeat, step deadline, worker, answers, frames, start
+  std::string reason;          // one sentence
+  std::vector<int32_t> ranks;  // at fault, as far as this process knows
+  std::vector<int64_t> pids;   // of its workers
+  StepId last_step = 0;        // that all ranks answered
+  std::vector<RequestId> requests;  // accepted and not ended; the oldest kMaxRequests of them
+  uint64_t num_requests = 0;
+};
+
 // One row of CG-32's table.
 struct GraphUse {
   std::string mode;
@@ -81,6 +94,8 @@ class Engine {
   virtual void on_state(std::function<void(GroupState, const std::string& detail)> handler) = 0;
   // How the workers' start goes (progress_line, progress_bar), on the engine's executor.
   virtual void on_progress(std::function<void(const StartProgress&)> /*handler*/) {}
+  // Called once for every group that is lost, on the engine's executor.
+  virtual void on_loss(std::function<void(const GroupLoss&)> /*handler*/) {}
   virtual void drain(std::function<void()> drained) = 0;  // stop admitting, finish what runs
   virtual void stop() = 0;  // tells workers to shut down; outstanding requests end with an error
   virtual const ModelConfig& model() const = 0;

@@ -19,6 +19,7 @@ WorkerGroupOptions group_options(EngineParts& parts) {
   options.identity = {config.worker.tensor_parallel_size, parts.build_id, parts.model_digest};
   options.worker = config.worker;
   options.host = parts.host;
+  options.pid = parts.pid;
   options.token_prefix = parts.token_prefix;
   options.first_epoch = parts.first_epoch;
   options.heartbeat_interval = to_duration(config.heartbeat_interval);
@@ -70,6 +71,8 @@ void EngineCore::connect() {
       guarded([](EngineCore& core, int64_t num_kv_blocks) { core.on_ready(num_kv_blocks); });
   handlers.on_step =
       guarded([](EngineCore& core, ipc::StepResult result) { core.on_step(std::move(result)); });
+  handlers.on_loss =
+      guarded([](EngineCore& core, GroupLoss loss) { core.tell_of_loss(std::move(loss)); });
   handlers.on_lost = guarded(
       [](EngineCore& core, const Error& error, bool for_good) { core.on_lost(error, for_good); });
   group_ = std::make_shared<WorkerGroup>(group_options(parts_), std::move(parts_.endpoint),
@@ -168,6 +171,15 @@ void EngineCore::deliver(const ipc::StepResult& result, const std::vector<TokenE
   output_executor_->post([outputs = outputs_, arrivals = std::move(arrivals)]() mutable {
     outputs->push(std::move(arrivals));
   });
+}
+
+void EngineCore::tell_of_loss(GroupLoss loss) {
+  if (!loss_handler) return;
+  for (const auto& [id, logprobs] : alive_) loss.requests.push_back(id);
+  std::ranges::sort(loss.requests);
+  loss.num_requests = loss.requests.size();
+  if (loss.requests.size() > GroupLoss::kMaxRequests) loss.requests.resize(GroupLoss::kMaxRequests);
+  loss_handler(loss);
 }
 
 void EngineCore::refuse_from_now_on(Error error) {

@@ -34,6 +34,7 @@ struct EngineParts {
   ProcessWatch watch;
   ProcessKill kill;
   std::string build_id, model_digest, host, token_prefix;
+  int64_t pid = 0;
   Epoch first_epoch = 1;
 };
 
@@ -62,6 +63,7 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
 
   std::function<void(GroupState, const std::string&)> state_handler;
   std::function<void(const StartProgress&)> progress_handler;
+  std::function<void(const GroupLoss&)> loss_handler;
 
  private:
   static constexpr int32_t kMaxGroupLosses = 2;  // a request may take part in
@@ -85,6 +87,7 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   void to_scheduler(std::unique_ptr<Sequence> sequence);
   void pump();
   void on_step(ipc::StepResult result);
+  void tell_of_loss(GroupLoss loss);
   void deliver(const ipc::StepResult& result, const std::vector<TokenEvent>& events);
   void end(RequestId id, FinishReason reason, std::optional<Error> error);
   void end_at(RequestId id, TimePoint deadline);

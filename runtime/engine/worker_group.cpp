@@ -82,14 +82,25 @@ void WorkerGroup::send_step(const ipc::Message& step) {
 // From a turn of its own: the caller may be in the middle of the engine's or the group's work.
 void WorkerGroup::fence(std::string reason) {
   executor_->post([weak = weak_from_this(), epoch = epoch_, reason = std::move(reason)] {
-    if (const auto self = weak.lock(); self && self->epoch_ == epoch) self->lose(reason);
+    if (const auto self = weak.lock(); self && self->epoch_ == epoch)
+      self->lose("answers", {}, reason);
   });
 }
 
 // The group is the unit of failure: what is left of it is told to go, and a new set is awaited.
-void WorkerGroup::lose(std::string reason, bool for_good) {
+void WorkerGroup::lose(std::string detector, std::vector<int32_t> ranks, std::string reason,
+                       bool for_good) {
   if (!active()) return;
   log::error("worker group of epoch {}: {}", epoch_, reason);
+  GroupLoss loss;
+  loss.epoch = epoch_;
+  loss.detector = std::move(detector);
+  loss.reason = reason;
+  loss.ranks = std::move(ranks);
+  loss.last_step = gather_.last_done();
+  for (const auto& rank : ranks_)
+    if (rank) loss.pids.push_back(rank->hello.pid);
+  handlers_.on_loss(std::move(loss));
   dismiss_all(reason);
   ++epoch_;
   if (!for_good) ++restarts_;
@@ -215,9 +226,14 @@ void WorkerGroup::check_start_deadline(TimePoint now) {
   const Duration left = options_.start_timeout - (now - waiting_since_);
   if (left > Duration::zero()) return arm_timer(std::min(left, options_.heartbeat_interval));
   std::string missing;
-  for (size_t rank = 0; rank < ranks_.size(); ++rank)
-    if (!ranks_[rank]) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", rank);
-  lose(missing.empty()
+  std::vector<int32_t> ranks;
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    if (ranks_[rank]) continue;
+    missing += fmt::format("{}{}", missing.empty() ? "" : ", ", rank);
+    ranks.push_back(static_cast<int32_t>(rank));
+  }
+  lose("start", ranks,
+       missing.empty()
            ? fmt::format("the workers were not ready after {} s: {}",
                          seconds(options_.start_timeout), progress_line(board_.slowest()))
            : fmt::format("no worker of rank {} came within {} s; start it with the coordinator's "
@@ -232,14 +248,17 @@ void WorkerGroup::check_ranks(TimePoint now) {
   if (!gather_.empty()) {
     if (now < gather_.deadline()) return;
     std::string names;
-    for (const int32_t rank : gather_.missing())
+    const std::vector<int32_t> late = gather_.missing();
+    for (const int32_t rank : late)
       names += fmt::format("{}{}", names.empty() ? "" : ", ", name_of(rank));
-    return lose(fmt::format("step {} was not answered in time by {}", gather_.oldest(), names));
+    return lose("step deadline", late,
+                fmt::format("step {} was not answered in time by {}", gather_.oldest(), names));
   }
   for (size_t i = 0; i < ranks_.size(); ++i) {
     const Duration silence = now - ranks_[i]->last_heard;
     if (silence < options_.heartbeat_timeout) continue;
-    return lose(fmt::format("{} has been silent for {:.1f} s; its last step is {}",
+    return lose("heartbeat", {static_cast<int32_t>(i)},
+                fmt::format("{} has been silent for {:.1f} s; its last step is {}",
                             name_of(static_cast<int32_t>(i)), seconds(silence),
                             ranks_[i]->last_step));
   }

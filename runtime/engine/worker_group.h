@@ -32,6 +32,7 @@ struct WorkerGroupOptions {
   GroupIdentity identity;
   ipc::WorkerConfig worker;
   std::string host;          // this machine's name: a worker of it is watched by pid
+  int64_t pid = 0;           // of this process, which workers of this machine watch
   std::string token_prefix;  // of group tokens; unique on this machine
   Epoch first_epoch = 1;
   Duration heartbeat_interval = std::chrono::milliseconds(500);
@@ -44,6 +45,7 @@ struct WorkerGroupHandlers {
   std::function<void(const StartProgress&)> on_progress;
   std::function<void(int64_t num_kv_blocks)> on_ready;       // before on_state(kReady)
   std::function<void(ipc::StepResult)> on_step;              // rank 0's, when all ranks agree
+  std::function<void(GroupLoss)> on_loss;                    // first of all
   std::function<void(const Error&, bool for_good)> on_lost;  // before on_state
 };
 
@@ -94,6 +96,8 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
   void on_frame(const ipc::PeerId& from, std::span<const std::byte> frame);
   void on_bad_frame(const ipc::PeerId& from, const std::string& why);
   void on_hello(const ipc::PeerId& from, const ipc::Hello& hello);
+  void outgrow(Epoch epoch);
+  std::optional<std::string> mixed_group(const ipc::Hello& hello) const;
   void welcome(const ipc::PeerId& from, const ipc::Hello& hello);
   Status beat(Rank& rank);
   void refuse(const ipc::PeerId& peer, std::string reason);
@@ -111,7 +115,9 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
   std::string name_of(int32_t rank) const;         // "rank 1 (pid 4711 on host)"
   void beat_or_fence(Rank& rank);
   void broadcast(const ipc::Message& message);
-  void lose(std::string reason, bool for_good = false);
+  // `detector` and `ranks`: GroupLoss.
+  void lose(std::string detector, std::vector<int32_t> ranks, std::string reason,
+            bool for_good = false);
   void dismiss_all(const std::string& reason);
   void kill_if_it_stays(const Rank& rank);
   void set_state(GroupState state, std::string detail);

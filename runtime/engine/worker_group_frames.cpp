@@ -22,7 +22,8 @@ void WorkerGroup::on_frame(const ipc::PeerId& from, std::span<const std::byte> b
   Rank& rank = *ranks_[static_cast<size_t>(index)];
   if (!rank.gate.accept(frame->info)) {
     ++frames_rejected_;
-    if (rank.gate.gaps() > 0) lose(fmt::format("frames of {} were lost", name_of(index)));
+    if (rank.gate.gaps() > 0)
+      lose("frames", {index}, fmt::format("frames of {} were lost", name_of(index)));
     return;
   }
   rank.spoke = true;
@@ -40,23 +41,50 @@ void WorkerGroup::on_bad_frame(const ipc::PeerId& from, const std::string& why) 
   bad.push_back(now);
   while (now - bad.front() > kBadFrameWindow) bad.pop_front();
   if (bad.size() >= kBadFrames)
-    lose(fmt::format("{} sent {} bad frames, the last: {}", name_of(index), bad.size(), why));
+    lose("frames", {index},
+         fmt::format("{} sent {} bad frames, the last: {}", name_of(index), bad.size(), why));
 }
 
 void WorkerGroup::on_hello(const ipc::PeerId& from, const ipc::Hello& hello) {
   if (const int32_t known = rank_of(from); known >= 0) {
     Rank& rank = *ranks_[static_cast<size_t>(known)];
     if (!rank.spoke) return beat_or_fence(rank);  // it asked again before the answer came
-    lose(fmt::format("{} lost its connection and begins anew", name_of(known)));
+    lose("frames", {known}, fmt::format("{} lost its connection and begins anew", name_of(known)));
   }
   if (auto reason = refusal(hello, options_.identity)) return refuse(from, std::move(*reason));
   if (auto& holder = ranks_[static_cast<size_t>(hello.rank)]) {
     if (!(holder->gone && *holder->gone) && beat(*holder))
       return refuse(from, fmt::format("{} is already there; start this worker with another --rank",
                                       name_of(hello.rank)));
-    lose(fmt::format("{} is gone", name_of(hello.rank)));
+    lose("process", {hello.rank}, fmt::format("{} is gone", name_of(hello.rank)));
   }
+  outgrow(hello.last_epoch);
+  const auto mixed = mixed_group(hello);
   welcome(from, hello);
+  if (mixed) lose("start", {hello.rank}, *mixed);
+}
+
+// The clock that epochs begin from may have been set back since the coordinator before.
+void WorkerGroup::outgrow(Epoch epoch) {
+  if (epoch < epoch_) return;
+  if (std::ranges::any_of(ranks_, [](const auto& rank) { return rank.has_value(); }))
+    lose("start", {},
+         fmt::format("a worker comes from epoch {}, later than this group's {}", epoch, epoch_));
+  epoch_ = epoch + 1;
+}
+
+// ranks that kept the graphs of one group serve on together; they cannot do so with others.
+std::optional<std::string> WorkerGroup::mixed_group(const ipc::Hello& hello) const {
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    if (!ranks_[rank] || ranks_[rank]->hello.held_group == hello.held_group) continue;
+    const auto holds = [](const ipc::Hello& each) {
+      return each.held_group.empty() ? "begins anew" : "holds the graphs of " + each.held_group;
+    };
+    return fmt::format("{} {} and rank {} {}; every worker has to start again",
+                       name_of(static_cast<int32_t>(rank)), holds(ranks_[rank]->hello), hello.rank,
+                       holds(hello));
+  }
+  return std::nullopt;
 }
 
 // Until a rank has answered its Welcome it gets that again: frame 1 stays the only one, so that no
@@ -68,7 +96,8 @@ Status WorkerGroup::beat(Rank& rank) {
   } else {
     rank.sent = 1;
     ipc::encode_frame(
-        ipc::Welcome{options_.worker, fmt::format("{}-{}", options_.token_prefix, epoch_)},
+        ipc::Welcome{options_.worker, fmt::format("{}-{}", options_.token_prefix, epoch_),
+                     options_.pid, options_.host},
         {epoch_, 1}, frame_);
   }
   return endpoint_->send(rank.peer, frame_);
@@ -126,7 +155,8 @@ void WorkerGroup::on_message(int32_t rank, ipc::Message message) {
   } else if (const auto* failed = std::get_if<ipc::Failed>(&message)) {
     on_failed(rank, *failed);
   } else {
-    lose(fmt::format("{} sent {}, which only a coordinator sends", name_of(rank),
+    lose("frames", {rank},
+         fmt::format("{} sent {}, which only a coordinator sends", name_of(rank),
                      ipc::message_name(message.index())));
   }
 }
@@ -135,7 +165,7 @@ void WorkerGroup::on_message(int32_t rank, ipc::Message message) {
 void WorkerGroup::on_loaded(int32_t rank, const ipc::Loaded& loaded) {
   auto& known = ranks_[static_cast<size_t>(rank)]->loaded;
   if (state_ != GroupState::kStarting || known)
-    return lose(fmt::format("{} said twice that it is loaded", name_of(rank)));
+    return lose("start", {rank}, fmt::format("{} said twice that it is loaded", name_of(rank)));
   known = loaded;
   int64_t least = std::numeric_limits<BlockId>::max() - 1;
   int32_t smallest = 0;
@@ -148,6 +178,7 @@ void WorkerGroup::on_loaded(int32_t rank, const ipc::Loaded& loaded) {
   const int64_t tokens = (least - 1) * options_.worker.block_size;
   if (tokens < options_.worker.max_model_len)
     return lose(
+        "start", {smallest},
         fmt::format("the KV cache of {} holds {} tokens, less than one request of "
                     "--max-model-len {}; lower it or give the cache more memory "
                     "(--gpu-memory-utilization, --kv-cache-memory-bytes)",
@@ -160,9 +191,11 @@ void WorkerGroup::on_loaded(int32_t rank, const ipc::Loaded& loaded) {
 void WorkerGroup::on_ready(int32_t rank, ipc::Ready ready) {
   auto& known = ranks_[static_cast<size_t>(rank)]->ready;
   if (state_ != GroupState::kStarting || known || num_kv_blocks_ == 0)
-    return lose(fmt::format("{} said out of turn that it is ready", name_of(rank)));
+    return lose("start", {rank},
+                fmt::format("{} said out of turn that it is ready", name_of(rank)));
   if (ready.num_kv_blocks < 2 || ready.num_kv_blocks > num_kv_blocks_)
-    return lose(fmt::format("{} says it has {} KV blocks; it was told of {}", name_of(rank),
+    return lose("start", {rank},
+                fmt::format("{} says it has {} KV blocks; it was told of {}", name_of(rank),
                             ready.num_kv_blocks, num_kv_blocks_));
   known = std::move(ready);
   std::vector<ipc::Ready> all;
@@ -172,11 +205,13 @@ void WorkerGroup::on_ready(int32_t rank, ipc::Ready ready) {
     all.push_back(*each->ready);
     least = std::min(least, each->ready->num_kv_blocks);  // graphs took memory, more on some ranks
   }
-  if (auto mismatch = ready_mismatch(all)) return lose(std::move(*mismatch), true);
+  if (auto mismatch = ready_mismatch(all)) return lose("start", {}, std::move(*mismatch), true);
   const TimePoint now = executor_->clock().now();
   for (auto& each : ranks_) each->last_heard = now;
   state_ = GroupState::kReady;
-  detail_ = fmt::format("{} rank{} ready", ranks_.size(), ranks_.size() == 1 ? "" : "s");
+  const bool adopted = std::ranges::all_of(ranks_, [](const auto& r) { return r->loaded->kept; });
+  detail_ = fmt::format("{} rank{} ready{}", ranks_.size(), ranks_.size() == 1 ? "" : "s",
+                        adopted ? ", adopted with weights and graphs" : "");
   arm_timer(options_.heartbeat_interval);
   num_kv_blocks_ = 0;
   handlers_.on_ready(least);
@@ -186,7 +221,7 @@ void WorkerGroup::on_ready(int32_t rank, ipc::Ready ready) {
 void WorkerGroup::on_step_result(int32_t rank, ipc::StepResult result) {
   ranks_[static_cast<size_t>(rank)]->last_step = result.step;
   auto done = gather_.add(rank, std::move(result), executor_->clock().now());
-  if (!done) return lose(done.error().message);
+  if (!done) return lose("answers", {rank}, done.error().message);
   if (*done) handlers_.on_step(std::move(**done));
 }
 
@@ -194,13 +229,14 @@ void WorkerGroup::on_step_result(int32_t rank, ipc::StepResult result) {
 void WorkerGroup::on_process_end(int32_t rank) {
   executor_->post_after(kLastWords, [weak = weak_from_this(), epoch = epoch_, rank] {
     if (const auto self = weak.lock(); self && self->epoch_ == epoch)
-      self->lose(fmt::format("the process of {} ended", self->name_of(rank)));
+      self->lose("process", {rank}, fmt::format("the process of {} ended", self->name_of(rank)));
   });
 }
 
 void WorkerGroup::on_failed(int32_t rank, const ipc::Failed& failed) {
   const std::string where = failed.step > 0 ? fmt::format(" at step {}", failed.step) : "";
-  lose(fmt::format("{} failed{}: {}", name_of(rank), where, failed.message), failed.configuration);
+  lose("worker", {rank}, fmt::format("{} failed{}: {}", name_of(rank), where, failed.message),
+       failed.configuration);
 }
 
 }  // namespace refrain

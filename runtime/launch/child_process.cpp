@@ -16,7 +16,8 @@ extern char** environ;
 
 namespace refrain {
 
-Result<ChildProcess> ChildProcess::spawn(const std::vector<std::string>& argv) {
+Result<ChildProcess> ChildProcess::spawn(const std::vector<std::string>& argv,
+                                         const std::vector<int>& pass) {
   REFRAIN_CHECK(!argv.empty(), "spawn needs a program");
   std::vector<char*> words;
   for (const std::string& word : argv) words.push_back(const_cast<char*>(word.c_str()));
@@ -33,11 +34,16 @@ Result<ChildProcess> ChildProcess::spawn(const std::vector<std::string>& argv) {
   posix_spawnattr_setpgroup(&attributes, 0);
   posix_spawnattr_setflags(&attributes,
                            POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  // Onto itself: clears close-on-exec in the child alone.
+  for (const int fd : pass) posix_spawn_file_actions_adddup2(&files, fd, fd);
   pid_t pid = 0;
-  const int error = posix_spawn(&pid, words[0], nullptr, &attributes, words.data(), environ);
+  const int error = posix_spawn(&pid, words[0], &files, &attributes, words.data(), environ);
+  posix_spawn_file_actions_destroy(&files);
   posix_spawnattr_destroy(&attributes);
   if (error != 0) {
-    return fail(ErrorCode::kInternal, "cannot start {}: {}", argv[0], std::strerror(error));
+    return fail(ErrorCode::kUnavailable, "cannot start {}: {}", argv[0], std::strerror(error));
   }
   return ChildProcess(pid);
 }
@@ -64,14 +70,20 @@ void ChildProcess::signal(int number) const {
   if (pid_ > 0) ::kill(pid_, number);
 }
 
-int ChildProcess::reap() {
+ChildProcess::End ChildProcess::reap() {
   REFRAIN_CHECK(pid_ > 0, "no process to wait for");
   int status = 0;
   while (::waitpid(pid_, &status, 0) < 0) {
     REFRAIN_CHECK(errno == EINTR, "waitpid of {} failed: {}", pid_, std::strerror(errno));
   }
   pid_ = 0;
-  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  if (WIFSIGNALED(status)) return {WTERMSIG(status), 0};
+  return {0, WEXITSTATUS(status)};
+}
+
+std::string describe(const ChildProcess::End& end) {
+  return end.signal != 0 ? fmt::format("signal {} ({})", end.signal, ::strsignal(end.signal))
+                         : fmt::format("exit code {}", end.code);
 }
 
 std::string sibling_program(const std::string& name) {

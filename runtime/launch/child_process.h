@@ -13,8 +13,10 @@ namespace refrain {
 
 class ChildProcess {
  public:
-  // argv[0] is the program's path. Standard streams are inherited.
-  static Result<ChildProcess> spawn(const std::vector<std::string>& argv);
+  // argv[0] is the program's path. Standard streams are inherited, and the descriptors of `pass`
+  // under the same numbers.
+  static Result<ChildProcess> spawn(const std::vector<std::string>& argv,
+                                    const std::vector<int>& pass = {});
   ChildProcess(ChildProcess&& other) noexcept;
   ChildProcess& operator=(ChildProcess&& other) noexcept;
   ~ChildProcess();
@@ -22,15 +24,20 @@ class ChildProcess {
   pid_t pid() const { return pid_; }
   bool running() const { return pid_ > 0; }
   void signal(int number) const;
-  // Collects the exit status of a process that has ended, waiting for it if it has not.
-  // An exit by a signal is reported as 128 + signal, as shells do.
-  int reap();
+  // Collects the end of a process, waiting for it.
+  struct End {
+    int signal = 0;  // that ended it; 0: it exited
+    int code = 0;    // else its exit code
+  };
+  End reap();
 
  private:
   explicit ChildProcess(pid_t pid) : pid_(pid) {}
   void end();
   pid_t pid_ = 0;
 };
+
+std::string describe(const ChildProcess::End& end);  // "exit code 70", "signal 9 (Killed)"
 
 // Path of a program of the same build: beside this executable.
 std::string sibling_program(const std::string& name);

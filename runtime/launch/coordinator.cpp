@@ -1,15 +1,18 @@
 #include "runtime/launch/coordinator.h"
 
 #include <signal.h>
-#include <sys/prctl.h>
+#include <unistd.h>
 
 #include <exception>
 #include <functional>
+#include <optional>
 #include <thread>
 
 #include "runtime/base/log.h"
 #include "runtime/launch/engine_host.h"
+#include "runtime/launch/group_report.h"
 #include "runtime/launch/progress_display.h"
+#include "runtime/launch/run_directory.h"
 #include "runtime/launch/signal_hold.h"
 #include "runtime/server/api_response.h"
 #include "runtime/server/cudagraph_page.h"
@@ -131,11 +134,15 @@ class HttpThread {
   std::thread thread_;  // last: it uses the rest
 };
 
-// What a person sees of the workers' life.
+// What a person sees of the workers' life, and what the supervisor is told.
 class StateLog {
  public:
-  StateLog(Engine& engine, std::string url, std::function<void()> on_failed)
+  StateLog(Engine& engine, std::string url, UniqueFd report_to, std::function<void()> on_failed)
       : engine_(engine), url_(std::move(url)), on_failed_(std::move(on_failed)) {
+    if (report_to) pipe_.emplace(std::move(report_to));
+    engine_.on_loss([this](const GroupLoss& loss) {
+      if (pipe_) pipe_->send({false, loss});
+    });
     engine_.on_progress([this](const StartProgress& progress) { display_.show(progress); });
     engine_.on_state(
         [this](GroupState state, const std::string& detail) { on_state(state, detail); });
@@ -145,6 +152,7 @@ class StateLog {
   void on_state(GroupState state, const std::string& detail) {
     display_.finish();
     if (state == GroupState::kReady) {
+      if (pipe_) pipe_->send({true, {}});
       log::info("ready: {} serves {} ({})", url_, engine_.config().served_model_names.front(),
                 detail);
     } else if (state == GroupState::kFailed) {
@@ -157,22 +165,13 @@ class StateLog {
 
   Engine& engine_;
   std::string url_;
+  std::optional<ReportPipe> pipe_;  // to the supervisor
   std::function<void()> on_failed_;
   ProgressDisplay display_{stderr_is_terminal()};
 };
 
-}  // namespace
-
-void die_with_parent(int signal_number) { ::prctl(PR_SET_PDEATHSIG, signal_number); }
-
-int report(const Error& error) {
-  log::error("{}", error.message);
-  return exit_code(error.code);
-}
-
-int run_coordinator(CoordinatorOptions options) {
+int coordinate(CoordinatorOptions options) {
   SignalHold signals;
-  if (options.die_with_parent) die_with_parent(SIGTERM);
   // The engine has a thread to itself; HTTP has another, so that no client's work delays a step.
   // Connections may be held by the engine's sinks, so their context goes last.
   IoContext http_io;
@@ -205,16 +204,40 @@ int run_coordinator(CoordinatorOptions options) {
   int code = kExitOk;
   const std::string url = fmt::format("{}://{}:{}", config.ssl_certfile.empty() ? "http" : "https",
                                       config.host, (*http)->port());
-  const StateLog state_log(engine_host.engine(), url, [&] {
+  StateLog state_log(engine_host.engine(), url, UniqueFd(options.report_fd), [&] {
     code = kExitConfig;
     strand->post([&shutdown] { shutdown.end(); });
   });
+  if (options.parent > 0) {
+    const auto alone = [&] {
+      log::error("the supervisor is gone: ending");
+      shutdown.end();
+    };
+    if (!engine_host.io().on_process_exit(options.parent, strand, alone)) strand->post(alone);
+  }
   log::info("listening on {}; waiting for {} worker{} at {}", url,
             config.worker.tensor_parallel_size, config.worker.tensor_parallel_size == 1 ? "" : "s",
             config.ipc_address);
   HttpThread http_thread(http_io, [&engine_host] { engine_host.io().stop(); });
   engine_host.run();
   http_thread.stop();
+  return code;
+}
+
+}  // namespace
+
+int report(const Error& error) {
+  log::error("{}", error.message);
+  return exit_code(error.code);
+}
+
+int run_coordinator(CoordinatorOptions options) {
+  const int64_t parent = options.parent;
+  const int code = coordinate(std::move(options));
+  if (parent > 0 && ::getppid() != parent) {  // nobody else is left to do it
+    remove_segments_of(::getpid());
+    remove_stale_runs();
+  }
   return code;
 }
 

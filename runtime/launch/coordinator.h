@@ -7,15 +7,13 @@
 namespace refrain {
 
 struct CoordinatorOptions {
-  EngineConfig config;           // config.ipc_address: where workers connect
-  bool die_with_parent = false;  // started by a supervisor that must not leave it behind
+  EngineConfig config;  // config.ipc_address: where workers connect
+  int64_t parent = 0;   // a supervisor that must not leave it behind; 0: none
+  int report_fd = -1;   // where that supervisor reads (group_report.h); -1: nowhere
 };
 
 // Returns the exit code: 0 after SIGINT or SIGTERM and a drain, else as R-8 says.
 int run_coordinator(CoordinatorOptions options);
-
-// Ends this process when its parent ends (Linux).
-void die_with_parent(int signal_number);
 
 // Logs the error and returns its exit code.
 int report(const Error& error);

@@ -1,13 +1,8 @@
 #include "runtime/launch/engine_host.h"
 
-#include <unistd.h>
-
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <random>
 #include <sstream>
-#include <string_view>
 
 #include "ipc/transport/endpoint.h"
 #include "runtime/base/check.h"
@@ -60,34 +55,17 @@ Result<TextSide> load_text(const EngineConfig& config) {
 
 }  // namespace
 
-std::string private_address() {
-  constexpr size_t kLongestBase = 64;  // a socket's path has at most 107 characters
-  std::string base = "/tmp";
-  for (const char* name : {"TMPDIR", "XDG_RUNTIME_DIR"}) {
-    const char* given = std::getenv(name);
-    const bool usable = given != nullptr && *given == '/' &&
-                        std::string_view(given).size() <= kLongestBase &&
-                        ::access(given, W_OK | X_OK) == 0;
-    if (usable) base = given;
-  }
-  return fmt::format("ipc://{}/refrain-{}-{:08x}/engine", base, ::getpid(), std::random_device{}());
-}
-
-void remove_private_address(const std::string& address) {
-  const std::filesystem::path path(address.substr(std::string_view("ipc://").size()));
-  std::error_code gone;  // most often the endpoint has removed both already
-  std::filesystem::remove(path, gone);
-  std::filesystem::remove(path.parent_path(), gone);
-}
-
 Result<std::unique_ptr<EngineHost>> EngineHost::create(EngineConfig config) {
   if (config.model.empty()) {
     return fail_field("--model", "no model given; use --model DIRECTORY");
   }
   REFRAIN_ASSIGN_OR_RETURN(const ModelConfig model, load_model_config(config.model));
   REFRAIN_RETURN_IF_ERROR(finish_engine_config(config, model));
-  if (config.ipc_address.empty()) config.ipc_address = private_address();
   auto host = std::unique_ptr<EngineHost>(new EngineHost());
+  if (config.ipc_address.empty()) {
+    REFRAIN_ASSIGN_OR_RETURN(RunDirectory directory, RunDirectory::create());
+    config.ipc_address = host->directory_.emplace(std::move(directory)).address();
+  }
   ipc::EndpointOptions endpoint_options;
   endpoint_options.address = config.ipc_address;
   endpoint_options.linger_ms = kLastWordsMs;

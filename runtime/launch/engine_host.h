@@ -3,24 +3,22 @@
 // Made by coordinator (server), generate and bench (in process). Owned by main's thread.
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "runtime/actor/io_context.h"
 #include "runtime/engine/engine.h"
+#include "runtime/launch/run_directory.h"
 #include "runtime/server/api_server.h"
 
 namespace refrain {
 
-// A fresh ipc:// address in a private directory that the endpoint makes and removes.
-std::string private_address();
-// Removes what an endpoint of that address left when its process was killed.
-void remove_private_address(const std::string& address);
-
 class EngineHost {
  public:
   // Reads the model's configuration and text files, completes and checks `config`, binds
-  // `config.ipc_address` and creates the engine. Nothing runs before start().
+  // `config.ipc_address` (empty: one in a run directory of its own) and creates the engine. Nothing
+  // runs before start().
   static Result<std::unique_ptr<EngineHost>> create(EngineConfig config);
   ~EngineHost();
 
@@ -34,6 +32,7 @@ class EngineHost {
 
  private:
   EngineHost() = default;
+  std::optional<RunDirectory> directory_;
   IoContext io_;
   TextSide text_;
   std::unique_ptr<Engine> engine_;

@@ -2,6 +2,8 @@
 
 #include <signal.h>
 
+#include <random>
+
 #include "runtime/base/log.h"
 
 namespace refrain {
@@ -21,7 +23,11 @@ void LocalEngine::watch() {
     const std::lock_guard lock(mutex_);
     ready_ = state == GroupState::kReady;
     if (state == GroupState::kFailed) failed_ = detail;
+    if (ready_) strand_->post([this] { supervisor_->on_report({true, {}}); });
     changed_.notify_all();
+  });
+  engine().on_loss([this](const GroupLoss& loss) {
+    strand_->post([this, loss] { supervisor_->on_report({false, loss}); });
   });
   host_->io().on_signals({SIGINT, SIGTERM}, strand_, [this](int) {
     const std::lock_guard lock(mutex_);
@@ -32,12 +38,13 @@ void LocalEngine::watch() {
 }
 
 Status LocalEngine::start() {
-  watch();
   SupervisorOptions options;
   options.workers = worker_commands(config(), config().ipc_address);
   options.max_restarts = config().max_restarts;
+  options.seed = std::random_device{}();
   supervisor_ = std::make_unique<Supervisor>(host_->io(), strand_, options,
                                              [this](int code) { on_end(code); });
+  watch();
   // Workers die with the thread that spawned them, so that thread is the one that lives longest.
   supervisor_->start();
   io_thread_ = std::thread([this] {

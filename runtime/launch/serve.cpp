@@ -1,12 +1,15 @@
 #include "runtime/launch/serve.h"
 
 #include <signal.h>
+#include <unistd.h>
+
+#include <random>
 
 #include "runtime/actor/io_context.h"
 #include "runtime/base/log.h"
 #include "runtime/config/options.h"
 #include "runtime/launch/coordinator.h"
-#include "runtime/launch/engine_host.h"
+#include "runtime/launch/run_directory.h"
 #include "runtime/launch/supervisor.h"
 
 namespace refrain {
@@ -20,18 +23,18 @@ int run_serve(const EngineConfig& given, const std::vector<std::string>& argumen
   const auto model = load_model_config(config.model);
   if (!model) return report(model.error());
   if (Status status = finish_engine_config(config, *model); !status) return report(status.error());
-  config.ipc_address = private_address();
+  const auto directory = RunDirectory::create();
+  if (!directory) return report(directory.error());
+  config.ipc_address = directory->address();
 
   SupervisorOptions options;
-  options.coordinator_gone = [address = config.ipc_address] { remove_private_address(address); };
+  options.seed = std::random_device{}();
   options.workers = worker_commands(config, config.ipc_address);
   options.max_restarts = config.max_restarts;
   options.coordinator = {sibling_program("coordinator")};
   options.coordinator.insert(options.coordinator.end(), arguments.begin(), arguments.end());
-  for (const std::string& word :
-       {std::string("--listen"), config.ipc_address, std::string("--die-with-parent")}) {
-    options.coordinator.push_back(word);
-  }
+  options.coordinator.insert(options.coordinator.end(), {"--listen", config.ipc_address, "--parent",
+                                                         std::to_string(::getpid())});
   IoContext io;
   auto strand = io.make_strand();
   int code = kExitOk;

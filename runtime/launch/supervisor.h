@@ -1,10 +1,9 @@
 #pragma once
 // Keeps the processes of one machine alive: per rank one worker and, for `refrain serve`, one
-// coordinator. The worker group is the unit of failure: when one worker ends, the rest are
-// killed and all are started again, at most max_restarts times in kRestartWindow, with back-off.
-// Lives on one executor.
+// coordinator. The worker group is the unit of failure: when one worker is lost, the rest are
+// killed and all are started again. A coordinator that is lost while its group is ready is started
+// alone, and adopts the workers. RestartPolicy says how often. Lives on one executor.
 
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -14,6 +13,8 @@
 #include "runtime/actor/executor.h"
 #include "runtime/config/engine_config.h"
 #include "runtime/launch/child_process.h"
+#include "runtime/launch/group_report.h"
+#include "runtime/launch/restart_policy.h"
 
 namespace refrain {
 
@@ -21,9 +22,9 @@ class IoContext;
 
 struct SupervisorOptions {
   std::vector<std::vector<std::string>> workers;  // argv of each rank
-  std::vector<std::string> coordinator;           // argv; empty: none
-  std::function<void()> coordinator_gone;         // after it ended, whichever way
-  int max_restarts = 3;                           // within kRestartWindow
+  std::vector<std::string> coordinator;           // argv; empty: the engine is in this process
+  int max_restarts = 3;                           // within RestartPolicy::kWindow
+  uint64_t seed = 0;                              // of the jitter in the pauses between restarts
 };
 
 // argv of every rank's worker for this configuration and coordinator address.
@@ -32,43 +33,56 @@ std::vector<std::vector<std::string>> worker_commands(const EngineConfig& config
 
 class Supervisor {
  public:
-  static constexpr Duration kRestartWindow = std::chrono::seconds(60);
-
   // `on_end(exit code)` is called once, when everything this supervisor started is gone.
   Supervisor(IoContext& io, std::shared_ptr<Executor> executor, SupervisorOptions options,
              std::function<void(int)> on_end);
 
   void start();
-  // Ends everything: the coordinator drains first, then the workers go. Called again: at once.
+  // Ends everything: the coordinator drains first, then the workers go. Again: at once. A third
+  // time: by SIGKILL.
   void stop();
+  // What the coordinator says through its pipe, or the engine of this process.
+  void on_report(const GroupReport& report);
 
  private:
+  enum class Phase : uint8_t { kServing, kDraining, kEnding };
   struct Process {
     ChildProcess child;
     std::string name;
     bool coordinator = false;
   };
 
-  void spawn(const std::vector<std::string>& argv, std::string name, bool coordinator);
+  void spawn_coordinator();
+  void spawn_workers();
+  void spawn(const std::vector<std::string>& argv, std::string name, bool coordinator,
+             const std::vector<int>& pass);
+  void respawn();
   void on_exit(pid_t pid);
-  void on_worker_exit(const std::string& name, int code);
-  void on_coordinator_exit(int code);
-  void kill_all(int number, bool coordinator_too);
-  void start_workers();
-  void schedule_restart(const std::string& why);
+  void on_coordinator_exit(const ChildProcess::End& end);
+  void on_worker_exit(const std::string& name, const ChildProcess::End& end);
+  void lose_group(const std::string& who, const std::string& how, int code);
+  void group_gone();
+  std::optional<Duration> pause_before(const std::string& who, int code);
   void finish(int code);
   void check_finished();
-  void remove_segments() const;
+  void kill_workers(int number) const;
+  void signal_coordinator(int number) const;
+  bool coordinator_runs() const;
+  bool workers_run() const;
+  void later(Duration delay, std::function<void()> task);
 
   IoContext& io_;
   std::shared_ptr<Executor> executor_;
   SupervisorOptions options_;
   std::function<void(int)> on_end_;
+  RestartPolicy restarts_;
   std::vector<Process> processes_;
   pid_t engine_pid_;  // of the process whose groups the workers join
-  std::deque<TimePoint> restarts_;
-  std::optional<int> exit_code_;  // set: everything is ending
-  bool restarting_ = false;       // workers are being killed to be started again
+  Phase phase_ = Phase::kServing;
+  int exit_code_ = kExitOk;
+  bool ready_ = false;                  // the group serves
+  bool was_ready_ = false;              // these workers have served
+  std::optional<Duration> regrouping_;  // the group is being killed, to start again after a pause
   bool ended_ = false;
   int stops_ = 0;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

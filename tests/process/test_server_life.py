@@ -178,17 +178,64 @@ def test_killed_supervisor_leaves_no_process(start_server):
              "coordinator and workers gone")
 
 
-def test_killed_coordinator_comes_back_and_leaves_nothing(start_server):
+PARIS = {"model": SMOLLM2.name, "prompt": "The capital of France is", "temperature": 0, "max_tokens": 8,
+         "repetition_penalty": 1.3, "logit_bias": {"42": -5}}
+
+
+def test_killed_coordinator_is_replaced_and_adopts_the_workers_R10(start_server):
     server = start_server(*SMALL)
-    before = server.coordinator()
-    os.kill(before, signal.SIGKILL)
-    wait_for(lambda: not command_line(before), 5, "the coordinator is gone")
-    server.wait_ready()
-    assert server.coordinator() != before
-    answer = server.client().completions.create(model=SMOLLM2.name, prompt="The capital of France is", temperature=0,
-                                                max_tokens=1)
-    assert answer.choices[0].text == " Paris"
+    before, workers = server.coordinator(), server.workers()
+    expected = json.loads(server.post("/v1/completions", PARIS)[1])["choices"]
+    loads = server.log.read_text().count("weights: ")
+    for kills in (1, 2):
+        # Slots are in use and steps on their way when it dies.
+        streams = [server.client().completions.create(model=SMOLLM2.name, prompt=f"{n} little", stream=True,
+                                                      temperature=1, max_tokens=400, extra_body={"ignore_eos": True})
+                   for n in range(4)]
+        for stream in streams:
+            next(iter(stream))
+        os.kill(before, signal.SIGKILL)
+        wait_for(lambda: not command_line(before), 5, "the coordinator is gone")
+        server.wait_ready(15)
+        after = server.coordinator()
+        assert after != before and server.workers() == workers
+        assert json.loads(server.post("/v1/completions", PARIS)[1])["choices"] == expected
+        log = server.log.read_text()
+        assert log.count("weights: ") == loads and log.count("ready again: nothing was loaded or captured") == 2 * kills
+        assert log.count("adopted with weights and graphs") == kills
+        before = after
     assert server.stop() == 0
+
+
+def test_workers_started_by_hand_are_adopted_and_leave_75_when_nobody_comes_R10(tmp_path):
+    address = f"ipc://{tmp_path}/run/engine"
+    model = TINY / "qwen3"
+    coordinator_log, worker_log = tmp_path / "coordinator.log", tmp_path / "worker.log"
+
+    def coordinator(*options):
+        return start_by_hand("coordinator", "--model", model, "--listen", address, "--port", 0, *options,
+                             log=coordinator_log)
+    first = coordinator()
+    worker = start_by_hand("worker", "--model", model, "--rank", 0, "--tensor-parallel-size", 1, "--coordinator", address,
+                           "--orphan-timeout", 4, log=worker_log)
+    wait_for(lambda: "ready:" in coordinator_log.read_text(), 30, "ready")
+    first.kill()
+    first.wait(timeout=10)
+    second = coordinator()
+    wait_for(lambda: "adopted with weights and graphs" in coordinator_log.read_text(), 30, "adopted")
+    second.kill()
+    second.wait(timeout=10)
+    # Another configuration than that of the graphs: the worker starts anew, in the same process.
+    third = coordinator("--max-num-seqs", 3)
+    wait_for(lambda: "ready:" in coordinator_log.read_text(), 30, "ready with another configuration")
+    assert "adopted" not in coordinator_log.read_text()
+    assert worker_log.read_text().count("weights: ") == 2
+    third.kill()
+    third.wait(timeout=10)
+    assert worker.wait(timeout=30) == 75
+    assert "no coordinator came back" in worker_log.read_text()
+    for left in (tmp_path / "run").iterdir():
+        assert left.name == "engine"  # the socket of the killed coordinator; the next one replaces it
 
 
 @pytest.mark.parametrize("line", ["listening", "joined", "weights", None])

@@ -121,7 +121,10 @@ void ScriptedCoordinator::welcome(int rank, const ipc::WorkerConfig& config, Epo
     ranks_[rank].epoch = epoch;
     ranks_[rank].sequence = 0;
   }
-  send(rank, ipc::Welcome{config, fmt::format("{}-{}", group_token_, epoch)});
+  ipc::Welcome welcome;
+  welcome.config = config;
+  welcome.group_token = fmt::format("{}-{}", group_token_, epoch);
+  send(rank, welcome);
 }
 
 void ScriptedCoordinator::send(int rank, const ipc::Message& message) {

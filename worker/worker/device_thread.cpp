@@ -62,6 +62,7 @@ void DeviceThread::start_group(Epoch epoch, RunnerOptions options) {
   post(StartGroup{epoch, std::move(options)});
 }
 
+void DeviceThread::adopt(Epoch epoch) { post(Adopt{epoch}); }
 void DeviceThread::init_cache(const ipc::InitCache& message) { post(message); }
 void DeviceThread::step(ipc::Step message) { post(std::move(message)); }
 
@@ -146,6 +147,7 @@ void DeviceThread::serve() {
 Status DeviceThread::handle(Command command) {
   return std::visit(Overloaded{
                         [this](StartGroup& start) { return load(std::move(start)); },
+                        [this](Adopt adopted) { return keep(adopted); },
                         [this](const ipc::InitCache& message) { return prepare(message); },
                         [this](const ipc::Step& message) {
                           submit(message);
@@ -160,40 +162,68 @@ Status DeviceThread::load(StartGroup command) {
   if (epoch_ != 0) start_times_->restart();
   start_times_->mark("coordinator");
   ready_ = false;
+  report_.reset();
   epoch_ = command.epoch;
   last_step_ = 0;
   REFRAIN_ASSIGN_OR_RETURN(
       runner_, options_.make_runner(std::move(command.options), *device_,
                                     [this](const ipc::Progress& p) { on_progress(p); }));
   start_times_->mark("program and communicator");
-  ipc::Loaded loaded;
-  REFRAIN_ASSIGN_OR_RETURN(loaded, runner_->load());
+  REFRAIN_ASSIGN_OR_RETURN(loaded_, runner_->load());
   start_times_->mark("weights and buffers");
   log::info("weights: {:.1f} MB in {:.2f} s; room for {} KV blocks",
-            static_cast<double>(loaded.weight_bytes) * 1e-6, loaded.seconds, loaded.num_kv_blocks);
-  report(loaded);
+            static_cast<double>(loaded_.weight_bytes) * 1e-6, loaded_.seconds,
+            loaded_.num_kv_blocks);
+  report(loaded_);
   return {};
 }
 
-Status DeviceThread::prepare(const ipc::InitCache& message) {
-  REFRAIN_CHECK(runner_ != nullptr && !ready_, "InitCache before Loaded or after Ready");
+// Slots and cache need no clearing: a request that enters a slot sets it up, and reads only blocks
+// that it has written.
+Status DeviceThread::keep(Adopt command) {
+  REFRAIN_CHECK(report_.has_value(), "adopted before it was ready");
+  while (runner_->in_flight() > 0) runner_->wait();
+  ready_ = false;
+  epoch_ = command.epoch;
+  last_step_ = 0;
+  loaded_.seconds = 0;
+  loaded_.kept = true;
+  report(loaded_);
+  return {};
+}
+
+Status DeviceThread::capture(int64_t num_kv_blocks) {
   start_times_->mark("other ranks");
-  REFRAIN_RETURN_IF_ERROR(runner_->init_cache(message.num_kv_blocks));
+  REFRAIN_RETURN_IF_ERROR(runner_->init_cache(num_kv_blocks));
   {
     std::vector<std::unique_ptr<Buffer>> taken;
     if (options_.fault != nullptr) taken = options_.fault->before_capture(*device_);
     REFRAIN_RETURN_IF_ERROR(runner_->capture());
   }
-  ipc::Ready ready;
-  REFRAIN_ASSIGN_OR_RETURN(ready, runner_->back_cache());
+  REFRAIN_ASSIGN_OR_RETURN(report_, runner_->back_cache());
+  loaded_.num_kv_blocks = report_->num_kv_blocks;
   start_times_->mark("captures and cache");
-  ready_ = true;
-  for (const std::string& warning : ready.warnings) log::warn("{}", warning);
-  log::info("ready: {}, {} keys captured, {} KV blocks", ready.cudagraph_mode,
-            ready.manifest.size(), ready.num_kv_blocks);
-  log::info("device memory: {}", memory_text(ready, device_->memory()));
+  for (const std::string& warning : report_->warnings) log::warn("{}", warning);
+  log::info("ready: {}, {} keys captured, {} KV blocks", report_->cudagraph_mode,
+            report_->manifest.size(), report_->num_kv_blocks);
+  log::info("device memory: {}", memory_text(*report_, device_->memory()));
   log::info("start: {}", start_times_->text());
-  report(std::move(ready));
+  return {};
+}
+
+Status DeviceThread::prepare(const ipc::InitCache& message) {
+  REFRAIN_CHECK(runner_ != nullptr && !ready_, "InitCache before Loaded or after Ready");
+  if (report_) {
+    REFRAIN_CHECK(message.num_kv_blocks <= loaded_.num_kv_blocks,
+                  "adopted with {} KV blocks, the cache has {}", message.num_kv_blocks,
+                  loaded_.num_kv_blocks);
+    report_->num_kv_blocks = message.num_kv_blocks;
+    log::info("ready again: nothing was loaded or captured");
+  } else {
+    REFRAIN_RETURN_IF_ERROR(capture(message.num_kv_blocks));
+  }
+  ready_ = true;
+  report(*report_);
   return {};
 }
 

@@ -54,6 +54,9 @@ class DeviceThread {
   Result<std::string> start();
   // Any thread. start_group drops what is queued, gives up the group before and loads the new one.
   void start_group(Epoch epoch, RunnerOptions options);
+  // After what is queued: finishes the steps of the epoch before, whose results nobody wants, and
+  // keeps the group for the new epoch. InitCache with the cache it has makes it ready again.
+  void adopt(Epoch epoch);
   void init_cache(const ipc::InitCache& message);
   void step(ipc::Step message);
   // Ends after the command under way. False: it had not ended after `timeout`.
@@ -64,7 +67,10 @@ class DeviceThread {
     Epoch epoch;
     RunnerOptions options;
   };
-  using Command = std::variant<StartGroup, ipc::InitCache, ipc::Step>;
+  struct Adopt {
+    Epoch epoch;
+  };
+  using Command = std::variant<StartGroup, Adopt, ipc::InitCache, ipc::Step>;
 
   void post(Command command);
   std::optional<Command> take(Duration timeout);
@@ -73,7 +79,9 @@ class DeviceThread {
   void serve();
   Status handle(Command command);
   Status load(StartGroup command);
+  Status keep(Adopt command);
   Status prepare(const ipc::InitCache& message);
+  Status capture(int64_t num_kv_blocks);
   void submit(const ipc::Step& message);
   void on_progress(const ipc::Progress& progress);
   void beat();
@@ -87,6 +95,8 @@ class DeviceThread {
   Epoch epoch_ = 0;
   std::optional<StartTimes> start_times_;
   bool ready_ = false;
+  ipc::Loaded loaded_;                // of the group, with the cache that it was given
+  std::optional<ipc::Ready> report_;  // what it said when it was ready
   StepId last_step_ = 0;
   uint64_t beats_ = 0;
   TimePoint last_beat_;

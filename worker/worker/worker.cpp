@@ -12,6 +12,12 @@ namespace refrain::worker {
 
 namespace {
 
+// A Hello to a coordinator that is not there waits in the connection's queue, so that few suffice.
+constexpr auto kOrphanHello = std::chrono::seconds(1);
+constexpr auto kOrphanPause = std::chrono::milliseconds(50);  // until its broken connection is seen
+// For steps that the dead coordinator had sent. A rank whose peer never got its step waits in vain.
+constexpr auto kAdoptTimeout = std::chrono::seconds(3);
+
 std::string host_name() {
   char name[HOST_NAME_MAX + 1] = {};
   return gethostname(name, sizeof name - 1) == 0 ? name : "";
@@ -20,13 +26,14 @@ std::string host_name() {
 }  // namespace
 
 Worker::Worker(const WorkerOptions& options, Identity identity, std::shared_ptr<Executor> executor,
-               std::unique_ptr<ipc::Endpoint> endpoint, DeviceThread& device,
+               std::unique_ptr<ipc::Endpoint> endpoint, DeviceThread& device, ProcessWatch watch,
                std::function<void(int)> on_exit)
     : options_(options),
       identity_(std::move(identity)),
       executor_(std::move(executor)),
       link_(std::move(endpoint), executor_->clock()),
       device_(device),
+      watch_(std::move(watch)),
       on_exit_(std::move(on_exit)) {}
 
 void Worker::start() {
@@ -51,33 +58,78 @@ void Worker::say_hello() {
   hello.pid = getpid();
   hello.host = host_name();
   hello.device = identity_.device;
+  if (held_) hello.held_group = group_.token;
+  hello.last_epoch = link_.epoch();
   awaiting_welcome_ = true;
   last_hello_ = executor_->clock().now();
   link_.send_hello(hello);
 }
 
-// Repeats Hello while nobody answers; notices a coordinator that fell silent and looks for another.
+// Repeats Hello while nobody answers, gives up as an orphan, and notices a coordinator that fell
+// silent or a device that does not come out of its old steps.
 void Worker::watch_coordinator() {
   const TimePoint now = executor_->clock().now();
+  const Duration interval = orphan_since_ ? kOrphanHello : options_.hello_interval;
+  if (orphan_since_ && now - *orphan_since_ >= options_.orphan_timeout) {
+    return end(kExitTryAgain,
+               fmt::format("no coordinator came back to {} within {:.0f} s", options_.coordinator,
+                           seconds_between(*orphan_since_, now)));
+  }
+  if (adopt_until_ && now >= *adopt_until_) {
+    const std::string stuck = "the device did not finish the steps of the coordinator before";
+    link_.send(ipc::Failed{0, stuck, false});
+    return end(kExitInternal, stuck);
+  }
   if (awaiting_welcome_) {
-    if (now - last_hello_ >= options_.hello_interval) say_hello();
-  } else if (now - link_.last_heard() >= options_.coordinator_timeout) {
-    log::warn("the coordinator is silent; waiting for it or its successor at {}",
-              options_.coordinator);
-    say_hello();
+    if (now - last_hello_ >= interval) say_hello();
+  } else if (!watched_ && now - link_.last_heard() >= options_.coordinator_timeout) {
+    become_orphan("is silent");
   }
   watch_timer_ = executor_->post_after(options_.heartbeat, [this] { watch_coordinator(); });
 }
 
+// weights and graphs stay; what comes next is a new coordinator's Welcome, or the end.
+void Worker::become_orphan(const std::string& why) {
+  if (ended_ || orphan_since_) return;
+  log::warn("the coordinator {}; waiting up to {:.0f} s for its successor at {}", why,
+            std::chrono::duration<double>(options_.orphan_timeout).count(), options_.coordinator);
+  orphan_since_ = executor_->clock().now();
+  adopt_until_.reset();
+  watched_ = false;
+  awaiting_welcome_ = true;
+  last_hello_ = *orphan_since_;
+  executor_->post_after(kOrphanPause, [this] {
+    if (!ended_ && awaiting_welcome_) say_hello();
+  });
+}
+
+void Worker::watch_process(Epoch epoch, const ipc::Welcome& welcome) {
+  watched_ = false;
+  if (welcome.pid <= 0 || welcome.host != host_name()) return;
+  watched_ = watch_(welcome.pid, [this, epoch] {
+    if (link_.epoch() == epoch) become_orphan("ended");
+  });
+}
+
 void Worker::on_welcome(Epoch epoch, const ipc::Welcome& welcome) {
   if (ended_) return;
-  awaiting_welcome_ = false;
+  const bool asked = std::exchange(awaiting_welcome_, false);
+  orphan_since_.reset();
+  adopt_until_.reset();
   if (welcome.config.tensor_parallel_size != options_.tensor_parallel_size) {
     return fail_configuration(
         fmt::format("the coordinator runs tensor-parallel-size {}, this worker was started with {}",
                     welcome.config.tensor_parallel_size, options_.tensor_parallel_size));
   }
+  watch_process(epoch, welcome);
+  if (asked && held_ && welcome.config == group_.config) return adopt(epoch);
+  start_group(epoch, welcome);
+}
+
+void Worker::start_group(Epoch epoch, const ipc::Welcome& welcome) {
   log::info("joined group {} of {}, epoch {}", welcome.group_token, options_.coordinator, epoch);
+  group_ = {welcome.group_token, welcome.config};
+  held_ = false;
   RunnerOptions runner;
   runner.model_directory = options_.model;
   runner.model = identity_.model;
@@ -86,6 +138,13 @@ void Worker::on_welcome(Epoch epoch, const ipc::Welcome& welcome) {
   runner.group_token = welcome.group_token;
   runner.debug = options_.debug;
   device_.start_group(epoch, std::move(runner));
+}
+
+void Worker::adopt(Epoch epoch) {
+  log::info("adopted by {} with the weights and graphs of {}, epoch {}", options_.coordinator,
+            group_.token, epoch);
+  adopt_until_ = executor_->clock().now() + kAdoptTimeout;
+  device_.adopt(epoch);
 }
 
 void Worker::on_message(ipc::Message message) {
@@ -104,13 +163,17 @@ void Worker::on_message(ipc::Message message) {
 void Worker::on_report(DeviceReport report) {
   if (ended_) return;
   const bool current = report.epoch == link_.epoch() && report.epoch != 0;
-  const bool idle_talk =
-      awaiting_welcome_ && std::holds_alternative<ipc::Heartbeat>(report.message);
-  if (current && !idle_talk) link_.send(report.message);
+  if (current) note(report.message);
+  if (current && !awaiting_welcome_) link_.send(report.message);
   if (report.exit_code) {
     const auto* failed = std::get_if<ipc::Failed>(&report.message);
     end(*report.exit_code, failed != nullptr ? failed->message : "the device thread ended");
   }
+}
+
+void Worker::note(const ipc::Message& message) {
+  if (std::holds_alternative<ipc::Loaded>(message)) adopt_until_.reset();
+  if (std::holds_alternative<ipc::Ready>(message)) held_ = true;
 }
 
 void Worker::fail_configuration(const std::string& message) {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "ipc/transport/endpoint.h"
@@ -30,9 +31,15 @@ struct WorkerOptions {
   DebugOptions debug;
   Duration heartbeat = std::chrono::milliseconds(250);
   Duration hello_interval = std::chrono::seconds(3);  // until Welcome or Refuse
-  // A coordinator that welcomed it and sends nothing for so long is gone.
+  // A coordinator whose process ended, or that welcomed this worker and sends nothing for so long
+  // where its process cannot be watched, is gone ...
   Duration coordinator_timeout = std::chrono::seconds(5);
+  // ... and so long the worker keeps weights and graphs for its successor.
+  Duration orphan_timeout = std::chrono::seconds(30);
 };
+
+// Calls the function once when the local process ends; false: it cannot be watched.
+using ProcessWatch = std::function<bool(int64_t pid, std::function<void()> gone)>;
 
 class Worker {
  public:
@@ -44,7 +51,7 @@ class Worker {
   };
   // `on_exit` is called once, with the process's exit code.
   Worker(const WorkerOptions& options, Identity identity, std::shared_ptr<Executor> executor,
-         std::unique_ptr<ipc::Endpoint> endpoint, DeviceThread& device,
+         std::unique_ptr<ipc::Endpoint> endpoint, DeviceThread& device, ProcessWatch watch,
          std::function<void(int)> on_exit);
 
   void start();
@@ -52,9 +59,20 @@ class Worker {
   void end(int exit_code, const std::string& reason);  // once; later calls do nothing
 
  private:
+  // A group by the token of its communicators and the configuration it was started with.
+  struct Group {
+    std::string token;
+    ipc::WorkerConfig config;
+  };
+
   void say_hello();
+  void watch_process(Epoch epoch, const ipc::Welcome& welcome);
   void watch_coordinator();
+  void become_orphan(const std::string& why);
   void on_welcome(Epoch epoch, const ipc::Welcome& welcome);
+  void start_group(Epoch epoch, const ipc::Welcome& welcome);
+  void adopt(Epoch epoch);
+  void note(const ipc::Message& message);
   void on_message(ipc::Message message);
   void fail_configuration(const std::string& message);
 
@@ -63,7 +81,13 @@ class Worker {
   std::shared_ptr<Executor> executor_;
   CoordinatorLink link_;
   DeviceThread& device_;
+  ProcessWatch watch_;
   std::function<void(int)> on_exit_;
+  Group group_;           // whose weights the device has or loads
+  bool held_ = false;     // it is ready: it can be adopted
+  bool watched_ = false;  // the coordinator's process is watched
+  std::optional<TimePoint> orphan_since_;
+  std::optional<TimePoint> adopt_until_;  // when the device must have finished its old steps
   TimerId watch_timer_ = 0;
   TimePoint last_hello_;
   bool awaiting_welcome_ = true;

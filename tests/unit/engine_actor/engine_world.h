@@ -79,6 +79,7 @@ class EngineWorld {
       states.push_back(state);
       details.push_back(detail);
     });
+    engine->on_loss([this](const GroupLoss& loss) { losses.push_back(loss); });
     engine->on_progress([this](const StartProgress& progress) {
       progress_lines.push_back(progress_line(progress));
     });
@@ -182,6 +183,7 @@ class EngineWorld {
   std::vector<int64_t> killed;
   std::map<RequestId, Answer> answers;
   std::vector<GroupState> states;
+  std::vector<GroupLoss> losses;
   std::vector<std::string> details, progress_lines;
 
  private:

@@ -70,6 +70,40 @@ TEST(WorkerGroup, ReadyWithMoreBlocksThanItWasToldOfIsRefused) {
   EXPECT_NE(world.engine->stats().state, GroupState::kReady);
 }
 
+TEST(WorkerGroup, AdoptsRanksThatHoldOneGroupUnderAnEpochAboveTheirs_R10) {
+  EngineWorld world(2);
+  world.start();
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    MockRankOptions options = rank_options(rank, 100 + rank);
+    options.held_group = "group-7";
+    options.last_epoch = 900;  // the clock has been set back since
+    world.add_rank(options);
+  }
+  world.scheduler.run_until_idle();
+  const EngineStats stats = world.engine->stats();
+  EXPECT_EQ(stats.state, GroupState::kReady);
+  EXPECT_EQ(stats.epoch, 901u);
+  EXPECT_TRUE(contains(stats.state_detail, "adopted")) << stats.state_detail;
+  EXPECT_EQ(stats.group_restarts, 0u);
+}
+
+TEST(WorkerGroup, ARankThatBeginsAnewAndOneThatWasAdoptedBothStartAgain_R10) {
+  EngineWorld world(2);
+  world.start();
+  MockRankOptions options = rank_options(0, 100);
+  options.held_group = "group-7";
+  options.last_epoch = 7;
+  MockRank& held = world.add_rank(options);
+  world.scheduler.run_until_idle();
+  MockRank& fresh = world.add_rank(rank_options(1, 101));
+  world.scheduler.run_until_idle();
+  for (const MockRank* rank : {&held, &fresh})
+    EXPECT_TRUE(contains(rank->shut_down, "every worker has to start again")) << rank->shut_down;
+  EXPECT_EQ(world.engine->stats().state, GroupState::kWaiting);
+  ASSERT_EQ(world.losses.size(), 1u);
+  EXPECT_EQ(world.losses[0].detector, "start");
+}
+
 TEST(WorkerGroup, RefusesAWorkerThatDoesNotFit) {
   EngineWorld world(2);
   world.start();

@@ -23,6 +23,8 @@ struct MockRankOptions {
   std::string host = "here";
   int64_t num_kv_blocks = 64;
   int64_t blocks_lost_to_graphs = 0;  // Ready tells of fewer than InitCache
+  std::string held_group;  // it offers to be adopted with this group's graphs
+  Epoch last_epoch = 0;
   uint64_t vocab = 500;
   uint64_t eos_every = 0;
   bool logprobs = false;
@@ -56,6 +58,8 @@ class MockRank {
     hello.tensor_parallel_size = options.tensor_parallel_size;
     hello.pid = options.pid;
     hello.host = options.host;
+    hello.held_group = options.held_group;
+    hello.last_epoch = options.last_epoch;
     std::vector<std::byte> frame;
     ipc::encode_frame(hello, {0, 1}, frame);
     EXPECT_TRUE(endpoint_->send("", frame).has_value());
@@ -112,6 +116,7 @@ class MockRank {
       say(ipc::Progress{ipc::StartPhase::kLoadWeights, 1, 1, ""});
       ipc::Loaded loaded;
       loaded.num_kv_blocks = options.num_kv_blocks;
+      loaded.kept = !options.held_group.empty();
       say(loaded);
       return;
     }

@@ -64,11 +64,11 @@ void fill(Generator& g, WorkerConfig& m) {
 }
 void fill(Generator& g, Hello& m) {
   g.all(m.protocol_version, m.build_id, m.model_digest, m.rank, m.tensor_parallel_size, m.pid,
-        m.host, m.device);
+        m.host, m.device, m.held_group, m.last_epoch);
 }
 void fill(Generator& g, Welcome& m) {
   fill(g, m.config);
-  g.all(m.group_token);
+  g.all(m.group_token, m.pid, m.host);
 }
 void fill(Generator& g, Refuse& m) { g.all(m.reason); }
 void fill(Generator& g, Progress& m) {
@@ -76,7 +76,7 @@ void fill(Generator& g, Progress& m) {
   g.all(m.done, m.total, m.detail);
 }
 void fill(Generator& g, Loaded& m) {
-  g.all(m.num_kv_blocks, m.kv_block_bytes, m.weight_bytes, m.seconds);
+  g.all(m.num_kv_blocks, m.kv_block_bytes, m.weight_bytes, m.seconds, m.kept);
 }
 void fill(Generator& g, InitCache& m) { g.all(m.num_kv_blocks); }
 void fill(Generator& g, ManifestEntry& m) {

@@ -3,9 +3,11 @@
 // manual clock, a real device thread.
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <climits>
 #include <deque>
 #include <thread>
 
@@ -21,6 +23,7 @@ namespace refrain::worker {
 struct RunnerScript {
   std::atomic<int> created{0};
   std::atomic<int> destroyed{0};
+  std::atomic<int> captured{0};
   std::atomic<int> steps{0};
   std::atomic<bool> hang_in_step{false};  // until it is false again
   std::atomic<bool> hanging{false};
@@ -45,10 +48,14 @@ class FakeRunner final : public ModelRunner {
     if (script_.cache_error) return forward_error(*script_.cache_error);
     return {};
   }
-  Status capture() override { return {}; }
+  Status capture() override {
+    ++script_.captured;
+    return {};
+  }
   Result<ipc::Ready> back_cache() override {
     ipc::Ready ready;
     ready.cudagraph_mode = "FULL";
+    ready.num_kv_blocks = 64;
     return ready;
   }
   void submit(const ipc::Step& step) override {
@@ -110,10 +117,15 @@ class WorkerFixture : public testing::Test {
     device_ = std::make_unique<DeviceThread>(std::move(device));
     const auto name = device_->start();
     ASSERT_TRUE(name.has_value());
-    worker_ =
-        std::make_unique<Worker>(options, Worker::Identity{{}, "digest", *name}, worker_executor_,
-                                 std::move(*hub_->make_client(worker_executor_, "rank-0")),
-                                 *device_, [this](int code) { exit_code_ = code; });
+    worker_ = std::make_unique<Worker>(
+        options, Worker::Identity{{}, "digest", *name}, worker_executor_,
+        std::move(*hub_->make_client(worker_executor_, "rank-0")), *device_,
+        [this](int64_t pid, std::function<void()> gone) {
+          watched_pid_ = pid;
+          coordinator_gone_ = std::move(gone);
+          return true;
+        },
+        [this](int code) { exit_code_ = code; });
     worker_executor_->post([this] { worker_->start(); });
   }
 
@@ -124,10 +136,17 @@ class WorkerFixture : public testing::Test {
   }
   // The next frame of the present epoch.
   void send(const ipc::Message& message) { send(message, {epoch_, ++sequence_}); }
-  void welcome(Epoch epoch = 1, int32_t tensor_parallel_size = 1) {
+  void welcome(Epoch epoch = 1, int32_t tensor_parallel_size = 1, int32_t max_num_seqs = 256) {
     epoch_ = epoch;
     sequence_ = 0;
     ipc::Welcome message;
+    if (watch_process_) {
+      char name[HOST_NAME_MAX + 1] = {};
+      ASSERT_EQ(gethostname(name, sizeof name - 1), 0);
+      message.host = name;
+      message.pid = 4711;
+    }
+    message.config.max_num_seqs = max_num_seqs;
     message.config.tensor_parallel_size = tensor_parallel_size;
     message.group_token = fmt::format("group-{}", epoch);
     send(message);
@@ -187,6 +206,9 @@ class WorkerFixture : public testing::Test {
   Epoch epoch_ = 0;
   uint64_t sequence_ = 0;
   std::optional<int> exit_code_;
+  bool watch_process_ = false;  // the coordinator says that it runs on this host
+  int64_t watched_pid_ = 0;
+  std::function<void()> coordinator_gone_;
   std::unique_ptr<Worker> worker_;
   std::unique_ptr<DeviceThread> device_;
 };

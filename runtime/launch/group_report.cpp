@@ -1,0 +1,64 @@
+#include "runtime/launch/group_report.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "runtime/base/log.h"
+
+namespace refrain {
+namespace {
+
+using Json = nlohmann::json;
+
+Json loss_json(const GroupLoss& loss) {
+  return {{"epoch", loss.epoch},       {"detector", loss.detector},
+          {"reason", loss.reason},     {"ranks", loss.ranks},
+          {"pids", loss.pids},         {"last_step", loss.last_step},
+          {"requests", loss.requests}, {"num_requests", loss.num_requests}};
+}
+
+GroupLoss loss_of(const Json& json) {
+  GroupLoss loss;
+  json.at("epoch").get_to(loss.epoch);
+  json.at("detector").get_to(loss.detector);
+  json.at("reason").get_to(loss.reason);
+  json.at("ranks").get_to(loss.ranks);
+  json.at("pids").get_to(loss.pids);
+  json.at("last_step").get_to(loss.last_step);
+  json.at("requests").get_to(loss.requests);
+  json.at("num_requests").get_to(loss.num_requests);
+  return loss;
+}
+
+}  // namespace
+
+std::string encode_report(const GroupReport& report) {
+  Json json = {{"ready", report.ready}};
+  if (report.lost) json["lost"] = loss_json(*report.lost);
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Result<GroupReport> decode_report(const std::string& line) {
+  try {
+    const Json json = Json::parse(line);
+    GroupReport report;
+    json.at("ready").get_to(report.ready);
+    if (json.contains("lost")) report.lost = loss_of(json.at("lost"));
+    return report;
+  } catch (const Json::exception& error) {
+    return fail(ErrorCode::kInternal, "not a report of a coordinator: {}", error.what());
+  }
+}
+
+void ReportPipe::send(const GroupReport& report) {
+  const std::string line = encode_report(report);
+  const ssize_t written = ::write(pipe_.get(), line.data(), line.size());
+  if (written != static_cast<ssize_t>(line.size()))
+    log::warn("the supervisor takes no report: {}",
+              written < 0 ? std::strerror(errno) : "its pipe is full");
+}
+
+}  // namespace refrain
