@@ -29,6 +29,7 @@ int main(int argc, char** argv) {
       ->group("Processes and device");
   app.add_option("--parent", options.parent, "Process that starts this one: end when it does")
       ->group("");
+  app.add_option("--board-fd", options.board_fd, "Counters of a supervisor")->group("");
   app.add_option("--report-fd", options.report_fd, "Pipe of a supervisor that listens")->group("");
   const auto parsed = parse_command_line(app, {argv + 1, argv + argc});
   init_logging("coordinator", options.config.log_level);

@@ -66,16 +66,15 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.add_flag("--pin-threads", options.host.pin_threads, "Keep each thread on a core of its own");
   add_debug_options(app, options.debug);
   app.add_option("--orphan-timeout", arguments.orphan_timeout,
-                 "Seconds to keep weights and graphs for a new coordinator after the old one is "
-                 "gone; then the worker leaves with 75")
+                 "Seconds to keep weights and graphs for the next coordinator; then exit 75")
       ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str();
   app.add_option("--log-level", arguments.log_level, "trace, debug, info, warning, error, off")
       ->capture_default_str();
   app.add_option("--fault", options.fault,
                  "For drills: stage a fault, e.g. kind=spin,rank=1 (docs/drills.md)");
-  app.add_option("--parent", arguments.parent, "Process that starts this one: die with it")
-      ->group("");
+  app.add_option("--flight-fd", options.flight_fd, "Memory of the flight recorder")->group("");
+  app.add_option("--parent", arguments.parent, "Process to die with")->group("");
 }
 
 // A number from the environment for an option that was not given.
@@ -143,7 +142,7 @@ int main(int argc, char** argv) {
   init_logging(fmt::format("worker {}", arguments.worker.rank), arguments.log_level);
   if (arguments.parent > 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != arguments.parent) return kExitTryAgain;  // it died before that
+    if (getppid() != arguments.parent) return kExitTryAgain;
   }
   try {
     return worker::run_worker(arguments.worker);

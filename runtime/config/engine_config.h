@@ -53,6 +53,7 @@ struct EngineConfig {
   bool insecure_tcp = false;
   std::string log_level = "info";
   int32_t max_restarts = 3;  // of a group within a minute
+  std::string incident_dir;  // empty: one that goes with the run directory
   std::string fault;         // staged in workers, for drills; empty: none
 
   DebugOptions debug;

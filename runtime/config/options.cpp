@@ -84,6 +84,9 @@ void add_parallel_options(CLI::App& app, EngineConfig& config) {
       ->check(CLI::Range(0, 1000000))
       ->capture_default_str()
       ->group(group);
+  app.add_option("--incident-dir", config.incident_dir,
+                 "Directory for records of lost processes (default: one that goes at the end)")
+      ->group(group);
   app.add_option("--fault", config.fault,
                  "For drills: workers stage this fault, e.g. kind=spin,rank=1")
       ->group(group);

@@ -34,6 +34,7 @@ struct GroupLoss {
   Epoch epoch = 0;
   std::string detector;        // process, heartbeat, step deadline, worker, answers, frames, start
   std::string reason;          // one sentence
+  bool for_good = false;       // the input is at fault: no restart will help
   std::vector<int32_t> ranks;  // at fault, as far as this process knows
   std::vector<int64_t> pids;   // of its workers
   StepId last_step = 0;        // that all ranks answered

@@ -96,6 +96,7 @@ void WorkerGroup::lose(std::string detector, std::vector<int32_t> ranks, std::st
   loss.epoch = epoch_;
   loss.detector = std::move(detector);
   loss.reason = reason;
+  loss.for_good = for_good;
   loss.ranks = std::move(ranks);
   loss.last_step = gather_.last_done();
   for (const auto& rank : ranks_)

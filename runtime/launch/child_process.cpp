@@ -37,7 +37,8 @@ Result<ChildProcess> ChildProcess::spawn(const std::vector<std::string>& argv,
   posix_spawn_file_actions_t files;
   posix_spawn_file_actions_init(&files);
   // Onto itself: clears close-on-exec in the child alone.
-  for (const int fd : pass) posix_spawn_file_actions_adddup2(&files, fd, fd);
+  for (const int fd : pass)
+    if (fd >= 0) posix_spawn_file_actions_adddup2(&files, fd, fd);
   pid_t pid = 0;
   const int error = posix_spawn(&pid, words[0], &files, &attributes, words.data(), environ);
   posix_spawn_file_actions_destroy(&files);

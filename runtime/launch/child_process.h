@@ -14,7 +14,7 @@ namespace refrain {
 class ChildProcess {
  public:
   // argv[0] is the program's path. Standard streams are inherited, and the descriptors of `pass`
-  // under the same numbers.
+  // (-1: none) under the same numbers.
   static Result<ChildProcess> spawn(const std::vector<std::string>& argv,
                                     const std::vector<int>& pass = {});
   ChildProcess(ChildProcess&& other) noexcept;

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "runtime/base/log.h"
+#include "runtime/base/process_limits.h"
 #include "runtime/launch/engine_host.h"
 #include "runtime/launch/group_report.h"
 #include "runtime/launch/progress_display.h"
@@ -134,6 +135,17 @@ class HttpThread {
   std::thread thread_;  // last: it uses the rest
 };
 
+std::string incident_metrics(const SupervisorBoard::Counts& counts) {
+  return fmt::format(
+      "# HELP refrain:incidents_total Coordinators and worker groups lost, by the supervisor\n"
+      "# TYPE refrain:incidents_total counter\n"
+      "refrain:incidents_total {}\n"
+      "# HELP refrain:incidents_unwritten_total Incident records that could not be written\n"
+      "# TYPE refrain:incidents_unwritten_total counter\n"
+      "refrain:incidents_unwritten_total {}\n",
+      counts.incidents, counts.unwritten);
+}
+
 // What a person sees of the workers' life, and what the supervisor is told.
 class StateLog {
  public:
@@ -172,6 +184,7 @@ class StateLog {
 
 int coordinate(CoordinatorOptions options) {
   SignalHold signals;
+  ::signal(SIGPIPE, SIG_IGN);  // a supervisor or a log that is gone is an error of write()
   // The engine has a thread to itself; HTTP has another, so that no client's work delays a step.
   // Connections may be held by the engine's sinks, so their context goes last.
   IoContext http_io;
@@ -182,7 +195,14 @@ int coordinate(CoordinatorOptions options) {
 
   auto keys = ApiKeys::load(config);
   if (!keys) return report(keys.error());
+  SupervisorBoard board;
   ApiServer api(engine_host.engine(), engine_host.text(), std::move(*keys), kTextThreads);
+  if (options.board_fd >= 0) {
+    auto mapped = SupervisorBoard::map(UniqueFd(options.board_fd));
+    if (!mapped) return report(mapped.error());
+    board = std::move(*mapped);
+    api.add_metrics([&board] { return incident_metrics(board.counts()); });
+  }
   HttpOptions http_options;
   http_options.host = config.host;
   http_options.port = config.port;
@@ -232,11 +252,14 @@ int report(const Error& error) {
 }
 
 int run_coordinator(CoordinatorOptions options) {
+  if (const Status raised = raise_descriptor_limit(kLeastDescriptors); !raised) {
+    return report(raised.error());
+  }
   const int64_t parent = options.parent;
   const int code = coordinate(std::move(options));
   if (parent > 0 && ::getppid() != parent) {  // nobody else is left to do it
     remove_segments_of(::getpid());
-    remove_stale_runs();
+    remove_run_of(static_cast<pid_t>(parent));
   }
   return code;
 }

@@ -6,10 +6,14 @@
 
 namespace refrain {
 
+// Of a coordinator with few clients, or a worker; clients beyond the limit are refused.
+inline constexpr uint64_t kLeastDescriptors = 128;
+
 struct CoordinatorOptions {
   EngineConfig config;  // config.ipc_address: where workers connect
   int64_t parent = 0;   // a supervisor that must not leave it behind; 0: none
   int report_fd = -1;   // where that supervisor reads (group_report.h); -1: nowhere
+  int board_fd = -1;    // its SupervisorBoard; -1: none
 };
 
 // Returns the exit code: 0 after SIGINT or SIGTERM and a drain, else as R-8 says.

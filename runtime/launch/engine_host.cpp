@@ -7,7 +7,7 @@
 #include "ipc/transport/endpoint.h"
 #include "runtime/base/check.h"
 #include "runtime/base/log.h"
-#include "runtime/config/options.h"
+#include "runtime/launch/check_config.h"
 #include "runtime/text/chat_template.h"
 #include "runtime/text/tokenizer.h"
 
@@ -60,7 +60,7 @@ Result<std::unique_ptr<EngineHost>> EngineHost::create(EngineConfig config) {
     return fail_field("--model", "no model given; use --model DIRECTORY");
   }
   REFRAIN_ASSIGN_OR_RETURN(const ModelConfig model, load_model_config(config.model));
-  REFRAIN_RETURN_IF_ERROR(finish_engine_config(config, model));
+  REFRAIN_RETURN_IF_ERROR(check_config(config, model));
   auto host = std::unique_ptr<EngineHost>(new EngineHost());
   if (config.ipc_address.empty()) {
     REFRAIN_ASSIGN_OR_RETURN(RunDirectory directory, RunDirectory::create());

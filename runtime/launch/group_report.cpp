@@ -14,10 +14,15 @@ namespace {
 using Json = nlohmann::json;
 
 Json loss_json(const GroupLoss& loss) {
-  return {{"epoch", loss.epoch},       {"detector", loss.detector},
-          {"reason", loss.reason},     {"ranks", loss.ranks},
-          {"pids", loss.pids},         {"last_step", loss.last_step},
-          {"requests", loss.requests}, {"num_requests", loss.num_requests}};
+  return {{"epoch", loss.epoch},
+          {"detector", loss.detector},
+          {"reason", loss.reason},
+          {"for_good", loss.for_good},
+          {"ranks", loss.ranks},
+          {"pids", loss.pids},
+          {"last_step", loss.last_step},
+          {"requests", loss.requests},
+          {"num_requests", loss.num_requests}};
 }
 
 GroupLoss loss_of(const Json& json) {
@@ -25,6 +30,7 @@ GroupLoss loss_of(const Json& json) {
   json.at("epoch").get_to(loss.epoch);
   json.at("detector").get_to(loss.detector);
   json.at("reason").get_to(loss.reason);
+  json.at("for_good").get_to(loss.for_good);
   json.at("ranks").get_to(loss.ranks);
   json.at("pids").get_to(loss.pids);
   json.at("last_step").get_to(loss.last_step);
@@ -51,6 +57,27 @@ Result<GroupReport> decode_report(const std::string& line) {
   } catch (const Json::exception& error) {
     return fail(ErrorCode::kInternal, "not a report of a coordinator: {}", error.what());
   }
+}
+
+Result<SupervisorBoard> SupervisorBoard::create() {
+  REFRAIN_ASSIGN_OR_RETURN(UniqueFd fd, ipc::InheritedMemory::create(2 * sizeof(Cell)));
+  return map(std::move(fd));
+}
+
+Result<SupervisorBoard> SupervisorBoard::map(UniqueFd fd) {
+  SupervisorBoard board;
+  REFRAIN_ASSIGN_OR_RETURN(board.memory_, ipc::InheritedMemory::map(fd.get(), 2 * sizeof(Cell)));
+  board.fd_ = std::move(fd);
+  return board;
+}
+
+void SupervisorBoard::add(size_t cell) {
+  if (cells() != nullptr) ++cells()[cell];
+}
+
+SupervisorBoard::Counts SupervisorBoard::counts() const {
+  if (cells() == nullptr) return {};
+  return {cells()[0], cells()[1]};
 }
 
 void ReportPipe::send(const GroupReport& report) {

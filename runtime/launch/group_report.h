@@ -3,10 +3,12 @@
 // inherits. The supervisor restarts what was lost and writes the incident record. Pure but
 // for ReportPipe, which the coordinator's engine executor owns.
 
+#include <atomic>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "ipc/shm/inherited_memory.h"
 #include "runtime/base/unique_handle.h"
 #include "runtime/engine/engine.h"
 
@@ -28,6 +30,30 @@ class ReportPipe {
 
  private:
   UniqueFd pipe_;
+};
+
+// What the supervisor counts and its coordinator shows in /metrics: shared memory, passed on to
+// every coordinator, so that the counts outlive each of them. Any thread.
+class SupervisorBoard {
+ public:
+  struct Counts {
+    uint64_t incidents = 0;  // lost coordinators and groups
+    uint64_t unwritten = 0;  // of these, records that could not be written
+  };
+  static Result<SupervisorBoard> create();
+  static Result<SupervisorBoard> map(UniqueFd fd);
+
+  int fd() const { return fd_.get(); }  // -1: there is none, and nothing is counted
+  void count_incident() { add(0); }
+  void count_unwritten() { add(1); }
+  Counts counts() const;
+
+ private:
+  using Cell = std::atomic<uint64_t>;
+  void add(size_t cell);
+  Cell* cells() const { return static_cast<Cell*>(memory_.data()); }
+  UniqueFd fd_;
+  ipc::InheritedMemory memory_;
 };
 
 }  // namespace refrain

@@ -5,10 +5,13 @@
 #include <random>
 
 #include "runtime/base/log.h"
+#include "runtime/base/process_limits.h"
+#include "runtime/launch/coordinator.h"
 
 namespace refrain {
 
 Result<std::unique_ptr<LocalEngine>> LocalEngine::create(EngineConfig config) {
+  REFRAIN_RETURN_IF_ERROR(raise_descriptor_limit(kLeastDescriptors));
   auto local = std::unique_ptr<LocalEngine>(new LocalEngine());
   REFRAIN_ASSIGN_OR_RETURN(local->host_, EngineHost::create(std::move(config)));
   local->strand_ = local->host_->io().make_strand();
@@ -41,6 +44,7 @@ Status LocalEngine::start() {
   SupervisorOptions options;
   options.workers = worker_commands(config(), config().ipc_address);
   options.max_restarts = config().max_restarts;
+  options.incident_dir = config().incident_dir;
   options.seed = std::random_device{}();
   supervisor_ = std::make_unique<Supervisor>(host_->io(), strand_, options,
                                              [this](int code) { on_end(code); });

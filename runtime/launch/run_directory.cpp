@@ -24,8 +24,8 @@ namespace {
 
 constexpr std::string_view kDirectory = "refrain-";        // then pid and a random number
 constexpr std::string_view kSegment = "refrain-refrain-";  // then the engine's pid
-// Of a directory: its owner has not locked it yet. Of shared memory: its owner may be in another
-// pid namespace; a group that takes longer to meet has failed.
+// Seconds. Shared memory of an owner in another pid namespace may be younger; a group that takes
+// longer to meet has failed.
 constexpr time_t kYoung = 60;
 
 std::string base_directory() {
@@ -61,12 +61,12 @@ bool is_old_own(const std::filesystem::path& path, mode_t type) {
          info.st_uid == ::geteuid() && std::time(nullptr) - info.st_mtime > kYoung;
 }
 
-bool is_stale_directory(const std::filesystem::path& path, pid_t owner) {
+// Ours, and nobody holds its lock: that tells of an owner in another pid namespace, too.
+bool is_unlocked_directory(const std::filesystem::path& path) {
   struct stat info {};
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!fd || ::fstat(fd.get(), &info) != 0 || info.st_uid != ::geteuid()) return false;
-  // The lock tells of an owner in another pid namespace, too; the pid of one that has yet to lock.
-  return ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0 && !lives(owner);
+  return ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0;
 }
 
 // Calls remove(path, pid) for each entry of the directory with such a name.
@@ -110,13 +110,22 @@ RunDirectory::~RunDirectory() {
 void remove_stale_runs() {
   for_each_run(base_directory(), kDirectory, [](const std::filesystem::path& path, pid_t owner) {
     std::error_code error;
-    if (is_stale_directory(path, owner) && std::filesystem::remove_all(path, error) > 0 && !error)
+    // Its pid tells of an owner that has yet to lock it.
+    if (!lives(owner) && is_unlocked_directory(path) &&
+        std::filesystem::remove_all(path, error) > 0 && !error)
       log::info("removed {} of a process that is gone", path.string());
   });
   for_each_run("/dev/shm", kSegment, [](const std::filesystem::path& path, pid_t owner) {
     std::error_code error;
     if (!lives(owner) && is_old_own(path, S_IFREG) && std::filesystem::remove(path, error))
       log::info("removed {} of a process that is gone", path.string());
+  });
+}
+
+void remove_run_of(pid_t gone) {
+  for_each_run(base_directory(), kDirectory, [&](const std::filesystem::path& path, pid_t owner) {
+    std::error_code error;  // then it goes at the next start
+    if (owner == gone && is_unlocked_directory(path)) std::filesystem::remove_all(path, error);
   });
 }
 

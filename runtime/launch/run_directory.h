@@ -32,6 +32,8 @@ class RunDirectory {
 
 // Removes this user's run directories and shared memory whose owners are gone.
 void remove_stale_runs();
+// Removes the run directory of a process that is known to be gone.
+void remove_run_of(pid_t owner);
 // Removes shared memory that killed ranks of this engine left while they joined their group.
 void remove_segments_of(pid_t engine_pid);
 

@@ -7,7 +7,8 @@
 
 #include "runtime/actor/io_context.h"
 #include "runtime/base/log.h"
-#include "runtime/config/options.h"
+#include "runtime/base/process_limits.h"
+#include "runtime/launch/check_config.h"
 #include "runtime/launch/coordinator.h"
 #include "runtime/launch/run_directory.h"
 #include "runtime/launch/supervisor.h"
@@ -15,6 +16,9 @@
 namespace refrain {
 
 int run_serve(const EngineConfig& given, const std::vector<std::string>& arguments) {
+  if (const Status raised = raise_descriptor_limit(kLeastDescriptors); !raised) {
+    return report(raised.error());
+  }
   // Checked here too, so that a mistake is told once and before any process starts.
   EngineConfig config = given;
   if (config.model.empty()) {
@@ -22,7 +26,7 @@ int run_serve(const EngineConfig& given, const std::vector<std::string>& argumen
   }
   const auto model = load_model_config(config.model);
   if (!model) return report(model.error());
-  if (Status status = finish_engine_config(config, *model); !status) return report(status.error());
+  if (Status status = check_config(config, *model); !status) return report(status.error());
   const auto directory = RunDirectory::create();
   if (!directory) return report(directory.error());
   config.ipc_address = directory->address();
@@ -31,6 +35,8 @@ int run_serve(const EngineConfig& given, const std::vector<std::string>& argumen
   options.seed = std::random_device{}();
   options.workers = worker_commands(config, config.ipc_address);
   options.max_restarts = config.max_restarts;
+  options.incident_dir =
+      config.incident_dir.empty() ? directory->path() + "/incidents" : config.incident_dir;
   options.coordinator = {sibling_program("coordinator")};
   options.coordinator.insert(options.coordinator.end(), arguments.begin(), arguments.end());
   options.coordinator.insert(options.coordinator.end(), {"--listen", config.ipc_address, "--parent",

@@ -25,6 +25,11 @@ int exit_code_of(const ChildProcess::End& end) {
   return known ? end.code : kExitInternal;
 }
 
+// By our own signal, if it came before the program could handle it, when nothing was accepted yet.
+bool ended_as_told(const ChildProcess::End& end) {
+  return end.signal == SIGTERM || end.signal == SIGINT || (end.signal == 0 && end.code == kExitOk);
+}
+
 // Of this program, when what ended so did so too often: faults that the process found in itself
 // come back, a signal (out of memory, an operator) may not.
 int give_up_code(const ChildProcess::End& end) {
@@ -72,7 +77,19 @@ Supervisor::Supervisor(IoContext& io, std::shared_ptr<Executor> executor, Superv
       restarts_(options_.max_restarts, options_.seed),
       engine_pid_(::getpid()) {}
 
-void Supervisor::start() { respawn(); }
+void Supervisor::start() {
+  if (auto board = SupervisorBoard::create()) board_ = std::move(*board);
+  last_run_.resize(options_.workers.size());
+  for (size_t rank = 0; rank < options_.workers.size(); ++rank) {
+    last_run_[rank].rank = static_cast<int>(rank);
+    auto fd = ipc::FlightRing::create();
+    auto ring = fd ? ipc::FlightRing::map(fd->get()) : forward_error(fd.error());
+    if (!ring) log::warn("rank {} has no flight recorder: {}", rank, ring.error().message);
+    flight_fds_.push_back(fd ? std::move(*fd) : UniqueFd());
+    flights_.push_back(ring ? std::move(*ring) : ipc::FlightRing());
+  }
+  respawn();
+}
 
 // Whatever does not run.
 void Supervisor::respawn() {
@@ -97,26 +114,35 @@ void Supervisor::spawn_coordinator() {
   });
   std::vector<std::string> argv = options_.coordinator;
   argv.insert(argv.end(), {"--report-fd", std::to_string(writer.get())});
-  spawn(argv, "coordinator", true, {writer.get()});
+  if (board_.fd() >= 0) argv.insert(argv.end(), {"--board-fd", std::to_string(board_.fd())});
+  spawn(std::move(argv), -1, {writer.get(), board_.fd()});
 }
 
 void Supervisor::spawn_workers() {
   was_ready_ = false;
   for (size_t rank = 0; rank < options_.workers.size() && phase_ != Phase::kEnding; ++rank) {
-    spawn(options_.workers[rank], fmt::format("worker {}", rank), false, {});
+    const int flight = flight_fds_[rank].get();
+    flights_[rank].clear();
+    std::vector<std::string> argv = options_.workers[rank];
+    if (flight >= 0) argv.insert(argv.end(), {"--flight-fd", std::to_string(flight)});
+    spawn(std::move(argv), static_cast<int>(rank), {flight});
   }
 }
 
-void Supervisor::spawn(const std::vector<std::string>& argv, std::string name, bool coordinator,
-                       const std::vector<int>& pass) {
+void Supervisor::spawn(std::vector<std::string> argv, int rank, const std::vector<int>& pass) {
   auto child = ChildProcess::spawn(argv, pass);
   if (!child) {
     log::error("{}", child.error().message);
     return finish(exit_code(child.error().code));
   }
   const pid_t pid = child->pid();
-  if (coordinator) engine_pid_ = pid;
-  processes_.push_back({std::move(*child), std::move(name), coordinator});
+  if (rank < 0) {
+    engine_pid_ = pid;
+  } else {
+    last_run_[static_cast<size_t>(rank)].pid = pid;
+    last_run_[static_cast<size_t>(rank)].ended.clear();
+  }
+  processes_.push_back({std::move(*child), rank});
   std::weak_ptr<bool> alive = alive_;
   const auto gone = [this, alive, pid] {
     if (alive.lock()) on_exit(pid);
@@ -131,58 +157,109 @@ void Supervisor::on_exit(pid_t pid) {
   Process process = std::move(*at);
   processes_.erase(at);
   const ChildProcess::End end = process.child.reap();
-  if (phase_ != Phase::kEnding) {
-    if (process.coordinator) {
-      on_coordinator_exit(end);
-    } else if (!regrouping_) {
-      on_worker_exit(process.name, end);
-    }
-  } else if (process.coordinator && exit_code_ == kExitOk) {
-    exit_code_ = exit_code_of(end);
+  if (!process.coordinator() && !regrouping_)
+    last_run_[static_cast<size_t>(process.rank)].ended = describe(end);
+  if (phase_ == Phase::kEnding) {
+    const bool as_told = !process.coordinator() || ended_as_told(end);
+    if (exit_code_ == kExitOk && !as_told) exit_code_ = exit_code_of(end);
+  } else if (process.coordinator()) {
+    on_coordinator_exit(pid, end);
+  } else if (regrouping_) {
+    group_gone();
+  } else {
+    on_worker_exit(process.rank, pid, end);
   }
-  if (regrouping_ && !process.coordinator) group_gone();
   check_finished();
 }
 
-void Supervisor::on_coordinator_exit(const ChildProcess::End& end) {
+void Supervisor::on_coordinator_exit(pid_t pid, const ChildProcess::End& end) {
   const int code = exit_code_of(end);
-  if (phase_ == Phase::kDraining || code == kExitOk || code == kExitConfig) return finish(code);
+  if (phase_ == Phase::kDraining) return finish(ended_as_told(end) ? kExitOk : code);
+  if (code == kExitOk || code == kExitConfig) return finish(code);
   log::error("the coordinator ended by {}", describe(end));
   if (regrouping_) return;  // it comes back with its workers
-  if (!std::exchange(ready_, false)) return lose_group("coordinator", describe(end), code);
+  open_incident(fmt::format("coordinator (pid {})", pid), describe(end), -1);
+  if (!std::exchange(ready_, false)) return lose_group("the coordinator", give_up_code(end));
   const auto pause = pause_before("the coordinator", give_up_code(end));
   if (!pause) return;
   log::info("its workers keep weights and graphs for the next one");
   later(*pause, [this] {
+    if (regrouping_) return;  // a worker was lost meanwhile
+    close_incident();
     if (phase_ == Phase::kServing && !coordinator_runs()) spawn_coordinator();
   });
 }
 
-void Supervisor::on_worker_exit(const std::string& name, const ChildProcess::End& end) {
+void Supervisor::on_worker_exit(int rank, pid_t pid, const ChildProcess::End& end) {
   const int code = exit_code_of(end);
   // It leaves with a coordinator that has drained.
   if (phase_ == Phase::kDraining && code == kExitOk) return;
   // Of workers that have served, it is a refusal: they do not fit a new coordinator.
   if (code == kExitConfig && !was_ready_) return finish(code);
-  lose_group(name, describe(end), give_up_code(end));
+  open_incident(fmt::format("rank {} (pid {})", rank, pid), describe(end), rank);
+  lose_group(fmt::format("worker {}", rank), give_up_code(end));
 }
 
 void Supervisor::on_report(const GroupReport& report) {
   if (phase_ == Phase::kEnding) return;
-  if (report.ready) ready_ = was_ready_ = true;
-  if (!report.lost || regrouping_) return;
+  if (report.ready && !regrouping_) ready_ = was_ready_ = true;
+  if (!report.lost || report.lost->for_good) return;  // for good: the coordinator ends itself
+  if (regrouping_) {  // the coordinator's view of what is known already
+    if (incident_ && !incident_->loss) incident_->loss = report.lost;
+    return;
+  }
   // Of a group that has been started again since: it comes too late.
   const bool present = std::ranges::any_of(report.lost->pids, [this](int64_t pid) {
     return std::ranges::any_of(processes_, [pid](const Process& process) {
-      return !process.coordinator && process.child.pid() == pid;
+      return !process.coordinator() && process.child.pid() == pid;
     });
   });
-  if (present) lose_group("the worker group", report.lost->reason, kExitTryAgain);
+  if (!present) return;
+  open_incident("", "", -1);
+  incident_->loss = report.lost;
+  const int behind = lagging_rank(*incident_);
+  incident_->rank = report.lost->ranks.size() == 1 ? report.lost->ranks.front() : behind;
+  incident_->process = "the worker group";
+  for (const RankFlight& flight : incident_->flights)
+    if (flight.rank == incident_->rank)
+      incident_->process = fmt::format("rank {} (pid {})", flight.rank, flight.pid);
+  lose_group(incident_->process, kExitTryAgain);
 }
 
-void Supervisor::lose_group(const std::string& who, const std::string& how, int code) {
+// The rings as they are now; the coordinator's view may still come.
+void Supervisor::open_incident(std::string process, std::string ended, int rank) {
+  close_incident();
+  incident_.emplace();
+  incident_->process = std::move(process);
+  incident_->ended = std::move(ended);
+  incident_->rank = rank;
+  incident_->flights = last_run_;
+  for (size_t i = 0; i < flights_.size(); ++i)
+    incident_->flights[i].records = flights_[i].read(ipc::FlightRing::kRecords);
+}
+
+void Supervisor::close_incident() {
+  if (!incident_) return;
+  const int behind = lagging_rank(*incident_);
+  const std::string what = fmt::format(
+      "{}{}{}, last step {}{}", incident_->process, incident_->ended.empty() ? "" : " ended by ",
+      incident_->ended, last_step(*incident_),
+      behind < 0 ? "" : fmt::format(", rank {} is behind", behind));
+  board_.count_incident();
+  if (options_.incident_dir.empty()) {
+    log::error("incident: {}", what);
+  } else if (const auto path = write_incident(options_.incident_dir, *incident_)) {
+    log::error("incident: {}: {}", what, *path);
+  } else {
+    board_.count_unwritten();
+    log::error("incident: {}; the record could not be written: {}", what, path.error().message);
+  }
+  incident_.reset();
+}
+
+void Supervisor::lose_group(const std::string& who, int code) {
   ready_ = false;
-  log::error("{} is lost ({}); its group starts again", who, how);
+  log::error("{} is lost; its group starts again", who);
   regrouping_ = pause_before(who, code);
   if (!regrouping_) return;
   kill_workers(SIGKILL);
@@ -194,6 +271,7 @@ void Supervisor::group_gone() {
   remove_segments_of(engine_pid_);
   later(*regrouping_, [this] {
     if (phase_ == Phase::kEnding) return;
+    close_incident();
     regrouping_.reset();
     respawn();
   });
@@ -225,6 +303,7 @@ void Supervisor::stop() {
 void Supervisor::finish(int code) {
   if (phase_ != Phase::kEnding) exit_code_ = code;
   phase_ = Phase::kEnding;
+  close_incident();
   kill_workers(SIGTERM);
   // Its requests cannot be finished any more: each ends with an error, now.
   signal_coordinator(SIGTERM);
@@ -238,20 +317,20 @@ void Supervisor::finish(int code) {
 
 void Supervisor::kill_workers(int number) const {
   for (const Process& process : processes_)
-    if (!process.coordinator) process.child.signal(number);
+    if (!process.coordinator()) process.child.signal(number);
 }
 
 void Supervisor::signal_coordinator(int number) const {
   for (const Process& process : processes_)
-    if (process.coordinator) process.child.signal(number);
+    if (process.coordinator()) process.child.signal(number);
 }
 
 bool Supervisor::coordinator_runs() const {
-  return std::ranges::any_of(processes_, [](const Process& p) { return p.coordinator; });
+  return std::ranges::any_of(processes_, [](const Process& p) { return p.coordinator(); });
 }
 
 bool Supervisor::workers_run() const {
-  return std::ranges::any_of(processes_, [](const Process& p) { return !p.coordinator; });
+  return std::ranges::any_of(processes_, [](const Process& p) { return !p.coordinator(); });
 }
 
 void Supervisor::later(Duration delay, std::function<void()> task) {

@@ -14,6 +14,7 @@
 #include "runtime/config/engine_config.h"
 #include "runtime/launch/child_process.h"
 #include "runtime/launch/group_report.h"
+#include "runtime/launch/incident.h"
 #include "runtime/launch/restart_policy.h"
 
 namespace refrain {
@@ -24,6 +25,7 @@ struct SupervisorOptions {
   std::vector<std::vector<std::string>> workers;  // argv of each rank
   std::vector<std::string> coordinator;           // argv; empty: the engine is in this process
   int max_restarts = 3;                           // within RestartPolicy::kWindow
+  std::string incident_dir;                       // of incident records; empty: only the log
   uint64_t seed = 0;                              // of the jitter in the pauses between restarts
 };
 
@@ -48,19 +50,20 @@ class Supervisor {
   enum class Phase : uint8_t { kServing, kDraining, kEnding };
   struct Process {
     ChildProcess child;
-    std::string name;
-    bool coordinator = false;
+    int rank = -1;  // -1: the coordinator
+    bool coordinator() const { return rank < 0; }
   };
 
   void spawn_coordinator();
   void spawn_workers();
-  void spawn(const std::vector<std::string>& argv, std::string name, bool coordinator,
-             const std::vector<int>& pass);
+  void spawn(std::vector<std::string> argv, int rank, const std::vector<int>& pass);
   void respawn();
   void on_exit(pid_t pid);
-  void on_coordinator_exit(const ChildProcess::End& end);
-  void on_worker_exit(const std::string& name, const ChildProcess::End& end);
-  void lose_group(const std::string& who, const std::string& how, int code);
+  void on_coordinator_exit(pid_t pid, const ChildProcess::End& end);
+  void on_worker_exit(int rank, pid_t pid, const ChildProcess::End& end);
+  void open_incident(std::string process, std::string ended, int rank);
+  void close_incident();
+  void lose_group(const std::string& who, int code);
   void group_gone();
   std::optional<Duration> pause_before(const std::string& who, int code);
   void finish(int code);
@@ -76,6 +79,11 @@ class Supervisor {
   SupervisorOptions options_;
   std::function<void(int)> on_end_;
   RestartPolicy restarts_;
+  SupervisorBoard board_;
+  std::vector<UniqueFd> flight_fds_;  // per rank; empty where there is no memory for them
+  std::vector<ipc::FlightRing> flights_;
+  std::vector<RankFlight> last_run_;  // pid and end of each rank's process
+  std::optional<Incident> incident_;  // being gathered until things start again
   std::vector<Process> processes_;
   pid_t engine_pid_;  // of the process whose groups the workers join
   Phase phase_ = Phase::kServing;

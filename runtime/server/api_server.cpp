@@ -330,7 +330,7 @@ void ApiServer::get_health(const HttpRequest&, Exchange exchange) {
 
 void ApiServer::get_metrics(const HttpRequest&, Exchange exchange) {
   exchange->reply(200, "text/plain; version=0.0.4; charset=utf-8",
-                  metrics_->render(engine_.stats(), engine_.admission()));
+                  metrics_->render(engine_.stats(), engine_.admission()) + more_metrics_());
 }
 
 void ApiServer::get_cudagraphs(const HttpRequest& request, Exchange exchange) {

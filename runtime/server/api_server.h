@@ -38,6 +38,8 @@ class ApiServer {
   // What can be refused without the body: route, method, key, overload.
   std::optional<HttpReply> check_head(const HttpRequest& request);
   void handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
+  // Text that /metrics ends with, asked for on any thread; before the first request.
+  void add_metrics(std::function<std::string()> more) { more_metrics_ = std::move(more); }
   void set_draining() { draining_ = true; }  // /ready turns false, new work is refused
 
  private:
@@ -85,6 +87,7 @@ class ApiServer {
   const TextSide text_;
   const ApiKeys keys_;
   const std::shared_ptr<Metrics> metrics_;
+  std::function<std::string()> more_metrics_ = [] { return std::string(); };
   const int64_t started_;  // seconds since the epoch, for /v1/models
   std::atomic<bool> draining_{false};
   std::atomic<int> text_tasks_{0};  // bodies that wait to be parsed and tokenized

@@ -146,6 +146,11 @@ class Server:
         return code
 
 
+def start_by_hand(*argv, log):
+    return subprocess.Popen([str(BIN / argv[0]), *map(str, argv[1:])], stdin=subprocess.DEVNULL, stdout=log.open("w"),
+                            stderr=subprocess.STDOUT)
+
+
 @pytest.fixture(autouse=True)
 def nothing_left_behind():
     before = leftovers()

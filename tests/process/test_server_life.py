@@ -8,18 +8,12 @@ import threading
 
 import openai
 import pytest
-from conftest import BIN, SMOLLM2, TINY, command_line, descendants, wait_for
+from conftest import BIN, SMOLLM2, TINY, Server, command_line, descendants, start_by_hand, wait_for
 
 SMALL = ["--max-num-seqs", 8, "--max-model-len", 512]
 
 
-def start_by_hand(*argv, log):
-    return subprocess.Popen([str(BIN / argv[0]), *map(str, argv[1:])], stdin=subprocess.DEVNULL, stdout=log.open("w"),
-                            stderr=subprocess.STDOUT)
-
-
 def test_coordinator_and_worker_started_by_hand(tmp_path):
-    from conftest import Server
     address = f"ipc://{tmp_path}/run/engine"
     server = Server(tmp_path / "unused.log")
     coordinator = start_by_hand("coordinator", "--model", SMOLLM2, "--tensor-parallel-size", 1, "--listen", address,
@@ -168,76 +162,6 @@ def test_graphs_that_ran_are_shown_at_an_interval_and_at_the_end_CG32(start_serv
     assert any(line.startswith("captured and never replayed:") for line in table)
 
 
-def test_killed_supervisor_leaves_no_process(start_server):
-    server = start_server(*SMALL)
-    children = descendants(server.process.pid)
-    assert len(children) == 3
-    server.process.kill()
-    server.process.wait(timeout=10)
-    wait_for(lambda: not any(str(BIN) in (command_line(pid) or [""])[0] for pid in children), 15,
-             "coordinator and workers gone")
-
-
-PARIS = {"model": SMOLLM2.name, "prompt": "The capital of France is", "temperature": 0, "max_tokens": 8,
-         "repetition_penalty": 1.3, "logit_bias": {"42": -5}}
-
-
-def test_killed_coordinator_is_replaced_and_adopts_the_workers_R10(start_server):
-    server = start_server(*SMALL)
-    before, workers = server.coordinator(), server.workers()
-    expected = json.loads(server.post("/v1/completions", PARIS)[1])["choices"]
-    loads = server.log.read_text().count("weights: ")
-    for kills in (1, 2):
-        # Slots are in use and steps on their way when it dies.
-        streams = [server.client().completions.create(model=SMOLLM2.name, prompt=f"{n} little", stream=True,
-                                                      temperature=1, max_tokens=400, extra_body={"ignore_eos": True})
-                   for n in range(4)]
-        for stream in streams:
-            next(iter(stream))
-        os.kill(before, signal.SIGKILL)
-        wait_for(lambda: not command_line(before), 5, "the coordinator is gone")
-        server.wait_ready(15)
-        after = server.coordinator()
-        assert after != before and server.workers() == workers
-        assert json.loads(server.post("/v1/completions", PARIS)[1])["choices"] == expected
-        log = server.log.read_text()
-        assert log.count("weights: ") == loads and log.count("ready again: nothing was loaded or captured") == 2 * kills
-        assert log.count("adopted with weights and graphs") == kills
-        before = after
-    assert server.stop() == 0
-
-
-def test_workers_started_by_hand_are_adopted_and_leave_75_when_nobody_comes_R10(tmp_path):
-    address = f"ipc://{tmp_path}/run/engine"
-    model = TINY / "qwen3"
-    coordinator_log, worker_log = tmp_path / "coordinator.log", tmp_path / "worker.log"
-
-    def coordinator(*options):
-        return start_by_hand("coordinator", "--model", model, "--listen", address, "--port", 0, *options,
-                             log=coordinator_log)
-    first = coordinator()
-    worker = start_by_hand("worker", "--model", model, "--rank", 0, "--tensor-parallel-size", 1, "--coordinator", address,
-                           "--orphan-timeout", 4, log=worker_log)
-    wait_for(lambda: "ready:" in coordinator_log.read_text(), 30, "ready")
-    first.kill()
-    first.wait(timeout=10)
-    second = coordinator()
-    wait_for(lambda: "adopted with weights and graphs" in coordinator_log.read_text(), 30, "adopted")
-    second.kill()
-    second.wait(timeout=10)
-    # Another configuration than that of the graphs: the worker starts anew, in the same process.
-    third = coordinator("--max-num-seqs", 3)
-    wait_for(lambda: "ready:" in coordinator_log.read_text(), 30, "ready with another configuration")
-    assert "adopted" not in coordinator_log.read_text()
-    assert worker_log.read_text().count("weights: ") == 2
-    third.kill()
-    third.wait(timeout=10)
-    assert worker.wait(timeout=30) == 75
-    assert "no coordinator came back" in worker_log.read_text()
-    for left in (tmp_path / "run").iterdir():
-        assert left.name == "engine"  # the socket of the killed coordinator; the next one replaces it
-
-
 @pytest.mark.parametrize("line", ["listening", "joined", "weights", None])
 def test_a_signal_while_it_starts_ends_it_cleanly(start_server, line):
     """At once (None), and after each of the start's landmarks."""
@@ -281,17 +205,6 @@ def test_a_request_that_comes_while_workers_start_waits_for_them(start_server):
     assert answer.choices[0].text == " Paris"
 
 
-def test_a_group_that_keeps_failing_ends_with_75(start_server):
-    server = start_server(model=TINY / "qwen3", tp=1)
-    seen = set()
-    for _ in range(4):
-        worker = wait_for(lambda: set(server.workers()) - seen, 30, "a fresh worker").pop()
-        seen.add(worker)
-        os.kill(worker, signal.SIGKILL)
-    assert server.process.wait(timeout=30) == 75
-    assert "giving up" in server.log.read_text()
-
-
 def test_workers_started_by_hand_end_with_their_coordinator(tmp_path):
     address = f"ipc://{tmp_path}/run/engine"
     coordinator = start_by_hand("coordinator", "--model", TINY / "qwen3", "--listen", address, "--port", 0,
@@ -330,6 +243,13 @@ def test_bad_options_exit_64_and_name_the_culprit(argv, words):
     assert done.returncode == 64, (done.returncode, done.stderr)
     for word in words:
         assert word in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("options", [["--cudagraph-mode", "SOME"], ["--cudagraph-capture-sizes", "0,4"],
+                                     ["--compilation-config", "{\"cudagraph_mode\": \"FULLY\"}"]])
+def test_bad_graph_options_are_found_before_anything_is_spawned(options):
+    done = run("refrain", "serve", SMOLLM2, *options)
+    assert done.returncode == 64 and "worker 0" not in done.stderr and "listening" not in done.stderr, done.stderr
 
 
 def test_port_in_use_exits_64_and_names_it():

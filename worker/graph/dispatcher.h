@@ -53,6 +53,8 @@ struct CudagraphOptions {           // as configured, before defaults
   bool specialize_lora = true;
 };
 
+CudagraphOptions cudagraph_options(const ipc::WorkerConfig& config);
+
 // CG-2 … CG-10. Errors name the field.
 Result<CudagraphConfig> resolve_cudagraph_config(const CudagraphOptions& options,
                                                  const std::vector<AttentionGroupSupport>& groups,

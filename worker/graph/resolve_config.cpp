@@ -93,6 +93,22 @@ void warn_uncovered(const CudagraphOptions& options, CudagraphConfig& config) {
 
 }  // namespace
 
+CudagraphOptions cudagraph_options(const ipc::WorkerConfig& config) {
+  CudagraphOptions options;
+  options.mode = config.cudagraph_mode;
+  options.enforce_eager = config.enforce_eager;
+  if (config.has_capture_sizes) options.capture_sizes = config.cudagraph_capture_sizes;
+  if (config.max_cudagraph_capture_size != 0) {
+    options.max_capture_size = config.max_cudagraph_capture_size;
+  }
+  options.max_num_seqs = config.max_num_seqs;
+  options.max_num_batched_tokens = config.max_num_batched_tokens;
+  options.num_speculative_tokens = config.num_speculative_tokens;
+  options.disable_padding = config.disable_padding;
+  if (config.max_padding_ratio != 0) options.max_padding_ratio = config.max_padding_ratio;
+  return options;
+}
+
 Result<CudagraphConfig> resolve_cudagraph_config(const CudagraphOptions& options,
                                                  const std::vector<AttentionGroupSupport>& groups,
                                                  bool splittable) {

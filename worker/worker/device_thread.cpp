@@ -31,7 +31,15 @@ Overloaded(Cases...) -> Overloaded<Cases...>;
 
 }  // namespace
 
-DeviceThread::DeviceThread(Options options) : options_(std::move(options)) {}
+DeviceThread::DeviceThread(Options options) : options_(std::move(options)) {
+  if (options_.flight_fd < 0) return;
+  auto ring = ipc::FlightRing::map(options_.flight_fd);
+  if (ring) {
+    flight_ = std::move(*ring);
+  } else {
+    log::warn("no flight recorder: {}", ring.error().message);
+  }
+}
 
 DeviceThread::~DeviceThread() {
   {
@@ -139,6 +147,15 @@ void DeviceThread::serve() {
     } else if (in_flight > 0) {
       ipc::StepResult result = runner_->wait();
       last_step_ = result.step;
+      record({.step = result.step,
+              .phase = ipc::FlightPhase::kDone,
+              .mode = static_cast<uint8_t>(result.mode),
+              .key_uniform = result.key_uniform,
+              .num_tokens = result.num_tokens,
+              .num_reqs = static_cast<int32_t>(result.tokens.size()),
+              .key_tokens = result.key_tokens,
+              .key_reqs = result.key_reqs,
+              .device_us = static_cast<uint32_t>(result.device_ms * 1000)});
       report(std::move(result));
     }
   }
@@ -165,6 +182,7 @@ Status DeviceThread::load(StartGroup command) {
   report_.reset();
   epoch_ = command.epoch;
   last_step_ = 0;
+  record({.phase = ipc::FlightPhase::kLoading});
   REFRAIN_ASSIGN_OR_RETURN(
       runner_, options_.make_runner(std::move(command.options), *device_,
                                     [this](const ipc::Progress& p) { on_progress(p); }));
@@ -220,17 +238,34 @@ Status DeviceThread::prepare(const ipc::InitCache& message) {
     report_->num_kv_blocks = message.num_kv_blocks;
     log::info("ready again: nothing was loaded or captured");
   } else {
+    record({.phase = ipc::FlightPhase::kCapturing});
     REFRAIN_RETURN_IF_ERROR(capture(message.num_kv_blocks));
   }
   ready_ = true;
+  record({.phase = ipc::FlightPhase::kReady});
   report(*report_);
   return {};
 }
 
 void DeviceThread::submit(const ipc::Step& message) {
   REFRAIN_CHECK(ready_, "step {} before Ready", message.step);
+  ipc::FlightRecord entry = {.step = message.step,
+                             .phase = ipc::FlightPhase::kTaken,
+                             .num_tokens = static_cast<int32_t>(message.token_ids.size()),
+                             .num_reqs = static_cast<int32_t>(message.row_slot.size())};
+  record(entry);
   if (options_.fault != nullptr && !options_.fault->before_step(message.step, *device_)) return;
   runner_->submit(message);
+  entry.phase = ipc::FlightPhase::kSubmitted;
+  record(entry);
+}
+
+// Tens of nanoseconds (tests/bench/ipc), so that every step affords it.
+void DeviceThread::record(ipc::FlightRecord entry) {
+  entry.time_ns = static_cast<uint64_t>(
+      std::chrono::nanoseconds(steady_clock().now().time_since_epoch()).count());
+  entry.epoch = epoch_;
+  flight_.write(entry);
 }
 
 void DeviceThread::on_progress(const ipc::Progress& progress) {

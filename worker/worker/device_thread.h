@@ -16,6 +16,7 @@
 #include <variant>
 
 #include "ipc/protocol/messages.h"
+#include "ipc/shm/flight_ring.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/result.h"
 #include "worker/device/device.h"
@@ -42,6 +43,7 @@ class DeviceThread {
     RunnerFactory make_runner;
     Duration heartbeat = std::chrono::milliseconds(250);
     std::function<void(DeviceReport)> report;  // called on the device thread
+    int flight_fd = -1;                        // of the flight recorder; -1: none
     FaultHook* fault = nullptr;                // outlives the thread
   };
 
@@ -85,6 +87,7 @@ class DeviceThread {
   void submit(const ipc::Step& message);
   void on_progress(const ipc::Progress& progress);
   void beat();
+  void record(ipc::FlightRecord entry);
   void report(ipc::Message message);
   void fail_with(const Error& error);
 
@@ -98,6 +101,7 @@ class DeviceThread {
   ipc::Loaded loaded_;                // of the group, with the cache that it was given
   std::optional<ipc::Ready> report_;  // what it said when it was ready
   StepId last_step_ = 0;
+  ipc::FlightRing flight_;
   uint64_t beats_ = 0;
   TimePoint last_beat_;
   TimePoint last_progress_;

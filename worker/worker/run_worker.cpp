@@ -70,6 +70,7 @@ int run_worker(const WorkerOptions& options) {
   };
   device_options.make_runner = ModelRunner::create;
   device_options.heartbeat = options.heartbeat;
+  device_options.flight_fd = options.flight_fd;
   if (fault) device_options.fault = &*fault;
   device_options.report = [&](DeviceReport report) {
     strand->post(

@@ -27,7 +27,8 @@ struct WorkerOptions {
   ipc::CurveOptions curve;  // tcp:// needs it
   std::string device = "auto";
   HostDeviceOptions host;
-  std::string fault;  // staged on purpose (fault_hook.h); empty: none
+  int flight_fd = -1;  // inherited memory of the flight recorder; -1: none
+  std::string fault;   // staged on purpose (fault_hook.h); empty: none
   DebugOptions debug;
   Duration heartbeat = std::chrono::milliseconds(250);
   Duration hello_interval = std::chrono::seconds(3);  // until Welcome or Refuse

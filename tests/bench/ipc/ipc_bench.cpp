@@ -13,6 +13,7 @@
 
 #include "ipc/protocol/codec.h"
 #include "ipc/protocol/crc32c.h"
+#include "ipc/shm/flight_ring.h"
 #include "ipc/transport/curve.h"
 #include "ipc/transport/endpoint.h"
 #include "runtime/actor/io_context.h"
@@ -98,6 +99,20 @@ void add_codec_rows(std::vector<Row>& rows, int requests) {
                            1000, "half of 2 us for both"));
 }
 
+// As the device thread does it: with the time of the record.
+void add_flight_row(std::vector<Row>& rows) {
+  const auto memory = FlightRing::create();
+  auto ring = FlightRing::map(memory->get());
+  FlightRecord record;
+  rows.push_back(summarise("flight_record", sizeof(FlightRecord), time_calls([&] {
+                             record.time_ns = static_cast<uint64_t>(
+                                 SteadyClock::now().time_since_epoch().count());
+                             ++record.step;
+                             ring->write(record);
+                           }),
+                           100, "three a step, a thousandth of 0.3 ms"));
+}
+
 void add_round_trip(std::vector<Row>& rows, const std::string& name, const std::string& address,
                     const CurveOptions& server_keys, const CurveOptions& client_keys) {
   constexpr int kRounds = 5'000;
@@ -173,6 +188,7 @@ int bench(bool json) {
   std::vector<Row> rows;
   add_codec_rows(rows, 1);
   add_codec_rows(rows, 256);
+  add_flight_row(rows);
   const auto path =
       std::filesystem::temp_directory_path() / ("refrain-ipc-bench-" + std::to_string(::getpid()));
   add_round_trip(rows, "zmq_ipc_round_trip", "ipc://" + path.string() + "/socket", {}, {});

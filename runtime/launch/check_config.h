@@ -1,0 +1,14 @@
+#pragma once
+// All that can be checked of a configuration before any process is started. Pure.
+
+#include "runtime/base/result.h"
+#include "runtime/config/engine_config.h"
+#include "runtime/config/model_config.h"
+
+namespace refrain {
+
+// Completes the configuration from the model's (finish_engine_config) and resolves its graphs as
+// the workers will. Errors name the option.
+Status check_config(EngineConfig& config, const ModelConfig& model);
+
+}  // namespace refrain
