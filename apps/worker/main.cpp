@@ -66,13 +66,11 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.add_flag("--pin-threads", options.host.pin_threads, "Keep each thread on a core of its own");
   add_debug_options(app, options.debug);
   app.add_option("--orphan-timeout", arguments.orphan_timeout,
-                 "Seconds to keep weights and graphs for the next coordinator; then exit 75")
-      ->check(CLI::Range(0.0, 86400.0))
-      ->capture_default_str();
+                 "Seconds to keep weights and graphs for the next coordinator; then exit 75 (30)")
+      ->check(CLI::Range(0.0, 86400.0));
   app.add_option("--log-level", arguments.log_level, "trace, debug, info, warning, error, off")
       ->capture_default_str();
-  app.add_option("--fault", options.fault,
-                 "For drills: stage a fault, e.g. kind=spin,rank=1 (docs/drills.md)");
+  app.add_option("--fault", options.fault, "For drills: the fault to stage (docs/drills.md)");
   app.add_option("--flight-fd", options.flight_fd, "Memory of the flight recorder")->group("");
   app.add_option("--parent", arguments.parent, "Process to die with")->group("");
 }

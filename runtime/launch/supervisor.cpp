@@ -16,7 +16,8 @@
 namespace refrain {
 namespace {
 
-constexpr Duration kKillAfter = std::chrono::seconds(5);  // a process that ignores SIGTERM
+constexpr Duration kKillAfter = std::chrono::seconds(5);          // a process that ignores SIGTERM
+constexpr Duration kEndFollows = std::chrono::milliseconds(500);  // a failed worker's last words
 
 // Of a process: one of the four documented ones. A signal that it did not expect is a fault inside.
 int exit_code_of(const ChildProcess::End& end) {
@@ -194,6 +195,8 @@ void Supervisor::on_worker_exit(int rank, pid_t pid, const ChildProcess::End& en
   const int code = exit_code_of(end);
   // It leaves with a coordinator that has drained.
   if (phase_ == Phase::kDraining && code == kExitOk) return;
+  // Told to leave because of another rank, whose own end is still to come.
+  if (early_ && code == kExitOk) return;
   // Of workers that have served, it is a refusal: they do not fit a new coordinator.
   if (code == kExitConfig && !was_ready_) return finish(code);
   open_incident(fmt::format("rank {} (pid {})", rank, pid), describe(end), rank);
@@ -215,11 +218,20 @@ void Supervisor::on_report(const GroupReport& report) {
     });
   });
   if (!present) return;
-  open_incident("", "", -1);
-  incident_->loss = report.lost;
+  // A process that ends by itself tells its exit code, too, and shortly.
+  const bool ends = report.lost->detector == "worker" || report.lost->detector == "process";
+  if (!ends) return lose_reported(*report.lost);
+  early_ = report.lost;
+  later(kEndFollows, [this] {
+    if (early_ && !regrouping_) lose_reported(GroupLoss(*early_));
+  });
+}
+
+void Supervisor::lose_reported(const GroupLoss& loss) {
+  early_ = loss;
+  open_incident("the worker group", "", -1);
   const int behind = lagging_rank(*incident_);
-  incident_->rank = report.lost->ranks.size() == 1 ? report.lost->ranks.front() : behind;
-  incident_->process = "the worker group";
+  incident_->rank = loss.ranks.size() == 1 ? loss.ranks.front() : behind;
   for (const RankFlight& flight : incident_->flights)
     if (flight.rank == incident_->rank)
       incident_->process = fmt::format("rank {} (pid {})", flight.rank, flight.pid);
@@ -233,6 +245,7 @@ void Supervisor::open_incident(std::string process, std::string ended, int rank)
   incident_->process = std::move(process);
   incident_->ended = std::move(ended);
   incident_->rank = rank;
+  incident_->loss = std::exchange(early_, std::nullopt);
   incident_->flights = last_run_;
   for (size_t i = 0; i < flights_.size(); ++i)
     incident_->flights[i].records = flights_[i].read(ipc::FlightRing::kRecords);

@@ -63,6 +63,7 @@ class Supervisor {
   void on_worker_exit(int rank, pid_t pid, const ChildProcess::End& end);
   void open_incident(std::string process, std::string ended, int rank);
   void close_incident();
+  void lose_reported(const GroupLoss& loss);
   void lose_group(const std::string& who, int code);
   void group_gone();
   std::optional<Duration> pause_before(const std::string& who, int code);
@@ -83,6 +84,7 @@ class Supervisor {
   std::vector<UniqueFd> flight_fds_;  // per rank; empty where there is no memory for them
   std::vector<ipc::FlightRing> flights_;
   std::vector<RankFlight> last_run_;  // pid and end of each rank's process
+  std::optional<GroupLoss> early_;    // reported before the process has ended
   std::optional<Incident> incident_;  // being gathered until things start again
   std::vector<Process> processes_;
   pid_t engine_pid_;  // of the process whose groups the workers join
