@@ -258,10 +258,10 @@ void WorkerGroup::check_ranks(TimePoint now) {
   for (size_t i = 0; i < ranks_.size(); ++i) {
     const Duration silence = now - ranks_[i]->last_heard;
     if (silence < options_.heartbeat_timeout) continue;
-    return lose("heartbeat", {static_cast<int32_t>(i)},
-                fmt::format("{} has been silent for {:.1f} s; its last step is {}",
-                            name_of(static_cast<int32_t>(i)), seconds(silence),
-                            ranks_[i]->last_step));
+    return lose(
+        "heartbeat", {static_cast<int32_t>(i)},
+        fmt::format("{} has been silent for {:.1f} s; its last step is {}",
+                    name_of(static_cast<int32_t>(i)), seconds(silence), ranks_[i]->last_step));
   }
 }
 

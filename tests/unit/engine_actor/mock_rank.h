@@ -23,7 +23,7 @@ struct MockRankOptions {
   std::string host = "here";
   int64_t num_kv_blocks = 64;
   int64_t blocks_lost_to_graphs = 0;  // Ready tells of fewer than InitCache
-  std::string held_group;  // it offers to be adopted with this group's graphs
+  std::string held_group;             // it offers to be adopted with this group's graphs
   Epoch last_epoch = 0;
   uint64_t vocab = 500;
   uint64_t eos_every = 0;
