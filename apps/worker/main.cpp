@@ -138,10 +138,9 @@ int main(int argc, char** argv) {
   if (parsed->exit_now) return kExitOk;
   if (const Status status = complete(app, arguments); !status) return refuse(status.error());
   init_logging(fmt::format("worker {}", arguments.worker.rank), arguments.log_level);
-  if (arguments.parent > 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != arguments.parent) return kExitTryAgain;
-  }
+  if (arguments.parent > 0 &&
+      (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != arguments.parent))
+    return kExitTryAgain;
   try {
     return worker::run_worker(arguments.worker);
   } catch (const std::exception& error) {
