@@ -42,6 +42,12 @@ std::vector<OptionCase> model_cases() {
       {{"--heartbeat-timeout", "0.5"}, [](C c) { return c.heartbeat_timeout == 0.5; }},
       {{"--max-restarts", "9"}, [](C c) { return c.max_restarts == 9; }},
       {{"--fault", "kind=spin"}, [](C c) { return c.fault == "kind=spin"; }},
+      {{"--incident-dir", "d"}, [](C c) { return c.incident_dir == "d"; }},
+      {{"--dump-values", "d"}, [](C c) { return c.debug.dump_values == "d"; }},
+      {{"--dump-steps", "3"}, [](C c) { return c.debug.dump_steps == 3; }},
+      {{"--check-weights"}, [](C c) { return c.debug.check_weights; }},
+      {{"--nvtx"}, [](C c) { return c.debug.nvtx; }},
+      {{"--time-steps"}, [](C c) { return c.debug.time_steps; }},
       {{"--collective-timeout-ms", "70"}, [](C c) { return c.worker.collective_timeout_ms == 70; }},
   };
 }

@@ -54,7 +54,9 @@ TEST(FlightRing, SurvivesTheSigkillOfItsWriter_R12) {
   ASSERT_GE(records.size(), 1u);
   for (size_t i = 0; i < records.size(); ++i) {
     EXPECT_EQ(records[i].num_tokens, static_cast<int32_t>(records[i].step & 0xffff));
-    if (i > 0) EXPECT_EQ(records[i].step, records[i - 1].step + 1);
+    if (i > 0) {
+      EXPECT_EQ(records[i].step, records[i - 1].step + 1);
+    }
   }
 }
 
