@@ -38,6 +38,8 @@ def test_script_explains_itself(script):
 
 # Timers, deadlines and detectors run on the monotonic clock, so that a jump of the wall clock harms nothing.
 WALL_CLOCK = {"runtime/engine/engine.cpp": "the first epoch, above those of coordinators before",
+              "runtime/launch/incident.cpp": "the time of a record, and its file's name",
+              "runtime/launch/run_directory.cpp": "the age of files, which their dates tell",
               "runtime/server/api_server.cpp": "`created` of an answer"}
 
 
