@@ -7,7 +7,7 @@
 
 Tokens must be equal. They may part only at a step whose margin (log-probability gap between first and second choice)
 is below --margin; that entry's comparison ends there. The first step's top five log-probabilities agree within
---logprob-tolerance: 0.02 for float32 activations, 0.15 for bfloat16.
+--logprob-tolerance: 0.02 for float32 activations, 0.2 for bfloat16.
 """
 import argparse
 import json
@@ -17,7 +17,7 @@ from pathlib import Path
 
 MARGIN = 0.02
 FLOAT32_TOLERANCE = 0.02
-BFLOAT16_TOLERANCE = 0.15
+BFLOAT16_TOLERANCE = 0.2  # seen: 0.14 on two ranks with avx2 and avx512, 0.164 with avx512_bf16
 
 
 class BadInput(Exception):

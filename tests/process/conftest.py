@@ -130,11 +130,11 @@ class Server:
         return openai.OpenAI(base_url=self.base + "/v1", api_key=key, max_retries=0, timeout=120, **options)
 
     def workers(self):
-        return [pid for pid in descendants(self.process.pid) if Path(command_line(pid)[0] or "").name == "worker"]
+        return [pid for pid in descendants(self.process.pid) if Path((command_line(pid) or [""])[0]).name == "worker"]
 
     def coordinator(self):
         return next(pid for pid in descendants(self.process.pid)
-                    if Path(command_line(pid)[0] or "").name == "coordinator")
+                    if Path((command_line(pid) or [""])[0]).name == "coordinator")
 
     def stop(self, number=signal.SIGTERM, seconds=40):
         """Ends it and returns the exit code; no process of it may be left."""
