@@ -124,7 +124,9 @@ def test_group_that_dies_too_often_ends_requests_with_503(start_server):
     assert server.process.wait(timeout=20) == 75
     streams[0].join(timeout=10)
     assert not streams[0].is_alive()
-    assert isinstance(streams[0].error, openai.APIError) and "worker" in str(streams[0].error)
+    # That its workers are gone, or, if the server's end is first, that it was stopped.
+    said = str(streams[0].error)
+    assert isinstance(streams[0].error, openai.APIError) and ("worker" in said or "stopped" in said), said
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
