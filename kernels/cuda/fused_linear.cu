@@ -142,8 +142,8 @@ struct Outputs {
 #pragma unroll
       for (int j = 0; j < 4; ++j) v[j] = __shfl_sync(~0u, value, lane / 4 * 4 + j);
       if (!mine(i, live) || peer >= args.push.size) continue;
-      push_packet(packet_of(args.push, peer, args.push.rank, row(i), column(i), args.n),
-                  pack_halves(v[0], v[1]), pack_halves(v[2], v[3]), number);
+      push_words(packet_of(args.push, peer, args.push.rank, row(i), column(i), args.n),
+                 make_uint4(pack_halves(v[0], v[1]), number, pack_halves(v[2], v[3]), number));
     }
   }
   __device__ void store(const Partial& partial, int turn, int32_t live) const {

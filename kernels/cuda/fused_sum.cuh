@@ -24,8 +24,8 @@ __device__ inline void pull_columns(const PeerSum& pull, int32_t row, int32_t co
   for (int32_t r = 0; r < kMaxPeerRanks; ++r) {  // all on their way together
     if (r >= pull.size) continue;
     const uint4* from = packet_of(pull, pull.rank, r, row, col, cols);
-    packets[r][0] = poll_packet(from);
-    packets[r][1] = poll_packet(from + 1);
+    packets[r][0] = poll_words(from);
+    packets[r][1] = poll_words(from + 1);
   }
 #pragma unroll
   for (int i = 0; i < 8; ++i) sum[i] = 0;

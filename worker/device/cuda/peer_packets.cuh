@@ -9,34 +9,13 @@
 // its kernel of exchange n is over, has read all of n's packets and has emptied their places.
 
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/peer_packets.cuh"
 #include "worker/device/cuda/peer_exchange.h"
 
 namespace refrain::worker {
 
 constexpr uint32_t kEmpty = 0xffffffffu;  // a NaN of float32, two of bfloat16
 constexpr uint32_t kOtherNan = 0x7fffffffu;
-constexpr int kPollsALook = 512;  // between two looks at the clock and at the host's word
-
-__device__ inline uint64_t now_ns() {
-  uint64_t ns;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
-  return ns;
-}
-
-__device__ inline void push(uint4* to, const uint4& words) {
-  asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(words.x),
-               "r"(words.y), "r"(words.z), "r"(words.w)
-               : "memory");
-}
-
-__device__ inline uint4 poll(const uint4* from) {
-  uint4 words;
-  asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
-               : "l"(from)
-               : "memory");
-  return words;
-}
 
 __device__ inline bool has_come(const uint4& words) {
   return words.x != kEmpty && words.y != kEmpty && words.z != kEmpty && words.w != kEmpty;
@@ -53,22 +32,15 @@ __device__ inline uint4 sendable(uint4 words) {
 // Takes the packet at `at` and leaves the place empty. False when the deadline passed or the host
 // asked to stop; says so to everyone on this rank.
 __device__ inline bool take(const PeerExchange& exchange, uint4* at, int peer, uint4& words) {
-  words = poll(at);
+  words = kernels::poll_words(at);
   if (!has_come(words)) {
-    const uint64_t start = now_ns();
+    const uint64_t start = kernels::now_ns();
     for (int polls = 1;; ++polls) {
-      words = poll(at);
+      words = kernels::poll_words(at);
       if (has_come(words)) break;
-      if (polls % kPollsALook != 0) continue;
-      const bool told = *reinterpret_cast<volatile uint32_t*>(exchange.broken) != 0 ||
-                        *reinterpret_cast<volatile uint32_t*>(exchange.verdict) != 0;
-      if (!told && now_ns() - start < exchange.deadline_ns) continue;
-      if (!told) {
-        *reinterpret_cast<volatile uint32_t*>(exchange.verdict) = static_cast<uint32_t>(peer) + 1;
+      if (polls % kernels::kPollsALook == 0 && kernels::gives_up(exchange, start, peer)) {
+        return false;
       }
-      *reinterpret_cast<volatile uint32_t*>(exchange.broken) = 1;
-      __threadfence_system();
-      return false;
     }
   }
   *at = {kEmpty, kEmpty, kEmpty, kEmpty};
@@ -134,12 +106,12 @@ __device__ bool sum_packets(const PeerExchange& exchange, const PacketPlace& pla
   const int rank = exchange.rank;
   words = sendable(words);
   if (owner >= 0 && owner != rank) {
-    push(place.at(exchange, owner, rank), words);
+    kernels::push_words(place.at(exchange, owner, rank), words);
     return take(exchange, place.at(exchange, rank, owner), owner, words);
   }
   if (owner < 0) {
     for (int step = 1; step < exchange.size; ++step) {
-      push(place.at(exchange, (rank + step) % exchange.size, rank), words);
+      kernels::push_words(place.at(exchange, (rank + step) % exchange.size, rank), words);
     }
   }
   Sums<kNarrow> sums;
@@ -152,7 +124,7 @@ __device__ bool sum_packets(const PeerExchange& exchange, const PacketPlace& pla
   if (owner == rank) {
     words = sendable(words);
     for (int step = 1; step < exchange.size; ++step) {
-      push(place.at(exchange, (rank + step) % exchange.size, rank), words);
+      kernels::push_words(place.at(exchange, (rank + step) % exchange.size, rank), words);
     }
   }
   return true;
