@@ -133,6 +133,24 @@ TEST(FewRows, SumsOverRanksGoFromLinearToLinear) {
   }
 }
 
+// Ranks of unequal shares, some of which the kernels take and some not: all push, or none.
+TEST(FewRows, RanksAgreeOnTheirSumsWhateverTheirShares) {
+  for (const int64_t intermediate : {66, 72, 80}) {
+    for (const int64_t head_dim : {4, 8, 10}) {
+      ModelConfig config = aligned(tiny_llama());
+      config.intermediate_size = intermediate;
+      config.head_dim = head_dim;
+      const auto places = [&](int rank) {
+        return peer_sums(
+                   lower_few_rows(shard(fuse(build(config, DType::kBFloat16)), rank, 2).value(),
+                                  device(), true))
+            .places;
+      };
+      EXPECT_EQ(places(0), places(1)) << intermediate << " and heads of " << head_dim;
+    }
+  }
+}
+
 TEST(FewRows, KeepsTheIdsOfWeights) {
   const Program plain = *shard(fuse(build(aligned(tiny_qwen3()), DType::kBFloat16)), 1, 3);
   const Program program = lower_few_rows(plain, device(), true);

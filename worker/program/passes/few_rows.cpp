@@ -22,7 +22,7 @@ bool can_fuse(const Program& program, const LinearOp& linear) {
 class FewRowsRewriter {
  public:
   FewRowsRewriter(Program program, const kernels::FewRows& device)
-      : program_(std::move(program)), device_(device) {}
+      : program_(std::move(program)), device_(device), sums_between_(can_sum_between()) {}
 
   // linear -> add_rms_norm becomes linear with residual -> rms_norm.
   void add_residuals() {
@@ -85,7 +85,7 @@ class FewRowsRewriter {
 
   // all_reduce_add_rms_norm comes apart where sums go from linear to linear.
   void split_sums() {
-    if (program_.tensor_parallel_size > device_.max_ranks) return;
+    if (!sums_between_) return;
     std::vector<Op> ops;
     for (const Op& op : program_.ops) {
       const auto* sum = std::get_if<AllReduceAddRmsNormOp>(&op);
@@ -107,7 +107,7 @@ class FewRowsRewriter {
 
   // fused_linear -> all_reduce -> delta of the next becomes a push and a pull.
   void fuse_sums() {
-    if (program_.tensor_parallel_size > device_.max_ranks) return;
+    if (!sums_between_) return;
     const Uses uses(program_);
     std::vector<bool> remove(program_.ops.size(), false);
     int32_t place = 0;
@@ -151,6 +151,20 @@ class FewRowsRewriter {
   Program take() { return std::move(program_); }
 
  private:
+  // Every rank must say the same, whatever its share: a head group, or blocks of 16 columns and
+  // what is left of the whole, in units that can_fuse() takes.
+  bool can_sum_between() const {
+    if (program_.tensor_parallel_size > device_.max_ranks) return false;
+    return std::all_of(program_.ops.begin(), program_.ops.end(), [this](const Op& op) {
+      if (const auto* attention = std::get_if<AttentionOp>(&op)) {
+        return attention->q_heads / attention->kv_heads * attention->head_dim % 8 == 0;
+      }
+      const auto* linear = std::get_if<LinearOp>(&op);
+      return linear == nullptr || linear->parallel != Parallel::kRow ||
+             program_.value(linear->weight).parts.front().tensor_cols % 8 == 0;
+    });
+  }
+
   Op& at(int index) { return program_.ops[static_cast<size_t>(index)]; }
 
   // The op whose work the linear takes over; -1: none.
@@ -205,6 +219,7 @@ class FewRowsRewriter {
 
   Program program_;
   const kernels::FewRows& device_;
+  const bool sums_between_;
 };
 
 }  // namespace
