@@ -6,23 +6,15 @@
 #include <functional>
 #include <vector>
 
-#include "worker/device/factory/factory.h"
+#include "tests/gpu/device/cuda_device_fixture.h"
 
 namespace refrain::worker {
 namespace {
 
 using testing::HasSubstr;
 
-class CudaDeviceTest : public testing::Test {
+class CudaDeviceTest : public CudaDeviceFixture {
  protected:
-  void SetUp() override {
-    if (count_cuda_devices() == 0) GTEST_SKIP() << "no GPU";
-    auto device = create_device("cuda", {});
-    ASSERT_TRUE(device.has_value()) << device.error().message;
-    device_ = std::move(*device);
-    stream_ = device_->create_stream();
-  }
-
   // data[i] = start, on the device.
   std::unique_ptr<Buffer> filled(int64_t count, float start) {
     auto buffer = device_->allocate(static_cast<size_t>(count) * sizeof(float), MemoryTag::kOther);
@@ -55,9 +47,6 @@ class CudaDeviceTest : public testing::Test {
     args.rows = {1, nullptr};
     device_->kernels().add(stream_->ref(), args);
   }
-
-  std::unique_ptr<Device> device_;
-  std::unique_ptr<Stream> stream_;
 };
 
 TEST_F(CudaDeviceTest, NamesItselfAndOffersEveryKernel) {

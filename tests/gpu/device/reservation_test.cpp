@@ -6,7 +6,7 @@
 #include <cstring>
 #include <vector>
 
-#include "worker/device/factory/factory.h"
+#include "tests/gpu/device/cuda_device_fixture.h"
 
 namespace refrain::worker {
 namespace {
@@ -29,15 +29,8 @@ void launch_double(Device& device, Stream& stream, void* a, void* out, int64_t c
   device.kernels().add(stream.ref(), args);
 }
 
-class Reserved : public testing::Test {
+class Reserved : public CudaDeviceFixture {
  protected:
-  void SetUp() override {
-    if (count_cuda_devices() == 0) GTEST_SKIP() << "no GPU";
-    auto device = create_device("cuda", {});
-    ASSERT_TRUE(device.has_value()) << device.error().message;
-    device_ = std::move(*device);
-    stream_ = device_->create_stream();
-  }
   void copy_in(void* to, float value, size_t count) {
     const auto pinned = device_->allocate_pinned(count * sizeof(float));
     std::fill_n(static_cast<float*>(pinned->data()), count, value);
@@ -50,8 +43,6 @@ class Reserved : public testing::Test {
     stream_->synchronize();
     return *static_cast<const float*>(pinned->data());
   }
-  std::unique_ptr<Device> device_;
-  std::unique_ptr<Stream> stream_;
 };
 
 TEST_F(Reserved, GraphRecordedOverAddressesWithoutMemoryRunsOnceTheyHaveSome) {
