@@ -18,6 +18,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
+from drills.server import descendants  # noqa: E402
 
 BIN = Path(os.environ.get("REFRAIN_BUILD_DIR", ROOT / "build")) / "bin"
 SMOLLM2 = ROOT / "build/models/SmolLM2-135M-Instruct"
@@ -47,26 +48,6 @@ def wait_for(condition, seconds, what):
             return result
         time.sleep(0.02)
     raise AssertionError(f"{what}: not within {seconds} s")
-
-
-def descendants(pid):
-    """Live processes whose ancestor is `pid`."""
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            if fields[0] != "Z":
-                parents[int(entry.name)] = int(fields[1])
-    found, stack = [], [pid]
-    while stack:
-        here = stack.pop()
-        children = [child for child, parent in parents.items() if parent == here]
-        found += children
-        stack += children
-    return found
 
 
 def command_line(pid):
