@@ -64,11 +64,25 @@ Result<RequestId> Admission::admit(int64_t prompt_tokens, int64_t max_tokens,
   request.prompt_tokens = prompt_tokens;
   request.work = prompt_tokens + std::min<int64_t>(max_tokens, std::llround(mean_output_));
   waiting_work_ += request.work;
-  if (limit != Duration::zero()) {
-    request.start_by = now + limit;
-    deadlines_.emplace(*request.start_by, id);
-  }
+  if (own_wait) request.own_start_by = now + *own_wait;
+  if (options_.max_queue_wait != Duration::zero())
+    request.server_start_by = time_in_service(now) + options_.max_queue_wait;
+  set_deadline(id, request, now);
   return id;
+}
+
+Duration Admission::time_in_service(TimePoint now) const {
+  return served_ + (serves_since_ ? now - *serves_since_ : Duration::zero());
+}
+
+void Admission::set_deadline(RequestId id, Request& request, TimePoint now) {
+  if (request.start_by) deadlines_.erase({*request.start_by, id});
+  request.start_by = request.own_start_by;
+  if (serves_since_ && request.server_start_by) {
+    const TimePoint servers = now + (*request.server_start_by - time_in_service(now));
+    request.start_by = std::min(request.start_by.value_or(servers), servers);
+  }
+  if (request.start_by) deadlines_.emplace(*request.start_by, id);
 }
 
 void Admission::end_wait(RequestId id, Request& request) {
@@ -130,10 +144,25 @@ void Admission::step(TimePoint now, uint64_t waiting) {
   last_step_ = now;
 }
 
-void Admission::pause() {
+void Admission::out_of_service(TimePoint now) {
   const std::lock_guard lock(mutex_);
   last_step_.reset();
   tokens_since_ = 0;
+  served_ = time_in_service(now);
+  serves_since_.reset();
+  set_deadlines(now);
+}
+
+void Admission::in_service(TimePoint now) {
+  const std::lock_guard lock(mutex_);
+  served_ = time_in_service(now);
+  serves_since_ = now;
+  set_deadlines(now);
+}
+
+void Admission::set_deadlines(TimePoint now) {
+  for (auto& [id, request] : requests_)
+    if (request.waits) set_deadline(id, request, now);
 }
 
 std::optional<TimePoint> Admission::next_deadline() const {
@@ -148,7 +177,9 @@ std::vector<RequestId> Admission::take_overdue(TimePoint now) {
   while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
     const RequestId id = deadlines_.begin()->second;
     deadlines_.erase(deadlines_.begin());
-    requests_.at(id).start_by.reset();
+    Request& request = requests_.at(id);
+    request.start_by = request.own_start_by = std::nullopt;
+    request.server_start_by.reset();
     overdue.push_back(id);
   }
   return overdue;

@@ -35,7 +35,7 @@ class Admission {
   explicit Admission(AdmissionOptions options);
 
   // Accepts and numbers a request, from 1 on, or refuses it with kOverloaded. `own_wait`: the
-  // request's own limit; the lower one counts.
+  // request's own limit; the lower one counts. Time out of service counts against it alone.
   Result<RequestId> admit(int64_t prompt_tokens, int64_t max_tokens,
                           std::optional<Duration> own_wait, TimePoint now);
   // Refuses, and counts it, when admit() would refuse a request that sets no limit of its own.
@@ -47,7 +47,10 @@ class Admission {
   void late();                 // one of take_overdue() had to be ended
   // A step is done; `waiting`: requests in the scheduler's queue.
   void step(TimePoint now, uint64_t waiting);
-  void pause();  // no step is to come for a while: the time until the next one is not measured
+  // Without workers, as it begins, no step comes: that time is neither measured nor counted
+  // against the server's limit.
+  void out_of_service(TimePoint now);
+  void in_service(TimePoint now);
 
   std::optional<TimePoint> next_deadline() const;  // the earliest of those that wait
   // Requests that still wait past their limit; each is told once.
@@ -60,13 +63,18 @@ class Admission {
     int64_t work = 0;  // tokens that it is expected to cost
     int64_t output_tokens = 0;
     bool waits = true;
-    std::optional<TimePoint> start_by;
+    std::optional<TimePoint> own_start_by;
+    std::optional<Duration> server_start_by;  // by the clock of the time in service
+    std::optional<TimePoint> start_by;        // the earlier one of those that count now
   };
 
   double predicted_wait() const;  // seconds; 0 when unknown
   Status check_queue();
   Status check_wait(Duration limit);
   void end_wait(RequestId id, Request& request);
+  Duration time_in_service(TimePoint now) const;
+  void set_deadline(RequestId id, Request& request, TimePoint now);
+  void set_deadlines(TimePoint now);
 
   const AdmissionOptions options_;
   mutable std::mutex mutex_;
@@ -75,6 +83,8 @@ class Admission {
   std::set<std::pair<TimePoint, RequestId>> deadlines_;
   int64_t waiting_work_ = 0;      // tokens, of requests that wait
   uint64_t scheduler_waits_ = 0;  // at the last step
+  Duration served_{};             // before service began the last time
+  std::optional<TimePoint> serves_since_;
 
   // Throughput while requests wait: tokens and seconds, both fading.
   std::optional<TimePoint> last_step_;

@@ -100,7 +100,6 @@ void EngineCore::enter(Accepted accepted) {
     pump();
   } else {
     queue_.push_back(std::move(sequence));
-    fail_all_if_draining_without_workers();
   }
   watch_queue();
   publish_counts();
@@ -289,8 +288,6 @@ void EngineCore::end_overdue() {
 void EngineCore::drain(std::function<void()> drained) {
   refuse_from_now_on({ErrorCode::kUnavailable, "the server is shutting down", {}});
   drained_ = std::move(drained);
-  draining_ = true;
-  fail_all_if_draining_without_workers();
   tell_if_drained();
 }
 

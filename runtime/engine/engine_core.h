@@ -107,7 +107,6 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   void on_ready(int64_t num_kv_blocks);
   void on_lost(const Error& error, bool for_good);
   void take_back(const Error& error);
-  void fail_all_if_draining_without_workers();
   void watch_idle();
   void send_canary();
   bool take_canary(std::vector<TokenEvent>& events);
@@ -127,7 +126,6 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   std::unordered_map<RequestId, Live> alive_;
   std::vector<TokenEvent> events_;
   std::function<void()> drained_;
-  bool draining_ = false;
   bool stopped_ = false;
   std::optional<std::pair<TimePoint, TimerId>> queue_timer_;  // for the earliest deadline
   bool canary_out_ = false;

@@ -33,6 +33,8 @@ void EngineCore::on_ready(int64_t num_kv_blocks) {
   for (auto& sequence : std::exchange(queue_, {})) to_scheduler(std::move(sequence));
   last_answer_ = executor_->clock().now();
   stats_.answered(last_answer_);
+  admission_.in_service(last_answer_);
+  watch_queue();
   // The group is ready when this handler has returned.
   executor_->post([weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->pump();
@@ -43,14 +45,11 @@ void EngineCore::on_ready(int64_t num_kv_blocks) {
 
 void EngineCore::on_lost(const Error& error, bool for_good) {
   executor_->cancel(idle_timer_);
-  admission_.pause();
+  admission_.out_of_service(executor_->clock().now());
   if (for_good) refuse_from_now_on(error);
   if (scheduler_) take_back(error);
   if (for_good) fail_all(error);
-  if (draining_)
-    fail_all({ErrorCode::kUnavailable,
-              "the server is shutting down and its workers are gone: " + error.message,
-              {}});
+  watch_queue();
   publish_counts();
 }
 
@@ -86,12 +85,6 @@ void EngineCore::take_back(const Error& error) {
   if (!queue_.empty())
     log::info("{} requests wait for the next workers, {} of them go on where they were",
               queue_.size(), resumed);
-}
-
-// A server that shuts down starts no workers again.
-void EngineCore::fail_all_if_draining_without_workers() {
-  if (draining_ && group_->state() == GroupState::kWaiting)
-    fail_all({ErrorCode::kUnavailable, "the server is shutting down and has no workers", {}});
 }
 
 // As long as the group is ready: a canary whenever no step was answered for a while and none is

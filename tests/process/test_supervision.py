@@ -186,15 +186,18 @@ def test_what_a_killed_server_left_goes_at_the_next_start(start_server, generate
 
 
 @pytest.mark.parametrize("busy", [False, True])
-def test_sigterm_while_the_group_starts_again_R11(start_server, busy):
-    server = start_server(*SMALL)
+def test_sigterm_while_the_group_starts_again_lets_requests_finish_R11(start_server, busy):
+    server = start_server("--drain-timeout", 60, *SMALL)
     if busy:
-        stream = server.client().completions.create(model=SMOLLM2.name, prompt="Once upon a time", stream=True,
-                                                    temperature=0, max_tokens=40, extra_body={"ignore_eos": True})
-        next(iter(stream))
+        chunks = iter(server.client().completions.create(model=SMOLLM2.name, prompt="Once upon a time", stream=True,
+                                                         temperature=0, max_tokens=40, extra_body={"ignore_eos": True}))
+        next(chunks)
     os.kill(server.workers()[0], signal.SIGKILL)
     wait_for(lambda: "starts again" in server.log.read_text(), 10, "the loss is seen")
-    assert server.stop() == 0, server.log.read_text()[-3000:]
+    server.process.send_signal(signal.SIGTERM)
+    if busy:
+        assert [chunk.choices[0].finish_reason for chunk in chunks][-1] == "length"
+    assert server.process.wait(timeout=60) == 0, server.log.read_text()[-3000:]
 
 
 def test_what_does_not_finish_within_the_drain_timeout_ends_with_an_error_R11(start_server):

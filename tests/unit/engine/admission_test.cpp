@@ -19,7 +19,9 @@ constexpr int64_t kOutput = 10;
 class Server {
  public:
   Server(int64_t slots, AdmissionOptions options)
-      : slots_(slots), admission(limit(slots, options)) {}
+      : slots_(slots), admission(limit(slots, options)) {
+    admission.in_service(clock.now());
+  }
 
   Result<RequestId> come(std::optional<Duration> own = std::nullopt, int64_t max_tokens = kOutput) {
     auto id = admission.admit(kPrompt, max_tokens, own, clock.now());
@@ -152,13 +154,37 @@ TEST(Admission, TellsEachOverdueRequestOnceAndNoneThatBegan_R17) {
   EXPECT_FALSE(server.admission.next_deadline());
 }
 
-TEST(Admission, APauseIsNoSlowStep) {
+TEST(Admission, TimeOutOfServiceCountsAgainstTheRequestsOwnLimitAlone_R17) {
+  Server server(1, {.max_queue_wait = seconds(10)});
+  const TimePoint began = server.clock.now();
+  const RequestId patient = *server.come();
+  const RequestId hasty = *server.come(seconds(30));
+  server.clock.advance(seconds(4));
+  server.admission.out_of_service(server.clock.now());
+  const RequestId meanwhile = *server.come();
+  EXPECT_EQ(server.admission.next_deadline(), began + seconds(30));
+  server.clock.advance(seconds(26));
+  EXPECT_EQ(server.admission.take_overdue(server.clock.now()), std::vector<RequestId>{hasty});
+  EXPECT_FALSE(server.admission.next_deadline());
+  server.clock.advance(seconds(100));
+  server.admission.out_of_service(server.clock.now());  // the next workers did not come either
+  server.admission.in_service(server.clock.now());
+  EXPECT_EQ(server.admission.next_deadline(), server.clock.now() + seconds(6));
+  server.clock.advance(seconds(6));
+  EXPECT_EQ(server.admission.take_overdue(server.clock.now()), std::vector<RequestId>{patient});
+  EXPECT_EQ(server.admission.next_deadline(), server.clock.now() + seconds(4));
+  server.clock.advance(seconds(4));
+  EXPECT_EQ(server.admission.take_overdue(server.clock.now()), std::vector<RequestId>{meanwhile});
+}
+
+TEST(Admission, ATimeOutOfServiceIsNoSlowStep) {
   Server server(1, {});
   for (int i = 0; i < 50; ++i) ASSERT_TRUE(server.come());
   server.steps(100);
   const double before = server.admission.stats().predicted_wait_seconds;
-  server.admission.pause();
+  server.admission.out_of_service(server.clock.now());
   server.clock.advance(seconds(30));
+  server.admission.in_service(server.clock.now());
   server.steps(10);
   EXPECT_LT(server.admission.stats().predicted_wait_seconds, 1.1 * before);
 }

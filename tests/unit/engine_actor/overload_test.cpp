@@ -68,6 +68,35 @@ TEST(EngineOverload, RequestsThatWaitForWorkersEndInTimeToo_R17) {
   EXPECT_EQ(world.answers[patient].finish, FinishReason::kLength);
 }
 
+TEST(EngineOverload, TimeWithoutWorkersDoesNotCount_R17) {
+  EngineWorld world(1);
+  world.config.max_queue_wait = 1;
+  world.start_ready();
+  world.ranks[0]->hold_answers = true;
+  std::vector<RequestId> ids;
+  for (int i = 0; i < 5; ++i) ids.push_back(world.submit(prompt_of(3), 5));  // four run
+  world.scheduler.run_until_idle();
+  world.lose(*world.ranks[0]);
+  ids.push_back(world.submit(prompt_of(3), 5));
+  world.scheduler.advance(std::chrono::seconds(30));
+  world.add_ranks();
+  world.scheduler.run_until_idle();
+  for (const RequestId id : ids) EXPECT_EQ(world.answers[id].finish, FinishReason::kLength);
+  EXPECT_EQ(world.engine->admission().late, 0u);
+
+  // In service again the limit holds as before.
+  world.newest(0).hold_answers = true;
+  std::vector<RequestId> more;
+  for (int i = 0; i < 5; ++i) more.push_back(world.submit(prompt_of(3), 5));
+  for (int i = 0; i < 2; ++i) {
+    world.scheduler.run_until_idle();
+    world.newest(0).answer();
+  }
+  world.scheduler.advance(std::chrono::milliseconds(1500));
+  EXPECT_EQ(world.answers[more.back()].error.value_or(Error{}).code, ErrorCode::kUnavailable);
+  EXPECT_EQ(world.engine->admission().late, 1u);
+}
+
 TEST(EngineOverload, TheOldestNeverStarvesAndTheAcceptedFinish_R17) {
   EngineWorld world(1);
   world.config.max_queue_wait = 1;

@@ -326,7 +326,7 @@ TEST(Resume, WorkersThatDoNotComeBackEndAllWithAnError) {
   EXPECT_EQ(world.engine->stats().state, GroupState::kFailed);
 }
 
-TEST(Resume, ADrainWithoutWorkersEndsAllAtOnce) {  // no worker is started any more
+TEST(Resume, ADrainWaitsForWorkersThatComeBack_R11) {
   EngineWorld world(1);
   world.start_ready();
   world.ranks[0]->hold_answers = true;
@@ -334,20 +334,37 @@ TEST(Resume, ADrainWithoutWorkersEndsAllAtOnce) {  // R-11: no worker is started
   world.scheduler.run_until_idle();
   int drained = 0;
   world.engine->drain([&] { ++drained; });
-  world.scheduler.run_until_idle();
-  EXPECT_EQ(drained, 0);
   world.lose(*world.ranks[0]);
-  EXPECT_EQ(world.answers[running].error.value_or(Error{}).code, ErrorCode::kUnavailable);
+  EXPECT_EQ(world.answers[running].finishes, 0);
+  world.add_ranks();
+  world.scheduler.run_until_idle();
+  EXPECT_EQ(world.answers[running].tokens, world.expected(prompt_of(6), 9));
   EXPECT_EQ(drained, 1);
 
-  EngineWorld down(1);
+  EngineWorld down(1);  // lost before the drain begins
   down.start_ready();
   down.lose(*down.ranks[0]);
   const RequestId waiting = down.submit(prompt_of(6), 9);
   down.engine->drain([&] { ++drained; });
+  down.scheduler.advance(std::chrono::seconds(5));
+  EXPECT_EQ(drained, 1);
+  down.add_ranks();
   down.scheduler.run_until_idle();
-  EXPECT_EQ(down.answers[waiting].error.value_or(Error{}).code, ErrorCode::kUnavailable);
+  EXPECT_EQ(down.answers[waiting].tokens, down.expected(prompt_of(6), 9));
   EXPECT_EQ(drained, 2);
+}
+
+TEST(Resume, ADrainEndsAllWhenNoWorkersCome_R11) {
+  EngineWorld world(1);
+  world.config.start_timeout = 30;
+  world.start_ready();
+  world.lose(*world.ranks[0]);
+  const RequestId waiting = world.submit(prompt_of(6), 9);
+  int drained = 0;
+  world.engine->drain([&] { ++drained; });
+  world.scheduler.advance(std::chrono::seconds(31));
+  EXPECT_EQ(world.answers[waiting].error.value_or(Error{}).code, ErrorCode::kUnavailable);
+  EXPECT_EQ(drained, 1);
 }
 
 }  // namespace
