@@ -75,6 +75,12 @@ void refuse_unsupported(JsonFields& fields) {
   }
 }
 
+std::optional<Duration> read_duration(JsonFields& fields, const char* name) {
+  const auto seconds = fields.number(name, 0.001, kLongestWait);
+  if (!seconds) return std::nullopt;
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*seconds));
+}
+
 Status read_common(const Json& body, ApiRequest& request) {
   JsonFields fields(body);
   refuse_unsupported(fields);
@@ -84,10 +90,8 @@ Status read_common(const Json& body, ApiRequest& request) {
       best_of && *best_of != request.n) {
     fields.fail_on("best_of", "must equal n");
   }
-  if (const auto wait = fields.number("max_queue_wait", 0.001, kLongestWait)) {
-    request.max_queue_wait =
-        std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*wait));
-  }
+  request.max_queue_wait = read_duration(fields, "max_queue_wait");
+  request.timeout = read_duration(fields, "timeout");
   request.stream = fields.boolean("stream").value_or(false);
   if (const Json* options = fields.get("stream_options"); options != nullptr) {
     if (!request.stream) fields.fail_on("stream_options", "needs stream to be true");

@@ -27,6 +27,7 @@ struct ApiRequest {
       max_tokens;  // not given: 16 (completions) or what the model has left (chat)
   int64_t n = 1;
   std::optional<Duration> max_queue_wait;
+  std::optional<Duration> timeout;
   bool stream = false;
   bool include_usage = false;
   bool echo = false;

@@ -38,6 +38,7 @@ void CompletionSession::start(const std::vector<std::vector<TokenId>>& prompts) 
     generate.sampling.max_tokens = request_.max_tokens.value_or(std::max<int64_t>(room, 1));
     generate.cache_salt = lease_.key().cache_salt();
     generate.max_queue_wait = request_.max_queue_wait;
+    generate.timeout = request_.timeout;
     choices_[i].text.index = static_cast<int64_t>(i);
     if (request_.echo) {
       choices_[i].text.text = tokenizer_->decode(generate.prompt, true);

@@ -84,16 +84,19 @@ class BeastServer final : public HttpServer {
   }
 
   static net::awaitable<void> accept(std::shared_ptr<Listener> listener) {
+    bool refused = false;
     while (listener->acceptor.is_open()) {
       auto strand = net::make_strand(listener->acceptor.get_executor());
       auto [error, socket] = co_await listener->acceptor.async_accept(strand, kAwait);
       if (error == net::error::operation_aborted) co_return;
       if (error) {  // out of descriptors, most likely: go on when some are free again
-        log::warn("accept: {}", error.message());
+        if (!std::exchange(refused, true))
+          log::warn("connections wait to be accepted: {}", error.message());
         listener->pause.expires_after(std::chrono::milliseconds(50));
         co_await listener->pause.async_wait(kAwait);
         continue;
       }
+      if (std::exchange(refused, false)) log::info("connections are accepted again");
       if (listener->shared->connections >= listener->shared->options.max_connections) continue;
       forget_closed(*listener);
       auto session = std::make_shared<HttpSession>(std::move(socket), listener->shared);

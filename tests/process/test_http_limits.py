@@ -63,7 +63,7 @@ ODD = [-1, 0, 2**31, 2**63, 1e308, -1e308, NAN, "1", True, [1], {}]
 RIGHT = {"temperature": [0], "min_p": [0], "top_k": [-1, 0], "presence_penalty": [-1, 0], "frequency_penalty": [-1, 0],
          "min_tokens": [0], "seed": [-1, 0, 2**31], "logprobs": [0]}
 NUMBERS = ["temperature", "top_p", "min_p", "top_k", "repetition_penalty", "presence_penalty", "frequency_penalty", "n",
-           "best_of", "max_tokens", "min_tokens", "seed", "logprobs", "max_queue_wait"]
+           "best_of", "max_tokens", "min_tokens", "seed", "logprobs", "max_queue_wait", "timeout"]
 
 
 def test_every_number_is_checked_and_no_error_shows_a_path_R15(mock):
@@ -179,6 +179,17 @@ def test_what_cannot_begin_in_time_ends_with_503_R17(mock):
         status, text = exchange(server, raw_request("/v1/completions", completion(max_queue_wait=0.3)))
     assert status == 503 and "\r\nRetry-After: " in text and "max_queue_wait" in text
     assert server.metric("refrain:requests_late_total") == 1
+
+
+def test_a_request_that_takes_longer_than_its_timeout_ends_with_504(mock):
+    server = mock(step_us=50_000)
+    status, text = exchange(server, raw_request("/v1/completions", completion(400, timeout=0.5)))
+    error = json.loads(text.split("\r\n\r\n", 1)[1])["error"]
+    assert status == 504 and error["code"] == 504 and error["type"] == "server_error", error
+    status, text = exchange(server, raw_request("/v1/completions", completion(400, timeout=0.5, stream=True)))
+    assert status == 200 and '"text"' in text and '"code":504' in text and "[DONE]" not in text.split("error")[0]
+    assert exchange(server, raw_request("/v1/completions", completion(2, timeout=60)))[0] == 200
+    server.wait_idle(20)
 
 
 class Phase:

@@ -30,7 +30,7 @@ TEST(CompletionRequest, ReadsEveryField) {
       "top_k": 5, "min_p": 0.1, "seed": -1, "stop": ["x", "y"], "logit_bias": {"5": -2.5},
       "presence_penalty": 1, "frequency_penalty": -1, "repetition_penalty": 1.5, "logprobs": 2,
       "stop_token_ids": [9], "allowed_token_ids": [1, 2], "ignore_eos": true, "min_tokens": 2,
-      "user": "u", "max_queue_wait": 1.5, "response_format": {"type": "text"}})");
+      "user": "u", "max_queue_wait": 1.5, "timeout": 0.25, "response_format": {"type": "text"}})");
   ASSERT_TRUE(body) << body.error().message;
   const auto request = parse_completion_request(*body);
   ASSERT_TRUE(request) << request.error().message;
@@ -40,6 +40,7 @@ TEST(CompletionRequest, ReadsEveryField) {
   EXPECT_TRUE(request->stream && request->include_usage && request->logprobs);
   EXPECT_EQ(request->max_tokens, 7);
   EXPECT_EQ(request->max_queue_wait, std::chrono::milliseconds(1500));
+  EXPECT_EQ(request->timeout, std::chrono::milliseconds(250));
   const SamplingParams& sampling = request->sampling;
   EXPECT_EQ(sampling.temperature, 0.5);
   EXPECT_EQ(sampling.top_k, 5);
@@ -58,6 +59,7 @@ TEST(CompletionRequest, AbsentAndNullFieldsTakeDefaults) {
   ASSERT_TRUE(request);
   EXPECT_EQ(request->n, 1);
   EXPECT_EQ(request->max_tokens, 16);
+  EXPECT_FALSE(request->timeout);
   EXPECT_TRUE(request->sampling.stop.empty());
   EXPECT_EQ(request->sampling.logprobs, -1);
 }
@@ -72,6 +74,7 @@ TEST(CompletionRequest, NumbersOutOfRangeNameTheirField) {
       {"top_k", {"-2", "2147483648", "0.5"}},
       {"seed", {"\"a\"", "1.5", "9223372036854775808"}},
       {"max_queue_wait", {"0", "-1", "1e308", "\"1\"", "true", "86401"}},
+      {"timeout", {"0", "-1", "1e308", "\"1\"", "true", "86401"}},
       {"best_of", {"2", "0"}},
       {"stop", {"5", "[5]", "{}"}},
       {"logit_bias", {"[]", "{\"x\": 1}", "{\"1\": 101}", "{\"-1\": 1}", "{\"1\": \"a\"}"}},
