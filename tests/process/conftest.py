@@ -24,6 +24,7 @@ BIN = Path(os.environ.get("REFRAIN_BUILD_DIR", ROOT / "build")) / "bin"
 SMOLLM2 = ROOT / "build/models/SmolLM2-135M-Instruct"
 TINY = ROOT / "tests/fixtures/models"
 READY_SECONDS = 60
+PATIENCE = float(os.environ.get("REFRAIN_TEST_PATIENCE", 1))  # tools/test raises it under sanitizers
 
 # Sockets of these tests go to a directory of their own (a short one: socket paths are limited), so that what others
 # run meanwhile is not mistaken for something left behind.
@@ -39,8 +40,14 @@ def free_port():
         return sock.getsockname()[1]
 
 
+def within(seconds):
+    """A deadline of a test, longer where programs are slower."""
+    return seconds * PATIENCE
+
+
 def wait_for(condition, seconds, what):
     """Polls until the condition gives something true, and returns it."""
+    seconds = within(seconds)
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         result = condition()
@@ -102,13 +109,14 @@ class Server:
         request = urllib.request.Request(self.base + path, data, {"Content-Type": "application/json", **(headers or {})},
                                          method=method)
         try:
-            with urllib.request.urlopen(request, timeout=120) as response:
+            with urllib.request.urlopen(request, timeout=within(120)) as response:
                 return response.status, response.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
 
     def client(self, key="none", **options):
-        return openai.OpenAI(base_url=self.base + "/v1", api_key=key, max_retries=0, timeout=120, **options)
+        return openai.OpenAI(base_url=self.base + "/v1", api_key=key, max_retries=0,
+                             timeout=within(120), **options)
 
     def workers(self):
         return [pid for pid in descendants(self.process.pid) if Path((command_line(pid) or [""])[0]).name == "worker"]
@@ -121,7 +129,7 @@ class Server:
         """Ends it and returns the exit code; no process of it may be left."""
         children = descendants(self.process.pid)
         self.process.send_signal(number)
-        code = self.process.wait(timeout=seconds)
+        code = self.process.wait(timeout=within(seconds))
         wait_for(lambda: not [pid for pid in children if command_line(pid) and Path(command_line(pid)[0]).parent == BIN],
                  10, "all processes gone")
         return code
@@ -168,7 +176,7 @@ def generate(tmp_path):
         output.unlink(missing_ok=True)
         done = subprocess.run([str(BIN / "refrain"), "generate", "--model", str(model), "--prompts", str(prompts),
                                "--output", str(output), *map(str, options)],
-                              capture_output=True, text=True, timeout=timeout)
+                              capture_output=True, text=True, timeout=within(timeout))
         answers = [json.loads(line) for line in output.read_text().splitlines()] if output.exists() else None
         if check:
             assert done.returncode == 0, done.stderr[-3000:]

@@ -6,13 +6,13 @@ import stat
 import subprocess
 
 import pytest
-from conftest import BIN, SMOLLM2, TINY, Server, free_port, wait_for
+from conftest import BIN, SMOLLM2, TINY, Server, free_port, wait_for, within
 
 SMALL = ["--max-num-seqs", 8, "--max-model-len", 512]
 
 
 def run(*argv):
-    return subprocess.run([str(BIN / argv[0]), *map(str, argv[1:])], capture_output=True, text=True, timeout=60)
+    return subprocess.run([str(BIN / argv[0]), *map(str, argv[1:])], capture_output=True, text=True, timeout=within(60))
 
 
 def keygen(directory, *workers):
@@ -53,7 +53,7 @@ class Group:
     def end(self):
         for process in [self.coordinator, *self.workers]:
             process.send_signal(signal.SIGTERM)
-        codes = [process.wait(timeout=30) for process in [self.coordinator, *self.workers]]
+        codes = [process.wait(timeout=within(30)) for process in [self.coordinator, *self.workers]]
         assert codes == [0] * len(codes), self.log()
 
 
@@ -103,7 +103,7 @@ def test_a_worker_with_another_key_or_none_is_kept_out_R6(tmp_path, start_group)
     wait_for(lambda: "without a fitting key" in group.log(), 30, "a peer without a key was counted")
     assert group.server.get("/ready")[0] == 503  # it says Hello again and again, and is not heard
     no_keys.send_signal(signal.SIGTERM)
-    no_keys.wait(timeout=30)
+    no_keys.wait(timeout=within(30))
 
     with socket.create_connection(("127.0.0.1", int(group.address.rsplit(":", 1)[1]))) as raw:
         raw.sendall(os.urandom(4096))
@@ -158,4 +158,4 @@ def test_workers_without_keys_are_possible_when_asked_for(tmp_path):
     finally:
         for process in (coordinator, worker):
             process.send_signal(signal.SIGTERM)
-        assert [process.wait(timeout=20) for process in (coordinator, worker)] == [0, 0]
+        assert [process.wait(timeout=within(20)) for process in (coordinator, worker)] == [0, 0]

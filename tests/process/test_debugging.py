@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import TINY
+from conftest import TINY, within
 
 COMPARE = Path(__file__).resolve().parents[2] / "tools" / "compare_values"
 MODEL = TINY / "qwen3"
@@ -17,7 +17,7 @@ LINES = [{"prompt_ids": [5, 6, 7, 8, 9], "temperature": 0, "max_tokens": 4, "ign
 
 def compare(*arguments):
     return subprocess.run([sys.executable, str(COMPARE), *map(str, arguments)], capture_output=True, text=True,
-                          timeout=60)
+                          timeout=within(60))
 
 
 def tensor_place(model, name):

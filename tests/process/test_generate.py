@@ -4,7 +4,7 @@ import signal
 import subprocess
 
 import pytest
-from conftest import BIN, SMOLLM2, TINY, command_line, descendants
+from conftest import BIN, SMOLLM2, TINY, command_line, descendants, within
 
 TINY_MODEL = TINY / "qwen3"
 
@@ -58,7 +58,7 @@ def test_a_bad_line_is_named_and_nothing_is_written(generate, line, word):
 ])
 def test_what_cannot_be_done_is_said_before_workers_start(options, word):
     done = subprocess.run([str(BIN / "refrain"), "generate", "--model", str(TINY_MODEL), "--prompt", "a",
-                           "--log-level", "info", *options], capture_output=True, text=True, timeout=30)
+                           "--log-level", "info", *options], capture_output=True, text=True, timeout=within(30))
     assert done.returncode == 64 and word in done.stderr, done.stderr
     assert "worker" not in done.stderr
 
@@ -91,13 +91,13 @@ def test_an_interrupted_run_writes_nothing_and_leaves_nothing(tmp_path):
     children = descendants(process.pid)
     process.send_signal(signal.SIGINT)
     rest = process.stderr.read()
-    assert process.wait(timeout=30) != 0 and "interrupted" in rest
+    assert process.wait(timeout=within(30)) != 0 and "interrupted" in rest
     assert not output.exists() and len(children) == 1
     assert not any(command_line(pid) for pid in children)
 
 
 def plan(text):
-    done = subprocess.run([str(BIN / "refrain"), "plan", "-"], input=text, capture_output=True, text=True, timeout=30)
+    done = subprocess.run([str(BIN / "refrain"), "plan", "-"], input=text, capture_output=True, text=True, timeout=within(30))
     return done.returncode, json.loads(done.stdout)
 
 

@@ -10,7 +10,7 @@ import time
 
 import openai
 import pytest
-from conftest import ROOT, BIN, TINY, wait_for
+from conftest import ROOT, BIN, TINY, wait_for, within
 
 sys.path.insert(0, str(ROOT / "tests/load"))
 from mock_server import MockServer  # noqa: E402
@@ -35,7 +35,7 @@ def mock(tmp_path):
 
 
 def client_of(server, key="none", scheme="http", **options):
-    return openai.OpenAI(base_url=f"{scheme}://127.0.0.1:{server.port}/v1", api_key=key, max_retries=0, timeout=60,
+    return openai.OpenAI(base_url=f"{scheme}://127.0.0.1:{server.port}/v1", api_key=key, max_retries=0, timeout=within(60),
                          **options)
 
 
@@ -47,7 +47,7 @@ def raw_request(path, body, *headers):
 
 def exchange(server, data):
     """(status, headers and body) of one request on a connection of its own."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as sock:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=within(60)) as sock:
         sock.sendall(data.replace(b"Host: x", b"Host: x\r\nConnection: close", 1))
         answer = b""
         while chunk := sock.recv(65536):
@@ -155,7 +155,7 @@ def test_overload_is_refused_at_once_with_retry_after_R17(mock):
     server = mock("--max-num-seqs", 1, "--max-queue", 2, step_us=50_000)
     socks = []
     for _ in range(3):
-        socks.append(socket.create_connection(("127.0.0.1", server.port), timeout=60))
+        socks.append(socket.create_connection(("127.0.0.1", server.port), timeout=within(60)))
         socks[-1].sendall(raw_request("/v1/completions", completion(400)))
     wait_for(lambda: server.metric("refrain:num_requests_waiting") == 2, 20, "two requests in the queue")
     status, text = exchange(server, raw_request("/v1/completions", completion()))
@@ -197,7 +197,7 @@ class Phase:
 
     def __init__(self, server):
         self.server = server
-        self.sock = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+        self.sock = socket.create_connection(("127.0.0.1", server.port), timeout=within(60))
 
     def header(self):
         self.sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-")
@@ -250,7 +250,7 @@ def test_a_client_that_leaves_while_the_server_drains_lets_it_end_R18(mock):
     wait_for(lambda: server.get("/ready")[0] == 503, 10, "draining")
     assert exchange(server, raw_request("/v1/completions", completion()))[0] == 503
     client.leave()
-    assert server.coordinator.wait(timeout=15) == 0
+    assert server.coordinator.wait(timeout=within(15)) == 0
 
 
 def test_a_slow_reader_is_cut_off_and_slows_nobody_R18(mock):
@@ -287,7 +287,7 @@ class TlsServer(MockServer):
         self.context = ssl.create_default_context(cafile=files[0])
 
     def get(self, path):
-        with socket.create_connection(("127.0.0.1", self.port), timeout=60) as plain:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=within(60)) as plain:
             with self.context.wrap_socket(plain, server_hostname="127.0.0.1") as sock:
                 sock.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
                 answer = b""
@@ -327,7 +327,7 @@ def test_tls_refuses_old_versions_and_plain_text(certificate):
             context = ssl.create_default_context(cafile=certificate[0])
             context.minimum_version, context.maximum_version = least, most
             context.set_ciphers("ALL:@SECLEVEL=0")
-            with socket.create_connection(("127.0.0.1", server.port), timeout=30) as plain:
+            with socket.create_connection(("127.0.0.1", server.port), timeout=within(30)) as plain:
                 with context.wrap_socket(plain, server_hostname="127.0.0.1") as sock:
                     return sock.version()
         version = ssl.TLSVersion
@@ -335,11 +335,11 @@ def test_tls_refuses_old_versions_and_plain_text(certificate):
         assert versions(version.TLSv1_3, version.TLSv1_3) == "TLSv1.3"
         with pytest.raises((ssl.SSLError, ConnectionError)):
             versions(version.TLSv1, version.TLSv1_1)
-        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as plain:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=within(30)) as plain:
             plain.sendall(b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n")
             assert b"HTTP/1.1 200" not in plain.recv(4096)
         # A peer that says nothing is cut off at the handshake's deadline (10 s).
-        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as silent:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=within(30)) as silent:
             begin = time.monotonic()
             assert silent.recv(1) == b""
             assert time.monotonic() - begin > 5
@@ -352,9 +352,9 @@ def test_a_certificate_of_another_key_exits_64_and_names_the_option(certificate,
                    check=True, capture_output=True)
     done = subprocess.run([str(BIN / "coordinator"), "--model", str(TINY / "qwen3"), "--listen",
                            f"ipc://{tmp_path}/run/engine", "--port", "0", "--ssl-certfile", str(certificate[0]),
-                           "--ssl-keyfile", str(other)], capture_output=True, text=True, timeout=60)
+                           "--ssl-keyfile", str(other)], capture_output=True, text=True, timeout=within(60))
     assert done.returncode == 64 and "--ssl-keyfile" in done.stderr, done.stderr
     done = subprocess.run([str(BIN / "coordinator"), "--model", str(TINY / "qwen3"), "--listen",
                            f"ipc://{tmp_path}/run/engine", "--port", "0", "--api-key-file", os.devnull],
-                          capture_output=True, text=True, timeout=60)
+                          capture_output=True, text=True, timeout=within(60))
     assert done.returncode == 64 and "--api-key-file" in done.stderr, done.stderr

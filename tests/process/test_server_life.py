@@ -8,7 +8,7 @@ import threading
 
 import openai
 import pytest
-from conftest import BIN, SMOLLM2, TINY, Server, command_line, descendants, start_by_hand, wait_for
+from conftest import BIN, SMOLLM2, TINY, Server, command_line, descendants, start_by_hand, wait_for, within
 
 SMALL = ["--max-num-seqs", 8, "--max-model-len", 512]
 
@@ -28,9 +28,9 @@ def test_coordinator_and_worker_started_by_hand(tmp_path):
         assert answer.choices[0].text == " Paris"
     finally:
         coordinator.send_signal(signal.SIGTERM)
-        assert coordinator.wait(timeout=20) == 0
+        assert coordinator.wait(timeout=within(20)) == 0
         worker.send_signal(signal.SIGTERM)
-        worker_code = worker.wait(timeout=20)
+        worker_code = worker.wait(timeout=within(20))
     assert worker_code == 0
     assert not os.path.exists(f"{tmp_path}/run/engine")
 
@@ -67,7 +67,7 @@ class Stream(threading.Thread):
 
     def answer(self):
         """All that a client can see of it, however it was cut into chunks."""
-        self.join(timeout=120)
+        self.join(timeout=within(120))
         assert not self.is_alive() and self.error is None, self.error
         choices = [choice for chunk in self.chunks for choice in chunk.choices]
         logprobs = [choice.logprobs for choice in choices if choice.logprobs]
@@ -121,8 +121,8 @@ def test_group_that_dies_too_often_ends_requests_with_503(start_server):
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass  # its group has been killed already
-    assert server.process.wait(timeout=20) == 75
-    streams[0].join(timeout=10)
+    assert server.process.wait(timeout=within(20)) == 75
+    streams[0].join(timeout=within(10))
     assert not streams[0].is_alive()
     # That its workers are gone, or, if the server's end is first, that it was stopped.
     said = str(streams[0].error)
@@ -144,7 +144,7 @@ def test_sigterm_lets_running_requests_finish(start_server):
     server.process.send_signal(signal.SIGTERM)
     rest = list(chunks)
     assert first.choices and rest[-1].choices[0].finish_reason == "length"
-    assert server.process.wait(timeout=30) == 0
+    assert server.process.wait(timeout=within(30)) == 0
 
 
 def test_graphs_that_ran_are_shown_at_an_interval_and_at_the_end_CG32(start_server):
@@ -196,7 +196,7 @@ def test_the_second_interrupt_ends_at_once(start_server):
     with pytest.raises(openai.APIError):
         for _ in chunks:
             pass
-    assert server.process.wait(timeout=10) == 0
+    assert server.process.wait(timeout=within(10)) == 0
 
 
 def test_a_request_that_comes_while_workers_start_waits_for_them(start_server):
@@ -215,12 +215,12 @@ def test_workers_started_by_hand_end_with_their_coordinator(tmp_path):
                            "--coordinator", address, log=tmp_path / "worker.log")
     wait_for(lambda: "ready:" in (tmp_path / "coordinator.log").read_text(), 30, "ready")
     coordinator.send_signal(signal.SIGTERM)
-    assert coordinator.wait(timeout=20) == 0
-    assert worker.wait(timeout=20) == 0
+    assert coordinator.wait(timeout=within(20)) == 0
+    assert worker.wait(timeout=within(20)) == 0
 
 
-def run(*argv, timeout=60):
-    return subprocess.run([str(BIN / argv[0]), *map(str, argv[1:])], capture_output=True, text=True, timeout=timeout)
+def run(*argv, timeout=within(60)):
+    return subprocess.run([str(BIN / argv[0]), *map(str, argv[1:])], capture_output=True, text=True, timeout=within(timeout))
 
 
 @pytest.mark.parametrize("argv, words", [
@@ -295,9 +295,9 @@ def test_second_worker_of_a_rank_is_refused(tmp_path):
         assert first.poll() is None
     finally:
         coordinator.send_signal(signal.SIGTERM)
-        assert coordinator.wait(timeout=20) == 0
+        assert coordinator.wait(timeout=within(20)) == 0
         first.send_signal(signal.SIGTERM)
-        assert first.wait(timeout=20) == 0
+        assert first.wait(timeout=within(20)) == 0
 
 
 def test_api_key_is_needed_but_for_probes(start_server):
@@ -315,7 +315,7 @@ def test_requests_over_the_limits_are_refused_before_they_are_read(start_server)
     server = start_server(model=TINY / "qwen3", tp=1)
 
     def raw(data):
-        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as sock:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=within(10)) as sock:
             sock.sendall(data)
             return sock.recv(65536).decode()
     assert " 413 " in raw(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 999999999\r\n\r\n").split("\r\n")[0]

@@ -5,7 +5,7 @@ import signal
 
 import openai
 import pytest
-from conftest import BIN, SMOLLM2, SOCKETS, TINY, command_line, descendants, start_by_hand, wait_for
+from conftest import BIN, SMOLLM2, SOCKETS, TINY, command_line, descendants, start_by_hand, wait_for, within
 
 SMALL = ["--max-num-seqs", 8, "--max-model-len", 512]
 PARIS = {"model": SMOLLM2.name, "prompt": "The capital of France is", "temperature": 0, "max_tokens": 8,
@@ -50,19 +50,19 @@ def test_workers_started_by_hand_are_adopted_and_leave_75_when_nobody_comes_R10(
                            "--orphan-timeout", 4, log=worker_log)
     wait_for(lambda: "ready:" in coordinator_log.read_text(), 30, "ready")
     first.kill()
-    first.wait(timeout=10)
+    first.wait(timeout=within(10))
     second = coordinator()
     wait_for(lambda: "adopted with weights and graphs" in coordinator_log.read_text(), 30, "adopted")
     second.kill()
-    second.wait(timeout=10)
+    second.wait(timeout=within(10))
     # Another configuration than that of the graphs: the worker starts anew, in the same process.
     third = coordinator("--max-num-seqs", 3)
     wait_for(lambda: "ready:" in coordinator_log.read_text(), 30, "ready with another configuration")
     assert "adopted" not in coordinator_log.read_text()
     assert worker_log.read_text().count("weights: ") == 2
     third.kill()
-    third.wait(timeout=10)
-    assert worker.wait(timeout=30) == 75
+    third.wait(timeout=within(10))
+    assert worker.wait(timeout=within(30)) == 75
     assert "no coordinator came back" in worker_log.read_text()
     for left in (tmp_path / "run").iterdir():
         assert left.name == "engine"  # the socket of the killed coordinator; the next one replaces it
@@ -160,7 +160,7 @@ def test_killed_supervisor_under_load_leaves_nothing_R11(start_server):
     next(chunks)
     children = descendants(server.process.pid)
     server.process.kill()
-    server.process.wait(timeout=10)
+    server.process.wait(timeout=within(10))
     with pytest.raises(openai.APIError):  # told, not only cut off
         for _ in chunks:
             pass
@@ -178,7 +178,7 @@ def test_what_a_killed_server_left_goes_at_the_next_start(start_server, generate
         os.kill(pid, signal.SIGSTOP)  # so that none can clean up after another
     for pid in everyone:
         os.kill(pid, signal.SIGKILL)
-    server.process.wait(timeout=10)
+    server.process.wait(timeout=within(10))
     assert len(runs(server.process.pid)) == 1
     generate([{"prompt_ids": [1, 2, 3], "max_tokens": 2}], model=TINY / "qwen3")
     assert not runs(server.process.pid)
@@ -211,7 +211,7 @@ def test_what_does_not_finish_within_the_drain_timeout_ends_with_an_error_R11(st
     with pytest.raises(openai.APIError, match="stopped"):
         for _ in chunks:
             pass
-    assert server.process.wait(timeout=20) == 0
+    assert server.process.wait(timeout=within(20)) == 0
 
 
 def test_killed_supervisor_leaves_no_process(start_server):
@@ -219,7 +219,7 @@ def test_killed_supervisor_leaves_no_process(start_server):
     children = descendants(server.process.pid)
     assert len(children) == 3
     server.process.kill()
-    server.process.wait(timeout=10)
+    server.process.wait(timeout=within(10))
     wait_for(lambda: not any(str(BIN) in (command_line(pid) or [""])[0] for pid in children), 15,
              "coordinator and workers gone")
 
@@ -231,5 +231,5 @@ def test_a_group_that_keeps_failing_ends_with_75(start_server):
         worker = wait_for(lambda: set(server.workers()) - seen, 30, "a fresh worker").pop()
         seen.add(worker)
         os.kill(worker, signal.SIGKILL)
-    assert server.process.wait(timeout=30) == 75
+    assert server.process.wait(timeout=within(30)) == 75
     assert "giving up" in server.log.read_text()

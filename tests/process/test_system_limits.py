@@ -5,7 +5,7 @@ import signal
 import socket
 import subprocess
 
-from conftest import BIN, TINY, Server, wait_for
+from conftest import BIN, TINY, Server, wait_for, within
 
 
 def with_descriptors(soft, hard):
@@ -14,7 +14,7 @@ def with_descriptors(soft, hard):
 
 def test_too_few_descriptors_are_told_at_the_start():
     done = subprocess.run([str(BIN / "refrain"), "serve", str(TINY / "qwen3"), "--port", "0"], capture_output=True,
-                          text=True, timeout=60, preexec_fn=with_descriptors(64, 64))
+                          text=True, timeout=within(60), preexec_fn=with_descriptors(64, 64))
     assert done.returncode == 64 and "descriptors" in done.stderr and "128" in done.stderr, done.stderr
 
 
