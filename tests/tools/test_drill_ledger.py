@@ -68,6 +68,30 @@ def test_I3_what_came_before_an_error_must_be_the_beginning():
     assert "I3" in broken([bad], rules(errors_allowed=True))
 
 
+# Texts of three waves without a fault, on a device whose sums depend on the batch.
+WAVES = [{"a": " the cat sat on a mat", "b": " one two three", "c": " so it goes"},
+         {"a": " the cat sat on a mat", "b": " one two four", "c": " so it goes"},
+         {"a": " the cat sits on it", "b": " one two three", "c": " so it goes"}]
+
+
+def test_I3_what_fault_free_waves_agree_on():
+    assert ledger.agreement(WAVES[:1]) == {}
+    assert ledger.agreement(WAVES[:2]) == {"b": len(" one two ")}
+    assert ledger.agreement(WAVES) == {"a": len(" the cat s"), "b": len(" one two ")}
+    assert ledger.agreement([{"a": "cat"}, {"a": "catalogue"}, {"a": ""}]) == {"a": 0}
+
+
+@pytest.mark.parametrize("name, text, end, right", [
+    ("a", " the cat sat on a mat", "complete", True), ("a", " the cat sleeps", "complete", True),
+    ("a", " the dog sat on a mat", "complete", False), ("a", " the cat", "complete", False), ("a", " the cat", "error", True),
+    ("a", " the cat sleeps", "error", True), ("a", " the d", "error", False), ("c", " so it goes", "complete", True),
+    ("c", " so it went", "complete", False), ("c", " so it", "complete", False), ("c", " so it", "error", True)])
+def test_I3_is_judged_on_what_they_agree_on(name, text, end, right):
+    given = Rules(max_tokens={name: 3}, reference=WAVES[0], agreed=ledger.agreement(WAVES), errors_allowed=True)
+    seen = record(name=name, pieces=[(1.1, text)], end=end, errors=[ERROR] if end == "error" else [])
+    assert ("I3" not in broken([seen], given)) == right
+
+
 def test_I4_a_word_or_marker_of_another():
     free = Rules(max_tokens={"a": 3, "b": 3}, reference={})
     assert "I4" in broken([record(pieces=[(1.1, " cat cow")], offsets=[])], free)

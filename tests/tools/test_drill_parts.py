@@ -70,4 +70,5 @@ def test_the_table_shows_what_was_lost_and_what_was_broken():
     lines = report.table([bad, absent]).splitlines()
     assert lines[1].split() == ["kill-rank", "2", "0.20", "/", "0.30", "1.50", "/", "2.00", "2", "0", "I1:2"]
     assert "not run" in lines[2] and "no library" in lines[2]
+    assert report.markdown([bad]).splitlines()[2] == "| kill-rank | 2 | 0.20 / 0.30 | 1.50 / 2.00 | 2 | 0 | I1:2 |"
     assert json.loads(json.dumps(bad))["runs"][1]["ledger"][0]["rule"] == "I1"

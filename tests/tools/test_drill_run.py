@@ -27,6 +27,17 @@ def test_three_faults_lose_nothing(tmp_path):
         assert row["fault"] in done.stdout
 
 
+def test_the_noise_of_the_device_is_measured_and_the_host_has_none(tmp_path):
+    result = tmp_path / "drills.json"
+    done = drill("--fault", "kill-rank", "--repeats", 1, "--streams", 16, "--tokens", 20, 60, "--compare", "agreed", "--json", result)
+    assert done.returncode == 0, done.stdout + done.stderr
+    content = json.loads(result.read_text())
+    assert content["compare"] == "agreed" and content["noise"]["waves"] >= 4 and content["noise"]["requests"] == 16
+    assert content["noise"]["differ"] == 0 and content["noise"]["share_of_text_agreed"] == 1, content["noise"]
+    table = drill("--markdown", result)
+    assert table.returncode == 0 and table.stdout.splitlines()[-1].startswith("| kill-rank | 1 | "), table.stdout + table.stderr
+
+
 def test_an_unknown_fault_is_refused_and_the_known_ones_are_named():
     done = drill("--fault", "no-such-fault")
     assert done.returncode == 64 and "kill-rank" in done.stderr

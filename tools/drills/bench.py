@@ -1,17 +1,19 @@
 """The ground that every drill stands on: servers, waves of streams, probes, and the ledger after them."""
 import asyncio
+import math
 import random
 import time
 from dataclasses import dataclass, field
 
 from drills import ledger
-from drills.client import Broken, new_record
+from drills.client import new_record
 from drills.incident import incidents_since
 from drills.ledger import Fault, Record
 from drills.server import Server
 
 WAVE_SECONDS = 300    # after that a stream counts as lost
 SETTLE_SECONDS = 4.0  # for descriptors and processes of what was lost
+BLOCK = 16            # tokens of a KV block
 
 
 @dataclass
@@ -23,8 +25,7 @@ class Settings:
     streams: int
     seed: int
     tensor_parallel_size: int
-    compare_text: bool = True   # I3; off where the device's sums depend on the batch
-    verbose: bool = False
+    compare: str = "text"    # I3: "text", all of it; "agreed", that on which fault-free waves agree; "off"
 
 
 @dataclass
@@ -37,9 +38,10 @@ class Outcome:
     cut: int = 0         # connections that ended with the process that held them
     faults: list = field(default_factory=list)
     notes: dict = field(default_factory=dict)
+    seconds: float | None = None   # that the repeat took
 
     def as_json(self):
-        return {"repeat": self.repeat, "detected_s": rounded(self.detected), "served_s": rounded(self.served),
+        return {"repeat": self.repeat, "seconds": rounded(self.seconds), "detected_s": rounded(self.detected), "served_s": rounded(self.served),
                 "lost": self.lost, "cut": self.cut, "ledger": ledger.as_json(self.faults), **self.notes}
 
 
@@ -93,6 +95,9 @@ class Bench:
     def __init__(self, settings):
         self.settings = settings
         self.reference = {}
+        self.fault_free = []  # {name: text} of every wave without a fault
+        self.agreed = {}      # see ledger.agreement
+        self.noise = None     # of the device, as measured: for the report
         self.shared = {}      # key -> (server, resources at rest)
 
     # ---- servers
@@ -100,7 +105,11 @@ class Bench:
     def new_server(self, *options, **kwargs):
         if "--max-restarts" not in options:
             options += ("--max-restarts", 1000000)
-        return Server(self.settings.binaries, self.settings.model, [*self.settings.options, *options], **kwargs)
+        kept = list(self.settings.options)
+        for name in ("--num-gpu-blocks-override",):   # given once
+            if name in options and name in kept:
+                del kept[kept.index(name):kept.index(name) + 2]
+        return Server(self.settings.binaries, self.settings.model, [*kept, *options], **kwargs)
 
     async def shared_server(self, fault=None):
         """A warm server for this fault, made on first use and again when it is gone; and its resources at rest."""
@@ -152,17 +161,52 @@ class Bench:
 
     def rules(self, **kwargs):
         return ledger.Rules(max_tokens={request.name: request.max_tokens for request in self.settings.requests},
-                            reference=self.reference if self.settings.compare_text else {}, **kwargs)
+                            reference={} if self.settings.compare == "off" else self.reference, agreed=self.agreed, **kwargs)
 
     def open_wave(self, server):
         return Wave(server, self.settings.requests)
 
     async def warm_up(self, server):
-        """A wave without a fault: the first one gives the reference, each is checked."""
+        """A wave without a fault: the first one gives the reference, each is checked, or is one more that must agree."""
         records = await self.open_wave(server).finish()
-        if not self.reference:
-            self.reference = {record.name: record.text for record in records}
+        self.fault_free.append({record.name: record.text for record in records})
+        self.reference = self.fault_free[0]
+        if self.settings.compare == "agreed":
+            self.agreed = ledger.agreement(self.fault_free)
         return ledger.check_records(records, self.rules())
+
+    async def make_reference(self):
+        """A server of its own for one wave; what was wrong with it."""
+        key = ((), None)
+        await self.shared_server()
+        return await self.retire(key)
+
+    async def measure_noise(self):
+        """How far texts differ without any fault: after a wave, another one, and two on a server with a third of the KV blocks
+        that they need, where other requests meet in a step and some are preempted and computed again, as after a loss."""
+        server, _ = await self.shared_server()
+        tokens = ((await server.metrics())["refrain:prompt_tokens_total"] +
+                  sum(request.max_tokens for request in self.settings.requests))
+        faults = await self.warm_up(server)
+        again = len(ledger.agreement(self.fault_free))
+        model_len = int(self.settings.options[self.settings.options.index("--max-model-len") + 1])
+        blocks = math.ceil(max(model_len / BLOCK + 1, tokens / BLOCK / 3))
+        tight = self.new_server("--num-gpu-blocks-override", blocks, "--no-enable-prefix-caching")
+        try:
+            await tight.start()
+            for _ in range(2):
+                faults += await self.warm_up(tight)
+            preemptions = (await tight.metrics()).get("refrain:num_preemptions_total", 0)
+        finally:
+            faults += await self.end_server(tight)
+        self.noise = {"waves": len(self.fault_free), "requests": len(self.reference), "differ_in_equal_waves": again,
+                      "preemptions": preemptions, "differ": len(self.agreed),
+                      "share_of_text_agreed": round(self.agreed_share(), 4)}
+        return faults
+
+    def agreed_share(self):
+        lengths = {name: len(text) for name, text in self.reference.items()}
+        return sum({**lengths, **self.agreed}.values()) / max(1, sum(lengths.values()))
 
     async def probe(self, server, seconds=WAVE_SECONDS):
         """When the first token of a small request came that was sent from now on; None: none did."""
@@ -184,10 +228,12 @@ class Bench:
     # ---- the ledger after a fault
 
     async def check_rest(self, server, baseline):
-        """I5 one second after idle, and I6."""
-        await asyncio.sleep(1.0)
-        usage = (await server.metrics()).get("refrain:kv_cache_usage_perc")
-        faults = ledger.check_blocks(usage)
+        """I5 within a second after idle, and I6."""
+        limit = time.monotonic() + 1.0
+        while faults := ledger.check_blocks((await server.metrics()).get("refrain:kv_cache_usage_perc")):
+            if time.monotonic() > limit:
+                break
+            await asyncio.sleep(0.05)
         limit = time.monotonic() + SETTLE_SECONDS
         while (wrong := ledger.check_resources(baseline, server.resources())) and time.monotonic() < limit:
             await asyncio.sleep(0.2)
@@ -195,20 +241,6 @@ class Bench:
 
     def check_incident(self, server, process, since):
         return ledger.check_incident(incidents_since(server.incidents, since), process)
-
-
-async def fetch_until(server, path, seconds=5.0):
-    """The text of a page once it answers 200; empty when it does not."""
-    limit = time.monotonic() + seconds
-    while time.monotonic() < limit:
-        try:
-            status, text = await server.client.fetch(path)
-            if status == 200:
-                return text
-        except (OSError, Broken, TimeoutError):
-            pass
-        await asyncio.sleep(0.02)
-    return ""
 
 
 def generator(seed, *names):

@@ -63,6 +63,7 @@ class Rules:
     """What a fault may do to the requests that it meets."""
     max_tokens: dict                 # name -> tokens of a complete answer
     reference: dict                  # name -> text of the fault-free run
+    agreed: dict = field(default_factory=dict)   # name -> characters of it that hold, where not all do
     errors_allowed: bool = False     # requests may end with an explicit error
     cuts_allowed: bool = False       # the listening process itself was killed: connections end
     error_deadline: float = 30.0     # seconds from `since` (or the request's begin) to an error
@@ -110,16 +111,36 @@ def check_stream(record, rules):
             yield Fault("I2", record.name, f"{record.tokens} tokens streamed, {want} were asked for")
 
 
+def common_length(texts):
+    """Characters with which all begin."""
+    least, most = min(texts), max(texts)
+    return next((i for i, (a, b) in enumerate(zip(least, most)) if a != b), len(least))
+
+
+def agreement(waves):
+    """{name: characters on which all fault-free waves agree} of the requests in which they differ; `waves`: {name: text} each."""
+    agreed = {}
+    for name in waves[0]:
+        texts = [wave[name] for wave in waves]
+        if len(set(texts)) > 1:
+            agreed[name] = common_length(texts)
+    return agreed
+
+
 def check_text(record, rules):
-    """I3 of one record: equal, or the beginning of it when the request ended early."""
-    want = rules.reference.get(record.name)
+    """I3 of one record: equal, or the beginning of it when the request ended early. Of a request in which fault-free runs
+    differ, what they have in common must be there."""
+    want, text = rules.reference.get(record.name), record.text
     if want is None:
         return
-    if record.end == "complete" and record.text != want:
-        at = next((i for i, (a, b) in enumerate(zip(record.text, want)) if a != b), min(len(record.text), len(want)))
-        yield Fault("I3", record.name, f"differs at character {at}: {record.text[at:at + 20]!r}, "
+    if record.name in rules.agreed:
+        want = want[:rules.agreed[record.name]]
+        text = text[:len(want)]
+    if record.end == "complete" and text != want:
+        at = common_length([text, want])
+        yield Fault("I3", record.name, f"differs at character {at}: {text[at:at + 20]!r}, "
                                        f"without a fault {want[at:at + 20]!r}")
-    elif not want.startswith(record.text):
+    elif not want.startswith(text):
         yield Fault("I3", record.name, f"{len(record.text)} characters before its end ({record.end}) are not those of the "
                                        "fault-free run")
 

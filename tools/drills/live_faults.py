@@ -24,6 +24,7 @@ class Context:
     rank: int
     process: str = ""            # whose loss the incident record must name
     undo: list = field(default_factory=list)   # coroutines to wait for when the streams have ended
+    released: float | None = None   # when what kept new requests out was taken away
     faults: list = field(default_factory=list)
     notes: dict = field(default_factory=dict)
 
@@ -37,6 +38,7 @@ class LiveFault:
     outage: bool = True           # the group is expected to be lost
     cuts: bool = False            # connections end with the process that holds them
     incident: bool = True         # the loss must be on record
+    latest: float = LATEST
     missing: object = None        # function of Settings: why it cannot run here, or None
     server_kwargs: object = None  # function of Settings: further arguments of Server
 
@@ -52,7 +54,7 @@ class LiveFault:
         restarts = (await server.metrics()).get("refrain:worker_group_restarts_total", 0)
         wave = bench.open_wave(server)
         context = Context(bench, server, wave, rng, repeat, rng.randrange(bench.settings.tensor_parallel_size))
-        moment = rng.uniform(0.0, LATEST)
+        moment = rng.uniform(0.0, self.latest)
         await wave.reach(moment)
         server.note_processes()
         server.begin_watch()
@@ -60,12 +62,12 @@ class LiveFault:
         await self.inject(context)
         probe = asyncio.create_task(self.time_probe(bench, server, wave))
         records = await wave.finish()
-        served = await probe
         for coroutine in context.undo:
             await coroutine
+        served = await probe
         lost = server.watch.lost
         outcome.detected = None if lost is None or not self.outage else lost - begun
-        outcome.served = None if served is None else served - begun
+        outcome.served = None if served is None else served - (context.released or begun)
         outcome.notes = {"moment": round(moment, 3), "rank": context.rank, **context.notes,
                          "pieces_before": sum(1 for r in records for t, _ in r.pieces if t < begun)}
         if self.outage and lost:

@@ -19,6 +19,7 @@ def spread(values):
 def summarise(name, text, outcomes, reason=None):
     faults = [fault for outcome in outcomes for fault in outcome.faults]
     return {"fault": name, "what": text, "repeats": len(outcomes), "not_run": reason,
+            "seconds": round(sum(outcome.seconds or 0 for outcome in outcomes), 1),
             "detected_s": spread([outcome.detected for outcome in outcomes]),
             "served_again_s": spread([outcome.served for outcome in outcomes]),
             "lost": sum(outcome.lost for outcome in outcomes), "cut": sum(outcome.cut for outcome in outcomes),
@@ -42,6 +43,12 @@ def table(rows):
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
 
 
+def markdown(rows):
+    """The same as a table of docs/drills.md."""
+    lines = [COLUMNS, ["---"] * len(COLUMNS)] + [cells(row) for row in rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
 def clean(rows):
     """No ledger rule was broken and nothing was lost. A fault that could not be staged breaks nothing."""
     return all(not row["ledger"] and not row["lost"] for row in rows)
@@ -53,13 +60,14 @@ def build_of(binaries):
     return done.stdout.strip()
 
 
-def document(settings, device, rows, began):
+def document(bench, device, rows, began):
+    settings = bench.settings
     return {"date": time.strftime("%Y-%m-%d", time.gmtime()), "build": build_of(settings.binaries),
             "seconds": round(time.monotonic() - began),
             "machine": f"{platform.machine()}, {os.cpu_count()} cores", "load_average": os.getloadavg()[0],
             "device": device, "model": os.path.basename(str(settings.model).rstrip("/")),
             "tensor_parallel_size": settings.tensor_parallel_size, "streams": settings.streams, "seed": settings.seed,
-            "options": [str(option) for option in settings.options], "text_compared": settings.compare_text,
+            "options": [str(option) for option in settings.options], "compare": settings.compare, "noise": bench.noise,
             "faults": rows}
 
 

@@ -140,7 +140,7 @@ class Server:
     async def wait_ready(self, seconds=START_SECONDS):
         await self.until(self.is_ready, seconds, "ready")
 
-    async def until(self, condition, seconds, what):
+    async def until(self, condition, seconds, what, every=0.01):
         """Polls a coroutine function; an error when the server ends or time is over."""
         limit = time.monotonic() + seconds
         while not await condition():
@@ -148,12 +148,12 @@ class Server:
                 raise RuntimeError(f"the server ended ({self.process.returncode}) before: {what}\n{self.log_text()[-3000:]}")
             if time.monotonic() > limit:
                 raise RuntimeError(f"not within {seconds} s: {what}\n{self.log_text()[-3000:]}")
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(every)
 
-    async def wait_log(self, words, seconds=START_SECONDS):
+    async def wait_log(self, words, seconds=START_SECONDS, every=0.01):
         async def there():
             return words in self.log_text()
-        await self.until(there, seconds, f'"{words}" in the log')
+        await self.until(there, seconds, f'"{words}" in the log', every)
 
     async def wait_end(self, seconds):
         """The exit code; None: it had not ended in time."""
@@ -209,6 +209,14 @@ class Server:
 
     def pid(self, role):
         return next(iter(self.pids(role)), None)
+
+    def child(self, role):
+        """The same of a child of `serve`, and quick."""
+        try:
+            pids = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        except OSError:   # it has ended
+            return None
+        return next((int(pid) for pid in pids if role_of(pid) == role), None)
 
     def segments(self):
         """Shared-memory files of this server: their names hold the pid of the process that made the group."""
