@@ -16,7 +16,7 @@ SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 ARROWS = {
     "apps/refrain": ["runtime/launch", "worker/worker"],
     "apps/coordinator": ["runtime/launch"],
-    "apps/worker": ["worker/worker"],
+    "apps/worker": ["worker/worker", "worker/bench"],
     "runtime/launch": ["runtime/server"],
     "runtime/server": ["runtime/engine"],
     "runtime/engine": ["runtime/sched", "runtime/text", "runtime/config", "runtime/actor", "ipc/transport"],
@@ -28,6 +28,7 @@ ARROWS = {
     "ipc/protocol": [],
     "ipc/shm": [],
     "worker/worker": ["worker/runner", "worker/device/factory", "ipc/transport", "runtime/actor"],
+    "worker/bench": ["worker/runner", "worker/device/factory"],
     "worker/runner": ["worker/graph"],
     "worker/graph": ["worker/program", "worker/kv", "worker/weights", "worker/models"],
     "worker/program": ["worker/device"],

@@ -11,6 +11,7 @@
 #include "runtime/config/options.h"
 #include "runtime/launch/bench.h"
 #include "runtime/launch/coordinator.h"
+#include "runtime/launch/device_bench.h"
 #include "runtime/launch/generate.h"
 #include "runtime/launch/serve.h"
 #include "worker/graph/plan.h"
@@ -49,23 +50,38 @@ int generate_command(const std::vector<std::string>& arguments) {
 
 int bench_command(const std::vector<std::string>& arguments) {
   BenchOptions options;
-  CLI::App app("Measures an engine end to end.", "refrain bench");
+  CLI::App app("Measures an engine end to end, or what its device does alone.", "refrain bench");
   options.config.log_level = "warning";
   add_engine_options(app, options.config, {.server = false, .positional_model = false});
   const char* group = "Benchmark";
   const CLI::Range count(1, 1 << 20);
-  app.add_option("kind", options.kind, "decode, prefill, serve, capture or dispatch")
+  app.add_option("kind", options.kind,
+                 "decode, prefill, serve, capture, dispatch, gemm, attention, all-reduce or load")
       ->required()
-      ->check(CLI::IsMember({"decode", "prefill", "serve", "capture", "dispatch"}))
+      ->check(CLI::IsMember({"decode", "prefill", "serve", "capture", "dispatch", "gemm",
+                             "attention", "all-reduce", "load"}))
       ->group(group);
   app.add_flag("--json", options.json, "A list of JSON objects instead of a table")->group(group);
-  app.add_option("--batch", options.batches, "decode: batch sizes, e.g. 1,8,32")
+  app.add_option("--batch", options.batches, "decode, attention: requests, gemm: rows, e.g. 1,8,32")
       ->delimiter(',')
       ->check(count)
       ->group(group);
-  app.add_option("--lengths", options.lengths, "prefill: prompt lengths")
+  app.add_option("--lengths", options.lengths, "prefill, attention: prompt lengths")
       ->delimiter(',')
       ->check(count)
+      ->group(group);
+  app.add_option("--context", options.contexts, "attention: tokens of a decoding request")
+      ->delimiter(',')
+      ->check(count)
+      ->group(group);
+  app.add_option("--message-bytes", options.message_bytes,
+                 "all-reduce: bytes, multiples of 2 (1 KiB to 64 MiB in powers of four)")
+      ->delimiter(',')
+      ->check(CLI::Range(2, 1 << 30))
+      ->group(group);
+  app.add_option("--pool-mib", options.pool_mib,
+                 "gemm, attention, load: memory that weights and caches take turns in")
+      ->check(CLI::Range(1, 1 << 16))
       ->group(group);
   app.add_option("--prompt-len", options.prompt_len, "Tokens of a prompt")
       ->check(count)
@@ -100,7 +116,10 @@ int bench_command(const std::vector<std::string>& arguments) {
     return report({ErrorCode::kInvalidArgument, "--last-tokens must be more than --first-tokens",
                    "--last-tokens"});
   }
-  return options.kind == "dispatch" ? run_dispatch_bench(options) : run_bench(options);
+  if (options.kind == "dispatch") return run_dispatch_bench(options);
+  if (!is_device_bench(options.kind)) return run_bench(options);
+  if (app.count("--batch") == 0) options.batches = default_batches(options.kind);
+  return run_device_bench(options);
 }
 
 int plan_command(const std::vector<std::string>& arguments) {

@@ -1,6 +1,7 @@
 #pragma once
-// `refrain bench`: decode, prefill, serve and capture, measured end to end through the
-// engine and its workers. Each case becomes one JSON object and one row of a table.
+// `refrain bench`: decode, prefill, serve and capture, measured end to end through the engine and
+// its workers; the kinds of device_bench.h, of the device alone. Each case becomes one JSON object
+// and one row of a table.
 
 #include <string>
 #include <vector>
@@ -12,10 +13,13 @@ namespace refrain {
 
 struct BenchOptions {
   EngineConfig config;
-  std::string kind;  // decode | prefill | serve | capture
+  std::string kind;  // decode | prefill | serve | capture, or one of device_bench.h
   bool json = false;
   std::vector<int32_t> batches = {1};
-  std::vector<int32_t> lengths = {512};  // prefill: prompt tokens
+  std::vector<int32_t> lengths = {512};         // prefill, attention: prompt tokens
+  std::vector<int32_t> contexts = {512, 2048};  // attention: tokens of a decoding request
+  std::vector<int64_t> message_bytes;           // all-reduce
+  int32_t pool_mib = 512;  // gemm, attention: what weights and caches take turns in
   int32_t prompt_len = 128;
   int32_t first_tokens = 64;  // decode: ms = (t(last) - t(first)) / (last - first)
   int32_t last_tokens = 320;

@@ -44,17 +44,28 @@ std::string case_table(const std::vector<BenchCase>& cases) {
     if (at == more.end()) return std::string("-");
     return at->is_string() ? at->get<std::string>() : at->dump();
   };
+  // What a case measured: the linear or message where there are several, else the graph mode.
+  const auto subject = [&](const Json& more) {
+    return text_of_json(more, more.contains("what") ? "what" : "mode");
+  };
+  size_t width = 18;
+  for (const BenchCase& row : cases) width = std::max(width, subject(row.more).size());
   std::string table =
-      fmt::format("{:<9} {:<18} {:>5} {:>7} {:>10} {:>10} {:>10} {:>14} {:>14}\n", "case", "mode",
-                  "batch", "context", "median", "min", "p99", "unit", "of the limit");
+      fmt::format("{:<10} {:<{}} {:>5} {:>7} {:>10} {:>10} {:>10} {:>12} {:>9}\n", "case", "what",
+                  width, "batch", "context", "median", "min", "p99", "unit", "of limit");
   for (const BenchCase& row : cases) {
     const std::string share =
         row.limit > 0 ? fmt::format("{:.1f} %", 100 * row.achieved / row.limit) : "-";
     table +=
-        fmt::format("{:<9} {:<18} {:>5} {:>7} {:>10.3f} {:>10.3f} {:>10.3f} {:>14} {:>14}\n",
-                    row.name, text_of_json(row.more, "mode"), text_of_json(row.more, "batch"),
+        fmt::format("{:<10} {:<{}} {:>5} {:>7} {:>10.3f} {:>10.3f} {:>10.3f} {:>12} {:>9}",
+                    row.name, subject(row.more), width, text_of_json(row.more, "batch"),
                     text_of_json(row.more, "context"), percentile(row.samples, 0.5),
                     percentile(row.samples, 0.0), percentile(row.samples, 0.99), row.unit, share);
+    for (const auto& [key, unit] : {std::pair{"gb_s", "GB/s"}, std::pair{"tflop_s", "TFLOP/s"}}) {
+      const auto at = row.more.find(key);
+      if (at != row.more.end()) table += fmt::format(" {:>8.3f} {}", at->get<double>(), unit);
+    }
+    table += '\n';
   }
   return table;
 }

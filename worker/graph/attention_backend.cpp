@@ -21,13 +21,20 @@ constexpr std::array<AttentionBackend, 6> kBackends = {{
 
 }  // namespace
 
+std::vector<const AttentionBackend*> attention_backends(std::string_view device_name) {
+  std::vector<const AttentionBackend*> backends;
+  for (const AttentionBackend& backend : kBackends) {
+    if (device_name.starts_with(backend.device)) backends.push_back(&backend);
+  }
+  return backends;
+}
+
 Result<const AttentionBackend*> find_attention_backend(std::string_view name,
                                                        std::string_view device_name) {
   std::string names = "auto";
-  for (const AttentionBackend& backend : kBackends) {
-    if (!device_name.starts_with(backend.device)) continue;
-    if (name == "auto" || name == backend.name) return &backend;
-    names += std::string(", ") + backend.name;
+  for (const AttentionBackend* backend : attention_backends(device_name)) {
+    if (name == "auto" || name == backend->name) return backend;
+    names += std::string(", ") + backend->name;
   }
   return fail_field("attention_backend", "attention_backend \"{}\" is unknown on {}; it must be {}",
                     name, device_name, names);

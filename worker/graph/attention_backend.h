@@ -4,6 +4,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "kernels/core/kernel_table.h"
 #include "runtime/base/result.h"
@@ -18,6 +19,9 @@ struct AttentionBackend {
   int32_t padded_seq_len;  // CG-27: sequence length of padded rows
   kernels::Kernel<kernels::AttentionArgs> kernels::KernelTable::*kernel;
 };
+
+// Those of a device, the one that "auto" means first.
+std::vector<const AttentionBackend*> attention_backends(std::string_view device_name);
 
 // `name` as in --attention-backend; "auto" is the first that fits the device. An unknown name is an
 // error that lists those of this device.

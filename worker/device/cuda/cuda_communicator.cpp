@@ -15,6 +15,29 @@ namespace refrain::worker {
 namespace {
 
 constexpr size_t kMostExchanges = 4;  // of one sum; larger sums go through NCCL
+constexpr const char* kExchange = "exchange";
+constexpr const char* kNccl = "nccl";
+
+// Memory of this rank that its peers have opened, and theirs: data() is the next rank's.
+class NextRankMemory final : public Buffer {
+ public:
+  NextRankMemory(std::shared_ptr<CudaContext> context, HostGroup& group, size_t bytes)
+      : context_(std::move(context)),
+        rank_(group.rank()),
+        size_(group.size()),
+        own_(make_cuda_buffer(context_, bytes, MemoryTag::kCollectives)) {
+    open_peers(*context_, group, own_->data(), addresses_);
+  }
+  ~NextRankMemory() override { close_peers(*context_, rank_, size_, addresses_); }
+  void* data() const override { return addresses_[(rank_ + 1) % size_]; }
+  size_t bytes() const override { return own_->bytes(); }
+
+ private:
+  std::shared_ptr<CudaContext> context_;
+  int rank_, size_;
+  std::unique_ptr<Buffer> own_;
+  void* addresses_[kMaxPeers] = {};
+};
 
 ncclDataType_t nccl_type(DType dtype) {
   return dtype == DType::kBFloat16 ? ncclBfloat16 : ncclFloat32;
@@ -126,7 +149,7 @@ void CudaCommunicator::all_reduce(Stream& stream, kernels::Matrix data, int64_t 
   const size_t bytes = count * size_of(data.dtype);
   context_->note("all_reduce");
   if (bytes == 0) return;
-  if (bytes <= kMostExchanges * kExchangeBytes &&
+  if (sum_way_ != kNccl && bytes <= kMostExchanges * kExchangeBytes &&
       reinterpret_cast<uintptr_t>(data.data) % kThreadBytes == 0) {
     for (size_t begin = 0; begin < bytes; begin += kExchangeBytes) {
       launch_peer_all_reduce(cuda.ref(), peers_->exchange(),
@@ -135,6 +158,7 @@ void CudaCommunicator::all_reduce(Stream& stream, kernels::Matrix data, int64_t 
     }
     return;
   }
+  REFRAIN_CHECK(sum_way_ != kExchange, "a sum of {} bytes cannot be made by exchange", bytes);
   check(nccl_->all_reduce(data.data, data.data, count, nccl_type(data.dtype), ncclSum, comm_,
                           cuda.native()),
         "ncclAllReduce");
@@ -198,6 +222,23 @@ kernels::PeerSum CudaCommunicator::peer_sum(Stream& stream, int32_t place, kerne
 void CudaCommunicator::barrier() {
   context_->refuse_in_capture("barrier");
   if (group_) group_->meet({});
+}
+
+std::vector<std::string> CudaCommunicator::sum_ways(size_t bytes) const {
+  if (bytes > kMostExchanges * kExchangeBytes) return {kNccl};
+  return {kExchange, kNccl};
+}
+
+void CudaCommunicator::hold_to_sum_way(const std::string& way) {
+  REFRAIN_CHECK(way.empty() || way == kExchange || way == kNccl, "GPUs sum by {} or {}, not by {}",
+                kExchange, kNccl, way);
+  sum_way_ = way;
+}
+
+std::unique_ptr<Buffer> CudaCommunicator::next_rank_memory(size_t bytes) {
+  context_->refuse_in_capture("next_rank_memory");
+  if (!group_) return make_cuda_buffer(context_, bytes, MemoryTag::kCollectives);
+  return std::make_unique<NextRankMemory>(context_, *group_, bytes);
 }
 
 void CudaCommunicator::look(std::chrono::steady_clock::duration waited) {

@@ -38,6 +38,9 @@ class CudaCommunicator final : public Communicator, private Watch {
   void reserve_peer_sums(int32_t places, int64_t cols) override;
   kernels::PeerSum peer_sum(Stream& stream, int32_t place, kernels::Rows rows) override;
   void barrier() override;
+  std::vector<std::string> sum_ways(size_t bytes) const override;
+  void hold_to_sum_way(const std::string& way) override;
+  std::unique_ptr<Buffer> next_rank_memory(size_t bytes) override;
   size_t bytes() const override {
     return nccl_bytes_ + (peers_ ? peers_->bytes() : 0) + (sums_ ? sums_->bytes() : 0);
   }
@@ -60,6 +63,7 @@ class CudaCommunicator final : public Communicator, private Watch {
   size_t nccl_bytes_ = 0;
   std::unique_ptr<PeerMemory> peers_;
   std::unique_ptr<PeerSumMemory> sums_;
+  std::string sum_way_;               // all_reduce is held to it; empty: by size
   std::shared_ptr<const int> users_;  // one reference here and one in each graph
 };
 

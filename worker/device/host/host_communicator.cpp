@@ -95,4 +95,14 @@ void HostCommunicator::barrier() {
   if (group_) group_->meet({});
 }
 
+void HostCommunicator::hold_to_sum_way(const std::string& way) {
+  REFRAIN_CHECK(way.empty() || way == "exchange", "the host device sums by exchange, not by {}",
+                way);
+}
+
+std::unique_ptr<Buffer> HostCommunicator::next_rank_memory(size_t bytes) {
+  context_->refuse_in_capture("next_rank_memory");
+  return make_host_buffer(context_->memory, bytes, MemoryTag::kCollectives);
+}
+
 }  // namespace refrain::worker

@@ -26,6 +26,9 @@ class HostCommunicator final : public Communicator {
   void broadcast(Stream& stream, void* data, size_t bytes, int root) override;
   void barrier() override;
   size_t bytes() const override { return group_ ? group_->bytes() : 0; }
+  std::vector<std::string> sum_ways(size_t) const override { return {"exchange"}; }
+  void hold_to_sum_way(const std::string& way) override;
+  std::unique_ptr<Buffer> next_rank_memory(size_t bytes) override;
 
  private:
   HostStream& recording_on(Stream& stream);

@@ -1,0 +1,144 @@
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/worker/commands.h"
+#include "runtime/base/build_info.h"
+#include "runtime/base/log.h"
+#include "runtime/config/options.h"
+#include "worker/worker/worker.h"
+
+namespace refrain {
+namespace {
+
+// The first of the variables that is set.
+std::optional<std::string> environment(std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    if (const char* value = std::getenv(name); value != nullptr && *value != '\0') return value;
+  }
+  return std::nullopt;
+}
+
+struct Arguments {
+  worker::WorkerOptions worker;
+  std::string model;
+  std::string log_level = "info";
+  pid_t parent = 0;            // 0: none to die with
+  double orphan_timeout = 30;  // seconds
+};
+
+void add_options(CLI::App& app, Arguments& arguments) {
+  worker::WorkerOptions& options = arguments.worker;
+  app.add_option("--model", arguments.model,
+                 "Model directory: config.json and safetensors files, the same on every rank")
+      ->required();
+  app.add_option("--coordinator", options.coordinator,
+                 "Coordinator's address: ipc:///path/name or tcp://host:port "
+                 "(or REFRAIN_COORDINATOR)");
+  app.add_option("--curve-key", options.curve.key_file,
+                 "Key pair of this worker, a file of `refrain keygen` (tcp:// needs one)");
+  app.add_option("--curve-allow", options.curve.allow_file, "Public key of the coordinator");
+  app.add_flag("--insecure-tcp", options.curve.insecure_tcp,
+               "tcp:// without keys: anyone at that address can be the coordinator");
+  app.add_option("--rank", options.rank,
+                 "This worker's rank, from 0 (or RANK, SLURM_PROCID, OMPI_COMM_WORLD_RANK)");
+  app.add_option("--tensor-parallel-size", options.tensor_parallel_size,
+                 "Number of ranks (or WORLD_SIZE, SLURM_NTASKS, OMPI_COMM_WORLD_SIZE)");
+  app.add_option("--device", options.device, "auto, host or cuda")->capture_default_str();
+  app.add_option("--host-threads", options.host.threads, "Threads of the host device")
+      ->capture_default_str();
+  app.add_option("--host-isa", options.host.isa,
+                 "Instruction set of the host device: scalar, avx2, avx512, avx512_bf16 "
+                 "(default: the best there is; or REFRAIN_HOST_ISA)");
+  app.add_option("--host-memory", options.host.memory_limit,
+                 "Bytes the host device may allocate (default: the machine's memory)");
+  app.add_flag("--pin-threads", options.host.pin_threads, "Keep each thread on a core of its own");
+  add_debug_options(app, options.debug);
+  app.add_option("--orphan-timeout", arguments.orphan_timeout,
+                 "Seconds to keep weights and graphs for the next coordinator; then exit 75 (30)")
+      ->check(CLI::Range(0.0, 86400.0));
+  app.add_option("--log-level", arguments.log_level, "trace, debug, info, warning, error, off")
+      ->capture_default_str();
+  app.add_option("--fault", options.fault, "For drills: the fault to stage (docs/drills.md)");
+  app.add_option("--flight-fd", options.flight_fd, "Memory of the flight recorder")->group("");
+  app.add_option("--parent", arguments.parent, "Process to die with")->group("");
+}
+
+// A number from the environment for an option that was not given.
+Status number_from(std::initializer_list<const char*> names, const CLI::App& app,
+                   const std::string& option, int& value) {
+  if (app.count(option) > 0) return {};
+  const auto text = environment(names);
+  if (!text) return {};
+  char* end = nullptr;
+  const long number = std::strtol(text->c_str(), &end, 10);
+  if (*end != '\0' || number < 0 || number > 1'000'000) {
+    return fail_field(option.substr(2), "\"{}\" from the environment is not a number ({})", *text,
+                      *names.begin());
+  }
+  value = static_cast<int>(number);
+  return {};
+}
+
+Status complete(const CLI::App& app, Arguments& arguments) {
+  worker::WorkerOptions& options = arguments.worker;
+  options.model = arguments.model;
+  options.orphan_timeout =
+      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(arguments.orphan_timeout));
+  REFRAIN_RETURN_IF_ERROR(
+      number_from({"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"}, app, "--rank", options.rank));
+  REFRAIN_RETURN_IF_ERROR(number_from({"WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"}, app,
+                                      "--tensor-parallel-size", options.tensor_parallel_size));
+  if (options.coordinator.empty()) {
+    options.coordinator = environment({"REFRAIN_COORDINATOR"}).value_or("");
+  }
+  if (options.host.isa.empty()) {
+    options.host.isa = environment({"REFRAIN_HOST_ISA"}).value_or("");
+  }
+  if (options.coordinator.empty()) {
+    return fail_field("coordinator", "give --coordinator ADDRESS or set REFRAIN_COORDINATOR");
+  }
+  if (options.tensor_parallel_size < 1) {
+    return fail_field("tensor-parallel-size", "there must be at least 1 rank, not {}",
+                      options.tensor_parallel_size);
+  }
+  if (options.rank < 0 || options.rank >= options.tensor_parallel_size) {
+    return fail_field("rank", "rank {} is not among the {} ranks 0 to {}", options.rank,
+                      options.tensor_parallel_size, options.tensor_parallel_size - 1);
+  }
+  return {};
+}
+
+int refuse(const Error& error) {
+  std::fprintf(stderr, "worker: %s%s%s\n", error.field.c_str(), error.field.empty() ? "" : ": ",
+               error.message.c_str());
+  return exit_code(error.code);
+}
+
+}  // namespace
+
+int serve_command(const std::vector<std::string>& given) {
+  Arguments arguments;
+  CLI::App app("Runs one tensor-parallel rank of a model for a coordinator.", "worker");
+  app.set_version_flag("--version", build_id());
+  add_options(app, arguments);
+  const auto parsed = parse_command_line(app, given);
+  if (!parsed) return refuse(parsed.error());
+  if (parsed->exit_now) return kExitOk;
+  if (const Status status = complete(app, arguments); !status) return refuse(status.error());
+  init_logging(fmt::format("worker {}", arguments.worker.rank), arguments.log_level);
+  if (arguments.parent > 0 &&
+      (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != arguments.parent))
+    return kExitTryAgain;
+  return worker::run_worker(arguments.worker);
+}
+
+}  // namespace refrain
