@@ -13,7 +13,7 @@
 
 namespace refrain::ipc {
 
-inline constexpr uint16_t kProtocolVersion = 3;
+inline constexpr uint16_t kProtocolVersion = 4;
 
 // ---- configuration (coordinator -> worker, inside Welcome)
 
@@ -58,8 +58,8 @@ struct WorkerConfig {
 // without an answer repeats its Hello every few seconds, from the same peer id: a repeated Hello
 // of a worker that was welcomed and has said something since means it lost its coordinator.
 // Adoption: a worker whose coordinator is gone says in its Hello which group it holds ready.
-// Welcomed with the configuration of that group it answers Loaded{kept} with the cache it has, and
-// Ready at once; with another configuration it starts anew.
+// A Welcome that names that group, with its configuration, is answered with Loaded{kept} and the
+// cache it has, and Ready at once; with another configuration, or naming none, it starts anew.
 struct Hello {
   uint16_t protocol_version = kProtocolVersion;
   std::string build_id;
@@ -78,6 +78,7 @@ struct Welcome {
   std::string group_token;  // names the group's shared memory and communicators in this epoch
   int64_t pid = 0;          // the coordinator's; a worker on the same host watches it
   std::string host;
+  std::string held_group;  // of the Hello that it answers: what the coordinator counts on
 };
 
 struct Refuse {

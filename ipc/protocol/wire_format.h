@@ -34,8 +34,9 @@ void serialize(Archive& ar, Hello& m) {
 
 template <class Archive>
 void serialize(Archive& ar, Welcome& m) {
-  static_assert(wire::field_count<Welcome>() == 4);
-  ar(m.config, wire::Name{"group_token", m.group_token}, m.pid, wire::Name{"host", m.host});
+  static_assert(wire::field_count<Welcome>() == 5);
+  ar(m.config, wire::Name{"group_token", m.group_token}, m.pid, wire::Name{"host", m.host},
+     wire::Name{"held_group", m.held_group});
 }
 
 template <class Archive>

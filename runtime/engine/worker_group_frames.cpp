@@ -97,7 +97,7 @@ Status WorkerGroup::beat(Rank& rank) {
     rank.sent = 1;
     ipc::encode_frame(
         ipc::Welcome{options_.worker, fmt::format("{}-{}", options_.token_prefix, epoch_),
-                     options_.pid, options_.host},
+                     options_.pid, options_.host, rank.hello.held_group},
         {epoch_, 1}, frame_);
   }
   return endpoint_->send(rank.peer, frame_);

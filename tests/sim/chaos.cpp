@@ -49,8 +49,11 @@ Plan make_plan(ManualScheduler& scheduler) {
   Plan plan;
   choose_server(scheduler, plan.cluster);
   const bool peaceful = scheduler.random(8) == 0;
-  if (!peaceful && scheduler.random(2) == 0) choose_line(scheduler, plan.cluster.line);
+  plan.cluster.calm = !peaceful && scheduler.random(8) == 0;
+  if (!peaceful && !plan.cluster.calm && scheduler.random(2) == 0)
+    choose_line(scheduler, plan.cluster.line);
   if (!peaceful) plan.strikes = static_cast<int>(scheduler.random(6));
+  if (plan.cluster.calm) plan.strikes = static_cast<int>(1 + scheduler.random(3));
   plan.load.requests = static_cast<int>(5 + scheduler.random(50));
   plan.load.over = ms(200 + scheduler.random(6000));
   plan.load.cancels = scheduler.random(3) == 0 ? 400 : 80;
@@ -58,7 +61,7 @@ Plan make_plan(ManualScheduler& scheduler) {
   plan.load.max_model_len = plan.cluster.config.worker.max_model_len;
   if (!plan.cluster.config.enable_chunked_prefill)
     plan.load.longest_prompt = std::min(40, plan.cluster.config.worker.max_num_batched_tokens);
-  plan.harmless = plan.strikes == 0 && clean(plan.cluster.line);
+  plan.harmless = (plan.strikes == 0 || plan.cluster.calm) && clean(plan.cluster.line);
   return plan;
 }
 
@@ -76,10 +79,33 @@ void Chaos::start(int strikes, Duration over) {
                           [this] { strike(); });
 }
 
-void Chaos::strike() {
-  const auto rank = static_cast<int32_t>(
+int32_t Chaos::any_rank() {
+  return static_cast<int32_t>(
       scheduler_.random(static_cast<uint64_t>(plan_.cluster.config.worker.tensor_parallel_size)));
-  switch (scheduler_.random(13)) {
+}
+
+void Chaos::strike() {
+  if (cluster_.healed()) return;
+  if (plan_.cluster.calm) {  // all ranks hold the graphs of a group, and nothing else happens
+    if (cluster_.succession().adoptable())
+      cluster_.kill_coordinator(ms(20 + scheduler_.random(8'000)));
+    return;
+  }
+  switch (scheduler_.random(8)) {
+    case 0:
+      return strike_coordinator();
+    case 1:
+    case 2:
+      return strike_succession();
+    default:
+      return strike_rank();
+  }
+}
+
+void Chaos::strike_rank() {
+  if (cluster_.healed()) return;
+  const int32_t rank = any_rank();
+  switch (scheduler_.random(11)) {
     case 0:
     case 1:
       return cluster_.kill_worker(rank);
@@ -100,19 +126,47 @@ void Chaos::strike() {
           0, scheduler_.random(2) == 0 ? StepFault::kTokenTooLarge : StepFault::kRowMissing);
     case 9:
       return cluster_.greet_again(rank);
-    case 10:
-      return cluster_.replay(rank);
     default:
-      return strike_coordinator();
+      return cluster_.replay(rank);
   }
 }
 
 void Chaos::strike_coordinator() {
   if (scheduler_.random(2) == 0) {
-    cluster_.kill_coordinator(ms(20 + scheduler_.random(8'000)));
+    cluster_.kill_coordinator(absence());
   } else {
     cluster_.freeze_coordinator(ms(20 + scheduler_.random(7'000)));
   }
+}
+
+// Seldom longer than workers wait for the next coordinator.
+Duration Chaos::absence() {
+  return ms(20 + scheduler_.random(scheduler_.random(10) == 0 ? 40'000 : 8'000));
+}
+
+// The coordinator is killed with steps in flight that take long, and more goes wrong while its
+// ranks wait or are adopted: the next one may find some of them dead, stopped, cut off or in the
+// middle of the steps of another epoch, is killed itself, or has another model or configuration.
+void Chaos::strike_succession() {
+  if (scheduler_.random(2) == 0)
+    cluster_.slow_worker(any_rank(), ms(scheduler_.random(4'000)), ms(scheduler_.random(10'000)));
+  const std::chrono::milliseconds wait = ms(scheduler_.random(1'000));
+  executor_->post_after(wait, [this] {
+    if (cluster_.healed()) return;
+    const Duration away = absence();
+    const uint64_t kind = scheduler_.random(8);
+    cluster_.kill_coordinator(away, kind == 0   ? Restart::kOtherModel
+                                    : kind == 1 ? Restart::kOtherConfig
+                                                : Restart::kAsBefore);
+    const auto until = static_cast<uint64_t>(
+        std::chrono::duration_cast<std::chrono::milliseconds>(away).count() + 1'500);
+    for (uint64_t more = scheduler_.random(3); more > 0; --more)
+      executor_->post_after(ms(scheduler_.random(until)), [this] { strike_rank(); });
+    if (scheduler_.random(4) == 0)
+      executor_->post_after(ms(scheduler_.random(until)), [this] {
+        if (!cluster_.healed()) cluster_.kill_coordinator(absence());
+      });
+  });
 }
 
 }  // namespace refrain::sim

@@ -13,13 +13,13 @@ namespace refrain::sim {
 struct Plan {
   ClusterOptions cluster;
   LoadOptions load;
-  int strikes = 0;       // single faults
+  int strikes = 0;       // faults
   bool harmless = true;  // nothing in it may cost a group or a request
 };
 
 Plan make_plan(ManualScheduler& scheduler);
 
-// Posts the plan's single faults, at random times within `over`.
+// Posts the plan's faults, at random times within `over`.
 class Chaos {
  public:
   Chaos(ManualScheduler& scheduler, Cluster& cluster, const Plan& plan);
@@ -27,7 +27,11 @@ class Chaos {
 
  private:
   void strike();
+  void strike_rank();
   void strike_coordinator();
+  void strike_succession();
+  int32_t any_rank();
+  Duration absence();
 
   ManualScheduler& scheduler_;
   Cluster& cluster_;

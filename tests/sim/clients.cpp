@@ -9,12 +9,11 @@
 
 namespace refrain::sim {
 
-Clients::Clients(ManualScheduler& scheduler, Cluster& cluster, LoadOptions options, SimModel model,
+Clients::Clients(ManualScheduler& scheduler, Cluster& cluster, LoadOptions options,
                  std::shared_ptr<const text::Tokenizer> tokenizer)
     : scheduler_(scheduler),
       cluster_(cluster),
       options_(options),
-      model_(model),
       tokenizer_(std::move(tokenizer)),
       executor_(scheduler.make_executor("clients")) {
   cluster_.on_coordinator_gone = [this](int life) {
@@ -90,7 +89,7 @@ void Clients::choose_sampling(GenerateRequest& request) {
 void Clients::choose_stop_string(GenerateRequest& request) {
   if (request.sampling.temperature > 0 && !request.sampling.seed) return;
   const Reference alone = reference_answer(request, setup_of(request.sampling),
-                                           options_.max_model_len, model_, *tokenizer_);
+                                           options_.max_model_len, model_now(), *tokenizer_);
   if (alone.text.size() < 4) return;
   const auto begins_character = [&](size_t at) {
     return at == alone.text.size() || (static_cast<unsigned char>(alone.text[at]) & 0xC0) != 0x80;
@@ -144,6 +143,7 @@ void Clients::on_output(Asked& asked, RequestOutput output) {
     violations.push_back(fmt::format("request {}.{}: {}", asked.life, asked.id, what));
   };
   if (asked.finishes > 0) wrong("an output after its end (I1)");
+  if (asked.coordinator_gone) wrong("an output after its coordinator's end (I1, R-10)");
   if (output.id != asked.id) wrong("an output of another request (I4)");
   for (const TokenOutput& token : output.tokens) {
     asked.tokens.push_back(token.token);

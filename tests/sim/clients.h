@@ -41,7 +41,7 @@ struct LoadOptions {
 
 class Clients {
  public:
-  Clients(ManualScheduler& scheduler, Cluster& cluster, LoadOptions options, SimModel model,
+  Clients(ManualScheduler& scheduler, Cluster& cluster, LoadOptions options,
           std::shared_ptr<const text::Tokenizer> tokenizer);
 
   void start();
@@ -59,13 +59,13 @@ class Clients {
   void choose_stop_string(GenerateRequest& request);
   void submit(GenerateRequest request);
   void on_output(Asked& asked, RequestOutput output);
+  const SimModel& model_now() const { return cluster_.model(cluster_.life()); }
   bool chance(uint32_t in_a_thousand) { return scheduler_.random(1000) < in_a_thousand; }
   void note(const std::string& line) { scheduler_.note("| " + line); }
 
   ManualScheduler& scheduler_;
   Cluster& cluster_;
   const LoadOptions options_;
-  const SimModel model_;
   std::shared_ptr<const text::Tokenizer> tokenizer_;
   std::shared_ptr<Executor> executor_;
   std::vector<std::unique_ptr<Asked>> asked_;

@@ -14,6 +14,7 @@
 #include "ipc/transport/inproc_endpoint.h"
 #include "runtime/actor/manual_executor.h"
 #include "runtime/engine/engine_core.h"
+#include "tests/sim/succession.h"
 #include "tests/sim/worker_process.h"
 
 namespace refrain::sim {
@@ -22,12 +23,16 @@ struct ClusterOptions {
   EngineConfig config;
   SimModel model;
   int64_t num_kv_blocks = 64;
-  bool watched = true;  // the workers' processes can be watched from the coordinator
+  bool watched = true;  // workers and coordinator can watch each other's processes
+  bool calm = false;    // nothing goes wrong but that coordinators are killed
   int high_water_mark = 1024;
   ipc::FaultProgram line;  // of every endpoint, each with a seed of its own
 };
 
-class TapEndpoint;  // cluster.cpp: remembers what was sent
+// What the next coordinator is started with.
+enum class Restart : uint8_t { kAsBefore, kOtherModel, kOtherConfig };
+
+class TapEndpoint;
 
 class Cluster {
  public:
@@ -39,6 +44,9 @@ class Cluster {
   // Null while the coordinator is down.
   Engine* engine() { return engine_.get(); }
   int life() const { return life_; }  // of the coordinator, counted from 1
+  // That a coordinator was started with.
+  const SimModel& model(int life) const { return models_.at(static_cast<size_t>(life)); }
+  const Succession& succession() const { return succession_; }
 
   // Faults. A rank that is not there now is left alone.
   void kill_worker(int32_t rank);
@@ -49,10 +57,11 @@ class Cluster {
   void greet_again(int32_t rank);
   // What went over the rank's line lately, in both directions, comes once more, Hello excepted.
   void replay(int32_t rank);
-  void kill_coordinator(Duration back_after);
+  void kill_coordinator(Duration back_after, Restart with = Restart::kAsBefore);
   void freeze_coordinator(Duration how_long);
   // From now on nothing goes wrong: lines are clean, who stood still goes on.
   void heal();
+  bool healed() const { return healed_; }
 
   // Ends the engine and stops respawning; workers end as they are told.
   void shut_down();
@@ -77,7 +86,13 @@ class Cluster {
   void on_worker_exit(int64_t pid);
   void tell_watchers(int64_t pid);
   bool watch(int64_t pid, std::function<void()> gone);
+  void watch_coordinator(int64_t pid, const std::shared_ptr<Executor>& from, int64_t coordinator,
+                         std::function<void()> gone);
   void kill_process(int64_t pid);
+  void on_group_state(GroupState state, const std::string& detail);
+  Epoch first_epoch();
+  void change_files(Restart with);
+  void meet(const std::string& group, uint64_t ordinal, std::function<void()> go);
   void compare_step(int32_t rank, Epoch epoch, const ipc::Step& step);
   Worker* at(int32_t rank);
   // Calls when the time has passed, on the supervisor's executor.
@@ -88,6 +103,8 @@ class Cluster {
 
   ManualScheduler& scheduler_;
   const ClusterOptions options_;
+  EngineConfig config_;  // of the next coordinator
+  SimModel files_;       // of the processes that start from now on
   std::shared_ptr<const text::Tokenizer> tokenizer_;
   std::shared_ptr<ipc::InprocHub> hub_ = ipc::InprocHub::create();
   std::shared_ptr<Executor> supervisor_;
@@ -100,12 +117,20 @@ class Cluster {
   std::vector<std::pair<ipc::PeerId, std::vector<std::byte>>>
       old_frames_;  // of coordinators before
   int life_ = 0;
+  std::vector<SimModel> models_;  // by life
+  Succession succession_;
 
   std::vector<Worker> workers_;  // by rank
   std::vector<Worker> dead_;     // whose closures may be on the stack
   int64_t next_pid_ = 100;
   bool respawning_ = false, healed_ = false, ending_ = false;
-  std::map<int64_t, std::function<void()>> watched_;
+  std::map<int64_t, std::function<void()>> watched_;  // by the coordinator
+  struct Watcher {
+    std::shared_ptr<Executor> executor;
+    std::function<void()> gone;
+  };
+  std::map<int64_t, Watcher> watching_;  // the coordinator, by the worker's pid
+  std::map<std::pair<std::string, uint64_t>, std::vector<std::function<void()>>> meetings_;
   std::map<std::pair<Epoch, StepId>, std::vector<std::byte>> steps_;  // as the first rank ran them
 };
 

@@ -55,15 +55,15 @@ class Checker {
   // With the seed that the engine chose, when the client named none: one that explains all tokens.
   Reference reference() const {
     const GenerateRequest& request = asked_->request;
+    const SimModel& model = cluster_.model(asked_->life);
     const auto run = [&](uint64_t seed) {
       return reference_answer(request, setup_of(request.sampling, seed), rules_.max_model_len,
-                              rules_.model, tokenizer_);
+                              model, tokenizer_);
     };
     if (request.sampling.seed || request.sampling.temperature == 0) return run(0);
     for (const uint64_t seed : cluster_.seeds_seen) {
       const uint64_t draw = testing::draw_of(setup_of(request.sampling, seed));
-      const TokenId first =
-          testing::next_token(request.prompt, rules_.model.vocab, rules_.model.eos_every, draw);
+      const TokenId first = testing::next_token(request.prompt, model.vocab, model.eos_every, draw);
       if (asked_->tokens.empty() || first != asked_->tokens.front()) continue;
       Reference answer = run(seed);
       if (begins_with(answer.tokens, asked_->tokens)) return answer;

@@ -13,7 +13,6 @@ struct LedgerRules {
   size_t groups_lost = 0;  // as many as it takes to give a request up: it may end with an error
   Duration latest{};       // how late a deadline may be noticed: the coordinator may stand still
   int64_t max_model_len = 64;
-  SimModel model;
 };
 
 // What is wrong with the answers; empty: nothing.

@@ -75,6 +75,7 @@ int run(const Options& options) {
     sum.unanswered += report.unanswered;
     sum.refused += report.refused;
     sum.groups_lost += report.groups_lost;
+    sum.adoptions += report.adoptions;
     sum.tokens += report.tokens;
     sum.virtual_seconds += report.virtual_seconds;
     if (options.verbose)
@@ -89,9 +90,9 @@ int run(const Options& options) {
   }
   fmt::print(
       "{} seeds, {} failed: {} requests ({} complete, {} cancelled, {} errors, {} without a "
-      "coordinator, {} refused), {} tokens, {} groups lost, {:.0f} s of virtual time\n",
+      "coordinator, {} refused), {} tokens, {} groups lost, {} adopted, {:.0f} s of virtual time\n",
       options.to - options.from + 1, failed, sum.requests, sum.complete, sum.aborted, sum.errors,
-      sum.unanswered, sum.refused, sum.tokens, sum.groups_lost, sum.virtual_seconds);
+      sum.unanswered, sum.refused, sum.tokens, sum.groups_lost, sum.adoptions, sum.virtual_seconds);
   return failed == 0 ? 0 : 1;
 }
 

@@ -61,7 +61,7 @@ class Simulation {
         log_(scheduler_),
         plan_(make_plan(scheduler_)),
         cluster_(scheduler_, plan_.cluster, shared_tokenizer()),
-        clients_(scheduler_, cluster_, plan_.load, plan_.cluster.model, shared_tokenizer()),
+        clients_(scheduler_, cluster_, plan_.load, shared_tokenizer()),
         chaos_(scheduler_, cluster_, plan_) {}
 
   SimReport run() {
@@ -71,6 +71,7 @@ class Simulation {
       report_.faults.push_back(fmt::format("exception: {}", error.what()));
     }
     add(cluster_.violations);
+    add(cluster_.succession().violations);
     add(clients_.violations);
     count();
     report_.log = scheduler_.log();
@@ -89,7 +90,6 @@ class Simulation {
     rules.groups_lost = cluster_.lost.size();
     rules.latest = kLongestFreeze;
     rules.max_model_len = plan_.load.max_model_len;
-    rules.model = plan_.cluster.model;
     add(check_answers(clients_, cluster_, rules, *shared_tokenizer()));
     if (plan_.harmless && !cluster_.lost.empty())
       fault("a group was lost and nothing had gone wrong: " + cluster_.lost.front());
@@ -147,6 +147,7 @@ class Simulation {
     }
     report_.refused = static_cast<uint64_t>(clients_.refused());
     report_.groups_lost = cluster_.lost.size();
+    report_.adoptions = static_cast<uint64_t>(cluster_.succession().adoptions());
     report_.virtual_seconds =
         std::chrono::duration<double>(scheduler_.clock().now().time_since_epoch()).count();
   }

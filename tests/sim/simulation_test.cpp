@@ -22,10 +22,11 @@ class Seeds : public ::testing::TestWithParam<uint64_t> {};
 
 TEST_P(Seeds, KeepThePromise_R20) {
   int failures = 0;
-  uint64_t complete = 0;
+  uint64_t complete = 0, adoptions = 0;
   for (uint64_t seed = GetParam(); seed < kSeeds && failures < kMostFailures; seed += kShards) {
     const SimReport report = run_seed(seed);
     complete += report.complete;
+    adoptions += report.adoptions;
     if (report.faults.empty()) continue;
     ++failures;
     ADD_FAILURE() << "seed " << seed << ":\n  "
@@ -33,6 +34,7 @@ TEST_P(Seeds, KeepThePromise_R20) {
                   << "\n  replay: tools/sim --seed " << seed << " --verbose";
   }
   EXPECT_GT(complete, kSeeds / kShards) << "hardly any request was answered";
+  EXPECT_GT(adoptions, kSeeds / kShards / 10) << "hardly any group was adopted";
 }
 INSTANTIATE_TEST_SUITE_P(Simulation, Seeds, ::testing::Range(uint64_t{0}, kShards));
 

@@ -183,6 +183,8 @@ Status DeviceThread::load(StartGroup command) {
   epoch_ = command.epoch;
   last_step_ = 0;
   record({.phase = ipc::FlightPhase::kLoading});
+  last_phase_ = ipc::StartPhase::kConnect;
+  report(ipc::Progress{last_phase_, 0, 1, ""});  // it has left its old steps
   REFRAIN_ASSIGN_OR_RETURN(
       runner_, options_.make_runner(std::move(command.options), *device_,
                                     [this](const ipc::Progress& p) { on_progress(p); }));

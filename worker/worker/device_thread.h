@@ -33,7 +33,20 @@ struct DeviceReport {
   std::optional<int> exit_code = std::nullopt;
 };
 
-class DeviceThread {
+// What a Worker asks of its device; each call returns at once, reports follow. Any thread.
+class WorkerDevice {
+ public:
+  virtual ~WorkerDevice() = default;
+  // Drops what is queued, gives up the group before and loads the new one.
+  virtual void start_group(Epoch epoch, RunnerOptions options) = 0;
+  // After what is queued: finishes the steps of the epoch before, whose results nobody wants, and
+  // keeps the group for the new epoch. InitCache with the cache it has makes it ready again.
+  virtual void adopt(Epoch epoch) = 0;
+  virtual void init_cache(const ipc::InitCache& message) = 0;
+  virtual void step(ipc::Step message) = 0;
+};
+
+class DeviceThread final : public WorkerDevice {
  public:
   using DeviceFactory = std::function<Result<std::unique_ptr<Device>>()>;
   using RunnerFactory = std::function<Result<std::unique_ptr<ModelRunner>>(
@@ -48,19 +61,16 @@ class DeviceThread {
   };
 
   explicit DeviceThread(Options options);
-  ~DeviceThread();  // stops and joins
+  ~DeviceThread() override;  // stops and joins
   DeviceThread(const DeviceThread&) = delete;
   DeviceThread& operator=(const DeviceThread&) = delete;
 
   // Starts the thread and makes the device; its name, or why there is none. Once.
   Result<std::string> start();
-  // Any thread. start_group drops what is queued, gives up the group before and loads the new one.
-  void start_group(Epoch epoch, RunnerOptions options);
-  // After what is queued: finishes the steps of the epoch before, whose results nobody wants, and
-  // keeps the group for the new epoch. InitCache with the cache it has makes it ready again.
-  void adopt(Epoch epoch);
-  void init_cache(const ipc::InitCache& message);
-  void step(ipc::Step message);
+  void start_group(Epoch epoch, RunnerOptions options) override;
+  void adopt(Epoch epoch) override;
+  void init_cache(const ipc::InitCache& message) override;
+  void step(ipc::Step message) override;
   // Ends after the command under way. False: it had not ended after `timeout`.
   bool stop(Duration timeout);
 

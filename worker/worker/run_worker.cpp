@@ -1,7 +1,9 @@
 // The worker process: puts device thread, control executor and connection together.
 
 #include <signal.h>
+#include <unistd.h>
 
+#include <climits>
 #include <cstdlib>
 #include <initializer_list>
 #include <optional>
@@ -30,6 +32,11 @@ int environment_number(std::initializer_list<const char*> names, int otherwise) 
     if (*end == '\0' && number >= 0 && number < 1'000'000) return static_cast<int>(number);
   }
   return otherwise;
+}
+
+std::string host_name() {
+  char name[HOST_NAME_MAX + 1] = {};
+  return gethostname(name, sizeof name - 1) == 0 ? name : "";
 }
 
 // Launchers that spread ranks over machines say which of them are on this one.
@@ -97,11 +104,12 @@ int run_worker(const WorkerOptions& options) {
   const auto watch = [&](int64_t pid, std::function<void()> gone) {
     return io.on_process_exit(pid, strand, std::move(gone));
   };
-  worker = std::make_unique<Worker>(options, Worker::Identity{*model, *digest, *name}, strand,
-                                    std::move(*endpoint), device, watch, [&](int code) {
-                                      result = code;
-                                      io.stop();
-                                    });
+  worker = std::make_unique<Worker>(
+      options, Worker::Identity{*model, *digest, *name, ::getpid(), host_name()}, strand,
+      std::move(*endpoint), device, watch, [&](int code) {
+        result = code;
+        io.stop();
+      });
   io.on_signals({SIGINT, SIGTERM}, strand, [&](int signal) {
     worker->end(kExitOk, signal == SIGINT ? "interrupted" : "terminated");
   });

@@ -1,8 +1,5 @@
 #include "worker/worker/worker.h"
 
-#include <unistd.h>
-
-#include <climits>
 #include <utility>
 
 #include "runtime/base/build_info.h"
@@ -16,17 +13,12 @@ namespace {
 constexpr auto kOrphanHello = std::chrono::seconds(1);
 constexpr auto kOrphanPause = std::chrono::milliseconds(50);  // until its broken connection is seen
 // For steps that the dead coordinator had sent. A rank whose peer never got its step waits in vain.
-constexpr auto kAdoptTimeout = std::chrono::seconds(3);
-
-std::string host_name() {
-  char name[HOST_NAME_MAX + 1] = {};
-  return gethostname(name, sizeof name - 1) == 0 ? name : "";
-}
+constexpr auto kOldStepsTimeout = std::chrono::seconds(3);
 
 }  // namespace
 
 Worker::Worker(const WorkerOptions& options, Identity identity, std::shared_ptr<Executor> executor,
-               std::unique_ptr<ipc::Endpoint> endpoint, DeviceThread& device, ProcessWatch watch,
+               std::unique_ptr<ipc::Endpoint> endpoint, WorkerDevice& device, ProcessWatch watch,
                std::function<void(int)> on_exit)
     : options_(options),
       identity_(std::move(identity)),
@@ -55,8 +47,8 @@ void Worker::say_hello() {
   hello.model_digest = identity_.model_digest;
   hello.rank = options_.rank;
   hello.tensor_parallel_size = options_.tensor_parallel_size;
-  hello.pid = getpid();
-  hello.host = host_name();
+  hello.pid = identity_.pid;
+  hello.host = identity_.host;
   hello.device = identity_.device;
   if (held_) hello.held_group = group_.token;
   hello.last_epoch = link_.epoch();
@@ -75,7 +67,7 @@ void Worker::watch_coordinator() {
                fmt::format("no coordinator came back to {} within {:.0f} s", options_.coordinator,
                            seconds_between(*orphan_since_, now)));
   }
-  if (adopt_until_ && now >= *adopt_until_) {
+  if (old_steps_until_ && now >= *old_steps_until_) {
     const std::string stuck = "the device did not finish the steps of the coordinator before";
     link_.send(ipc::Failed{0, stuck, false});
     return end(kExitInternal, stuck);
@@ -94,7 +86,6 @@ void Worker::become_orphan(const std::string& why) {
   log::warn("the coordinator {}; waiting up to {:.0f} s for its successor at {}", why,
             std::chrono::duration<double>(options_.orphan_timeout).count(), options_.coordinator);
   orphan_since_ = executor_->clock().now();
-  adopt_until_.reset();
   watched_ = false;
   awaiting_welcome_ = true;
   last_hello_ = *orphan_since_;
@@ -105,7 +96,7 @@ void Worker::become_orphan(const std::string& why) {
 
 void Worker::watch_process(Epoch epoch, const ipc::Welcome& welcome) {
   watched_ = false;
-  if (welcome.pid <= 0 || welcome.host != host_name()) return;
+  if (welcome.pid <= 0 || welcome.host != identity_.host) return;
   watched_ = watch_(welcome.pid, [this, epoch] {
     if (link_.epoch() == epoch) become_orphan("ended");
   });
@@ -113,16 +104,21 @@ void Worker::watch_process(Epoch epoch, const ipc::Welcome& welcome) {
 
 void Worker::on_welcome(Epoch epoch, const ipc::Welcome& welcome) {
   if (ended_) return;
-  const bool asked = std::exchange(awaiting_welcome_, false);
+  awaiting_welcome_ = false;
   orphan_since_.reset();
-  adopt_until_.reset();
   if (welcome.config.tensor_parallel_size != options_.tensor_parallel_size) {
     return fail_configuration(
         fmt::format("the coordinator runs tensor-parallel-size {}, this worker was started with {}",
                     welcome.config.tensor_parallel_size, options_.tensor_parallel_size));
   }
   watch_process(epoch, welcome);
-  if (asked && held_ && welcome.config == group_.config) return adopt(epoch);
+  if (!welcome.held_group.empty() && (!held_ || welcome.held_group != group_.token)) {
+    return end(kExitTryAgain, fmt::format("the coordinator counts on the graphs of {}, as an older "
+                                          "Hello offered; they are gone",
+                                          welcome.held_group));
+  }
+  if (held_ || old_steps_until_) old_steps_until_ = executor_->clock().now() + kOldStepsTimeout;
+  if (!welcome.held_group.empty() && welcome.config == group_.config) return adopt(epoch);
   start_group(epoch, welcome);
 }
 
@@ -143,7 +139,6 @@ void Worker::start_group(Epoch epoch, const ipc::Welcome& welcome) {
 void Worker::adopt(Epoch epoch) {
   log::info("adopted by {} with the weights and graphs of {}, epoch {}", options_.coordinator,
             group_.token, epoch);
-  adopt_until_ = executor_->clock().now() + kAdoptTimeout;
   device_.adopt(epoch);
 }
 
@@ -172,7 +167,7 @@ void Worker::on_report(DeviceReport report) {
 }
 
 void Worker::note(const ipc::Message& message) {
-  if (std::holds_alternative<ipc::Loaded>(message)) adopt_until_.reset();
+  old_steps_until_.reset();  // it speaks for the new epoch
   if (std::holds_alternative<ipc::Ready>(message)) held_ = true;
 }
 

@@ -49,10 +49,12 @@ class Worker {
     ModelConfig model;
     std::string model_digest;
     std::string device;
+    int64_t pid = 0;
+    std::string host;  // this machine's name
   };
   // `on_exit` is called once, with the process's exit code.
   Worker(const WorkerOptions& options, Identity identity, std::shared_ptr<Executor> executor,
-         std::unique_ptr<ipc::Endpoint> endpoint, DeviceThread& device, ProcessWatch watch,
+         std::unique_ptr<ipc::Endpoint> endpoint, WorkerDevice& device, ProcessWatch watch,
          std::function<void(int)> on_exit);
 
   void start();
@@ -81,14 +83,15 @@ class Worker {
   Identity identity_;
   std::shared_ptr<Executor> executor_;
   CoordinatorLink link_;
-  DeviceThread& device_;
+  WorkerDevice& device_;
   ProcessWatch watch_;
   std::function<void(int)> on_exit_;
   Group group_;           // whose weights the device has or loads
   bool held_ = false;     // it is ready: it can be adopted
   bool watched_ = false;  // the coordinator's process is watched
   std::optional<TimePoint> orphan_since_;
-  std::optional<TimePoint> adopt_until_;  // when the device must have finished its old steps
+  // When the device must have finished the steps of the group before.
+  std::optional<TimePoint> old_steps_until_;
   TimerId watch_timer_ = 0;
   TimePoint last_hello_;
   bool awaiting_welcome_ = true;

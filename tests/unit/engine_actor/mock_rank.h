@@ -110,6 +110,7 @@ class MockRank {
         sent_ = 0;
         ++welcomes;
         group_token = welcome->group_token;
+        EXPECT_EQ(welcome->held_group, options.held_group);
         config_ = welcome->config;
       }
       if (!gate_.accept(frame->info)) return;

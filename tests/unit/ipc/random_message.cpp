@@ -68,7 +68,7 @@ void fill(Generator& g, Hello& m) {
 }
 void fill(Generator& g, Welcome& m) {
   fill(g, m.config);
-  g.all(m.group_token, m.pid, m.host);
+  g.all(m.group_token, m.pid, m.host, m.held_group);
 }
 void fill(Generator& g, Refuse& m) { g.all(m.reason); }
 void fill(Generator& g, Progress& m) {

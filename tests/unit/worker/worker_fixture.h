@@ -3,13 +3,12 @@
 // manual clock, a real device thread.
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
-#include <climits>
 #include <deque>
 #include <thread>
+#include <type_traits>
 
 #include "ipc/protocol/codec.h"
 #include "ipc/transport/inproc_endpoint.h"
@@ -82,6 +81,12 @@ class FakeRunner final : public ModelRunner {
   std::deque<StepId> queue_;
 };
 
+inline ipc::Step step(StepId id) {
+  ipc::Step message;
+  message.step = id;
+  return message;
+}
+
 class WorkerFixture : public testing::Test {
  protected:
   static constexpr Duration kPatience = std::chrono::seconds(20);
@@ -118,7 +123,7 @@ class WorkerFixture : public testing::Test {
     const auto name = device_->start();
     ASSERT_TRUE(name.has_value());
     worker_ = std::make_unique<Worker>(
-        options, Worker::Identity{{}, "digest", *name}, worker_executor_,
+        options, Worker::Identity{{}, "digest", *name, 1, "here"}, worker_executor_,
         std::move(*hub_->make_client(worker_executor_, "rank-0")), *device_,
         [this](int64_t pid, std::function<void()> gone) {
           watched_pid_ = pid;
@@ -141,14 +146,13 @@ class WorkerFixture : public testing::Test {
     sequence_ = 0;
     ipc::Welcome message;
     if (watch_process_) {
-      char name[HOST_NAME_MAX + 1] = {};
-      ASSERT_EQ(gethostname(name, sizeof name - 1), 0);
-      message.host = name;
+      message.host = "here";
       message.pid = 4711;
     }
     message.config.max_num_seqs = max_num_seqs;
     message.config.tensor_parallel_size = tensor_parallel_size;
     message.group_token = fmt::format("group-{}", epoch);
+    message.held_group = held_group_;
     send(message);
   }
 
@@ -170,6 +174,8 @@ class WorkerFixture : public testing::Test {
     EXPECT_TRUE(eventually([&] {
       for (auto at = received_.begin(); at != received_.end(); ++at) {
         if (!std::holds_alternative<T>(at->message)) continue;
+        if constexpr (std::is_same_v<T, ipc::Hello>)
+          held_group_ = std::get<ipc::Hello>(at->message).held_group;
         found = std::move(*at);
         received_.erase(at);
         return true;
@@ -196,6 +202,7 @@ class WorkerFixture : public testing::Test {
 
   RunnerScript script_;
   std::string group_token_;
+  std::string held_group_;  // of the last Hello that the coordinator took
   ManualScheduler scheduler_;
   std::shared_ptr<Executor> worker_executor_ = scheduler_.make_executor("worker");
   std::shared_ptr<Executor> coordinator_executor_ = scheduler_.make_executor("coordinator");

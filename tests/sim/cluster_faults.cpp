@@ -1,0 +1,163 @@
+// The half of Cluster that makes things go wrong.
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "tests/sim/cluster.h"
+#include "tests/sim/tap_endpoint.h"
+
+namespace refrain::sim {
+
+Cluster::Worker* Cluster::at(int32_t rank) {
+  Worker& worker = workers_[static_cast<size_t>(rank)];
+  return worker.process && worker.process->alive() ? &worker : nullptr;
+}
+
+void Cluster::kill_worker(int32_t rank) {
+  Worker* worker = at(rank);
+  if (worker == nullptr) return;
+  const int64_t pid = worker->process->settings.pid;
+  note(fmt::format("FAULT: rank {} (pid {}) is killed", rank, pid));
+  worker->process->kill();
+  supervisor_->post([this, pid] { on_worker_exit(pid); });
+}
+
+// The coordinator ends a worker that does not go.
+void Cluster::kill_process(int64_t pid) {
+  for (Worker& worker : workers_) {
+    if (!worker.process || worker.process->settings.pid != pid) continue;
+    if (!options_.watched || !worker.process->alive())
+      violations.push_back(fmt::format("pid {} is killed, which is not watched or gone", pid));
+    note(fmt::format("the coordinator kills pid {}", pid));
+    worker.process->kill();
+    supervisor_->post([this, pid] { on_worker_exit(pid); });
+  }
+}
+
+void Cluster::freeze_worker(int32_t rank, Duration how_long) {
+  Worker* worker = at(rank);
+  if (worker == nullptr) return;
+  const int64_t pid = worker->process->settings.pid;
+  note(fmt::format("FAULT: rank {} (pid {}) stands still", rank, pid));
+  worker->process->stop();
+  after(how_long, [this, rank, pid] {
+    Worker* still = at(rank);
+    if (still == nullptr || still->process->settings.pid != pid) return;
+    note(fmt::format("rank {} (pid {}) goes on", rank, pid));
+    still->process->resume();
+  });
+}
+
+void Cluster::cut_worker(int32_t rank, Duration how_long) {
+  Worker* worker = at(rank);
+  if (worker == nullptr) return;
+  const int64_t pid = worker->process->settings.pid;
+  note(fmt::format("FAULT: the line of rank {} (pid {}) is cut", rank, pid));
+  worker->line->set_cut(true);
+  after(how_long, [this, rank, pid] {
+    Worker* still = at(rank);
+    if (still == nullptr || still->process->settings.pid != pid) return;
+    note(fmt::format("the line of rank {} (pid {}) is whole again", rank, pid));
+    still->line->set_cut(false);
+  });
+}
+
+void Cluster::slow_worker(int32_t rank, Duration each_step, Duration how_long) {
+  Worker* worker = at(rank);
+  if (worker == nullptr) return;
+  const int64_t pid = worker->process->settings.pid;
+  note(fmt::format("FAULT: rank {} (pid {}) is slow", rank, pid));
+  worker->process->device().slow_down(each_step);
+  after(how_long, [this, rank, pid] {
+    Worker* still = at(rank);
+    if (still != nullptr && still->process->settings.pid == pid)
+      still->process->device().slow_down(Duration::zero());
+  });
+}
+
+void Cluster::fault_step(int32_t rank, StepFault fault) {
+  Worker* worker = at(rank);
+  if (worker == nullptr) return;
+  note(fmt::format("FAULT: the next step of rank {} goes wrong ({})", rank,
+                   static_cast<int>(fault)));
+  worker->process->device().fault_next_step(fault);
+}
+
+void Cluster::replay(int32_t rank) {
+  Worker* worker = at(rank);
+  if (worker == nullptr || !engine_) return;
+  note(fmt::format("FAULT: old frames of rank {} come again", rank));
+  for (const TapEndpoint::Sent& frame : worker->tap->sent()) worker->tap->send_again(frame);
+  std::vector<TapEndpoint::Sent> frames = old_frames_;
+  for (TapEndpoint::Sent& frame : server_tap_->sent()) frames.push_back(std::move(frame));
+  for (const TapEndpoint::Sent& frame : frames)
+    if (frame.first == worker->name) server_tap_->send_again(frame);
+}
+
+// A rank that takes a living coordinator for dead.
+void Cluster::greet_again(int32_t rank) {
+  Worker* worker = at(rank);
+  if (worker == nullptr) return;
+  const auto found = watching_.find(worker->process->settings.pid);
+  if (found == watching_.end()) return;
+  note(fmt::format("FAULT: rank {} thinks that the coordinator is gone", rank));
+  found->second.executor->post(found->second.gone);
+}
+
+void Cluster::kill_coordinator(Duration back_after, Restart with) {
+  if (!engine_) return;
+  note("FAULT: the coordinator is killed");
+  old_frames_ = server_tap_->sent();
+  engine_executor_->kill();
+  output_executor_->kill();
+  engine_.reset();
+  watched_.clear();
+  for (auto& [pid, watcher] : std::exchange(watching_, {}))
+    watcher.executor->post_after(std::chrono::microseconds(scheduler_.random(30'000)),
+                                 std::move(watcher.gone));
+  on_coordinator_gone(life_);
+  succession_.coordinator_gone(scheduler_.clock().now());
+  change_files(with);
+  after(back_after, [this] { start_coordinator(); });
+}
+
+void Cluster::change_files(Restart with) {
+  if (with == Restart::kOtherModel) {
+    --files_.vocab;
+    note("another model is in its place");
+  } else if (with == Restart::kOtherConfig) {
+    config_.worker.block_size = config_.worker.block_size == 4 ? 8 : 4;
+    note("the next one is configured otherwise");
+  }
+}
+
+void Cluster::freeze_coordinator(Duration how_long) {
+  if (!engine_) return;
+  note("FAULT: the coordinator stands still");
+  engine_executor_->stop();
+  output_executor_->stop();
+  after(how_long, [this, engine = engine_executor_, output = output_executor_] {
+    note("the coordinator goes on");
+    engine->resume();
+    output->resume();
+  });
+}
+
+void Cluster::heal() {
+  note("from now on nothing goes wrong");
+  healed_ = true;
+  if (engine_) server_line_->set_program({});
+  engine_executor_->resume();
+  output_executor_->resume();
+  for (Worker& worker : workers_) {
+    if (!worker.process || !worker.process->alive()) continue;
+    worker.line->set_program({});
+    worker.line->set_cut(false);
+    worker.process->resume();
+    worker.process->device().slow_down(Duration::zero());
+    worker.process->device().fault_next_step(StepFault::kNone);
+  }
+}
+
+}  // namespace refrain::sim

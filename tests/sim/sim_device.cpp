@@ -1,0 +1,173 @@
+#include "tests/sim/sim_device.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "runtime/base/check.h"
+
+namespace refrain::sim {
+namespace {
+
+constexpr Duration kHeartbeat = std::chrono::milliseconds(250);
+constexpr int kExitInternal = 70;
+
+}  // namespace
+
+SimDevice::SimDevice(SimDeviceSettings settings, std::shared_ptr<Executor> executor)
+    : settings_(std::move(settings)), executor_(std::move(executor)) {}
+
+// A device at work is silent.
+void SimDevice::start() {
+  if (!busy_ && epoch_ != 0) report(ipc::Heartbeat{last_step_, ++beats_});
+  executor_->post_after(kHeartbeat, [this] { start(); });
+}
+
+void SimDevice::start_group(Epoch epoch, worker::RunnerOptions options) {
+  commands_.clear();
+  post(StartGroup{epoch, options.group_token, options.config});
+}
+void SimDevice::adopt(Epoch epoch) { post(Adopt{epoch}); }
+void SimDevice::init_cache(const ipc::InitCache& message) { post(message); }
+void SimDevice::step(ipc::Step message) { post(std::move(message)); }
+
+void SimDevice::post(Command command) {
+  commands_.push_back(std::move(command));
+  work();
+}
+
+void SimDevice::work() {
+  if (busy_ || commands_.empty()) return;
+  Command command = std::move(commands_.front());
+  commands_.pop_front();
+  busy_ = true;
+  if (fault_ == StepFault::kSpin && std::holds_alternative<ipc::Step>(command)) {
+    settings_.note(fmt::format("rank {} spins", settings_.rank));
+    return;  // for ever
+  }
+  if (const auto* start = std::get_if<StartGroup>(&command)) begin_load(*start);
+  executor_->post_after(duration_of(command), [this, command = std::move(command)]() mutable {
+    finish(std::move(command));
+  });
+}
+
+Duration SimDevice::duration_of(const Command& command) {
+  if (std::holds_alternative<Adopt>(command)) return Duration::zero();
+  if (std::holds_alternative<ipc::Step>(command))
+    return slower_ + std::chrono::microseconds(200 + settings_.random(8'000));
+  return std::chrono::microseconds(1'000 + settings_.random(60'000));
+}
+
+// A step ends when all ranks have come to it.
+void SimDevice::finish(Command command) {
+  const auto end = [this](Command ended) {
+    busy_ = false;
+    done(std::move(ended));
+    work();
+  };
+  if (!std::holds_alternative<ipc::Step>(command)) return end(std::move(command));
+  settings_.meet(group_, ++steps_run_, [executor = executor_, end, command = std::move(command)] {
+    executor->post([end, command] { end(command); });
+  });
+}
+
+void SimDevice::done(Command command) {
+  if (std::holds_alternative<StartGroup>(command)) return report(loaded_);
+  if (const auto* adopted = std::get_if<Adopt>(&command)) return keep(*adopted);
+  if (const auto* init = std::get_if<ipc::InitCache>(&command)) return prepare(*init);
+  run(std::get<ipc::Step>(command));
+}
+
+void SimDevice::begin_epoch(Epoch epoch) {
+  REFRAIN_CHECK(epoch > epoch_, "rank {} goes from epoch {} to {}", settings_.rank, epoch_, epoch);
+  epoch_ = epoch;
+  last_step_ = 0;
+  ready_ = false;
+}
+
+void SimDevice::begin_load(const StartGroup& start) {
+  begin_epoch(start.epoch);
+  device_.reset();
+  group_ = start.group;
+  steps_run_ = 0;
+  config_ = start.config;
+  loaded_ = {};
+  loaded_.num_kv_blocks = settings_.num_kv_blocks;
+  report(ipc::Progress{ipc::StartPhase::kConnect, 0, 1, ""});
+}
+
+// Slots and cache stay as they are.
+void SimDevice::keep(Adopt adopted) {
+  REFRAIN_CHECK(device_ != nullptr, "adopted before it was ready");
+  begin_epoch(adopted.epoch);
+  loaded_.kept = true;
+  report(loaded_);
+}
+
+void SimDevice::prepare(const ipc::InitCache& message) {
+  REFRAIN_CHECK(!ready_, "InitCache after Ready");
+  if (device_) {
+    REFRAIN_CHECK(message.num_kv_blocks <= loaded_.num_kv_blocks,
+                  "adopted with more blocks than the cache has");
+  } else {
+    device_ = std::make_unique<testing::MockDevice>(config_.block_size, message.num_kv_blocks,
+                                                    settings_.model.vocab,
+                                                    settings_.model.eos_every, true);
+    loaded_.num_kv_blocks = message.num_kv_blocks;
+  }
+  ready_ = true;
+  ipc::Ready ready;
+  ready.cudagraph_mode = "FULL";
+  ready.num_kv_blocks = message.num_kv_blocks;
+  report(std::move(ready));
+}
+
+void SimDevice::run(const ipc::Step& step) {
+  REFRAIN_CHECK(ready_, "step {} before Ready", step.step);
+  settings_.on_step(settings_.rank, epoch_, step);
+  ipc::StepResult result = device_->run(step);
+  result.rank = settings_.rank;
+  result.mode = ipc::RuntimeMode::kFull;
+  result.key_tokens = result.num_tokens;
+  if (settings_.rank == 0) {
+    for (const TokenId token : result.tokens) result.logprobs.push_back(logprob_of(token));
+  } else {
+    result.tokens.clear();
+  }
+  if (spoil(result)) return;
+  last_step_ = result.step;
+  settings_.note(
+      fmt::format("rank {} ran step {} of epoch {}", settings_.rank, result.step, epoch_));
+  report(std::move(result));
+}
+
+// True when the process ends instead of answering.
+bool SimDevice::spoil(ipc::StepResult& result) {
+  switch (std::exchange(fault_, StepFault::kNone)) {
+    case StepFault::kNone:
+    case StepFault::kSpin:
+      return false;
+    case StepFault::kDeviceError:
+      report(ipc::Failed{result.step, "the device is lost", false}, kExitInternal);
+      return true;
+    case StepFault::kOtherKey:
+      result.key_tokens += 8;
+      return false;
+    case StepFault::kTokenTooLarge:
+      for (TokenId& token : result.tokens) token = 1 << 20;
+      return false;
+    case StepFault::kRowMissing:
+      if (!result.tokens.empty()) {
+        result.tokens.pop_back();
+        result.logprobs.pop_back();
+      }
+      return false;
+  }
+  REFRAIN_CHECK(false, "no such fault");
+}
+
+void SimDevice::report(ipc::Message message, std::optional<int> exit_code) {
+  settings_.report({epoch_, std::move(message), exit_code});
+}
+
+}  // namespace refrain::sim

@@ -1,0 +1,107 @@
+#pragma once
+// The device of a simulated worker: does what worker/worker/device_thread does, on the worker's own
+// executor, taking virtual time; it computes on a MockDevice. The ranks of a group meet in each of
+// its steps. Single faults are staged on it.
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <variant>
+
+#include "tests/sim/process_executor.h"
+#include "tests/unit/sched/mock_device.h"
+#include "worker/worker/device_thread.h"
+
+namespace refrain::sim {
+
+// What the mock model of all ranks is.
+struct SimModel {
+  uint64_t vocab = 500;
+  uint64_t eos_every = 0;
+};
+
+// Log-probability that the mock device gives a token.
+inline float logprob_of(TokenId token) { return -0.01f * static_cast<float>(token + 1); }
+
+// One thing that goes wrong with the next step of a rank.
+enum class StepFault : uint8_t {
+  kNone,
+  kSpin,  // never ends
+  kDeviceError,
+  kOtherKey,
+  kTokenTooLarge,
+  kRowMissing
+};
+
+struct SimDeviceSettings {
+  int32_t rank = 0;
+  int64_t num_kv_blocks = 64;
+  SimModel model;
+  std::function<uint64_t(uint64_t bound)> random;
+  std::function<void(const std::string&)> note;
+  std::function<void(int32_t rank, Epoch, const ipc::Step&)> on_step;  // before it runs
+  // Calls when all ranks of the group have come to its `ordinal`-th step: a device's collectives.
+  std::function<void(const std::string& group, uint64_t ordinal, std::function<void()> go)> meet;
+  std::function<void(worker::DeviceReport)> report;
+};
+
+class SimDevice final : public worker::WorkerDevice {
+ public:
+  SimDevice(SimDeviceSettings settings, std::shared_ptr<Executor> executor);
+
+  void start();  // begins to beat
+  void start_group(Epoch epoch, worker::RunnerOptions options) override;
+  void adopt(Epoch epoch) override;
+  void init_cache(const ipc::InitCache& message) override;
+  void step(ipc::Step message) override;
+
+  void fault_next_step(StepFault fault) { fault_ = fault; }
+  void slow_down(Duration by) { slower_ = by; }  // every step takes that much longer
+
+  Epoch epoch() const { return epoch_; }
+  const std::string& group() const { return group_; }
+  bool kept() const { return loaded_.kept; }  // the group was adopted, not loaded
+
+ private:
+  struct StartGroup {
+    Epoch epoch;
+    std::string group;
+    ipc::WorkerConfig config;
+  };
+  struct Adopt {
+    Epoch epoch;
+  };
+  using Command = std::variant<StartGroup, Adopt, ipc::InitCache, ipc::Step>;
+
+  void post(Command command);
+  void work();
+  Duration duration_of(const Command& command);
+  void begin_epoch(Epoch epoch);
+  void finish(Command command);
+  void done(Command command);
+  void begin_load(const StartGroup& start);
+  void keep(Adopt adopted);
+  void prepare(const ipc::InitCache& message);
+  void run(const ipc::Step& step);
+  bool spoil(ipc::StepResult& result);
+  void report(ipc::Message message, std::optional<int> exit_code = std::nullopt);
+
+  const SimDeviceSettings settings_;
+  std::shared_ptr<Executor> executor_;
+  std::deque<Command> commands_;
+  bool busy_ = false;
+  bool ready_ = false;
+  Epoch epoch_ = 0;
+  std::string group_;
+  uint64_t steps_run_ = 0;  // of the group
+  ipc::WorkerConfig config_;
+  ipc::Loaded loaded_;
+  std::unique_ptr<testing::MockDevice> device_;  // from the first InitCache of a group on
+  StepId last_step_ = 0;
+  uint64_t beats_ = 0;
+  StepFault fault_ = StepFault::kNone;
+  Duration slower_{};
+};
+
+}  // namespace refrain::sim
