@@ -37,7 +37,7 @@ class LiveFault:
     options: tuple = ()           # of the server
     outage: bool = True           # the group is expected to be lost
     cuts: bool = False            # connections end with the process that holds them
-    incident: bool = True         # the loss must be on record
+    incident: bool = True         # the loss must be on record, else counted as one that could not be written
     latest: float = LATEST
     missing: object = None        # function of Settings: why it cannot run here, or None
     server_kwargs: object = None  # function of Settings: further arguments of Server
@@ -51,7 +51,7 @@ class LiveFault:
         outcome = Outcome(repeat)
         rng = generator(bench.settings.seed, self.name, repeat)
         server, baseline = await bench.shared_server(self)
-        restarts = (await server.metrics()).get("refrain:worker_group_restarts_total", 0)
+        before = await server.metrics()
         wave = bench.open_wave(server)
         context = Context(bench, server, wave, rng, repeat, rng.randrange(bench.settings.tensor_parallel_size))
         moment = rng.uniform(0.0, self.latest)
@@ -80,7 +80,7 @@ class LiveFault:
         outcome.lost = count_lost(records, cuts_allowed=self.cuts)
         if self.cuts:
             outcome.faults += await self.send_again(bench, server, records)
-        outcome.faults += await self.check_outage(server, context, restarts, lost, served, wall)
+        outcome.faults += await self.check_outage(server, context, before, lost, served, wall)
         await server.end_watch()
         outcome.faults += await bench.check_rest(server, baseline)
         return outcome
@@ -98,17 +98,22 @@ class LiveFault:
         done = [record for record in await again.finish() if record.name in ended]
         return ledger.check_records(done, bench.rules())
 
-    async def check_outage(self, server, context, restarts, lost, served, wall):
+    async def check_outage(self, server, context, before, lost, served, wall):
         if served is None:
             return [Fault("R-13", "serve", "does not serve again")]
+        now = await server.metrics()
+
+        def more(name):
+            return now.get(name, 0) - before.get(name, 0)
         if not self.outage:
-            now = (await server.metrics()).get("refrain:worker_group_restarts_total", 0)
-            return [Fault("R-13", "serve", "took it for a loss of the group")] if now != restarts or lost else []
+            restarted = more("refrain:worker_group_restarts_total") or lost
+            return [Fault("R-13", "serve", "took it for a loss of the group")] if restarted else []
         if lost is None:
             return [Fault("R-13", "serve", "did not notice")]
-        if not self.incident:
-            return []
-        return context.bench.check_incident(server, context.process or f"rank {context.rank}", wall)
+        if self.incident:
+            return context.bench.check_incident(server, context.process or f"rank {context.rank}", wall)
+        unwritten = more("refrain:incidents_unwritten_total")
+        return [] if unwritten else [Fault("I8", "serve", "a record that could not be written is not counted")]
 
 
 def second_of_day(wall):

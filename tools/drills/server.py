@@ -87,13 +87,14 @@ class Server:
     def __init__(self, binaries, model, options, environment=None, environment_of_home=None, wrap_of_home=None,
                  log_in_sockets=False):
         """`…_of_home`: functions of its scratch folder, to variables and to a command that runs the server's own;
-        `log_in_sockets`: that command writes the log beside the sockets, in a file system that it made."""
+        `log_in_sockets`: that command writes the log beside the sockets, in a file system that it made; incident records go
+        there, too."""
         self.port = free_port()
         self.client = Client(self.port)
         self.home = Path(tempfile.mkdtemp(prefix="rd-", dir="/tmp"))   # short: socket paths are limited
         self.sockets = self.home / "run"
         self.sockets.mkdir()
-        self.incidents = self.home / "incidents"
+        self.incidents = (self.sockets if log_in_sockets else self.home) / "incidents"
         self.outer_log = self.home / "serve.log"
         self.log_in_sockets = log_in_sockets
         self.command = [*(wrap_of_home(self.home) if wrap_of_home else []), str(Path(binaries) / "refrain"), "serve", "--model", str(model),
