@@ -56,7 +56,8 @@ EXTRA = {
     ("worker/graph", "ipc/protocol"): "modes and keys travel in messages; one enum, not two",
     ("worker/device/cuda", "worker/device/host"): "ranks on one machine meet in the same shared-memory group",
     ("runtime/launch", "ipc/shm"): "the supervisor reads the ranks' flight recorders",
-    ("runtime/launch", "worker/graph"): "graph options are checked by the serving dispatcher before anything starts",
+    ("runtime/launch", "worker/graph"): "graph options are checked by the serving dispatcher, and the names of backends and "
+                                        "ops, before anything starts",
     ("worker/worker", "ipc/shm"): "the flight recorder lies in memory shared with the supervisor",
     ("apps/worker", "runtime/config"): "the worker's command line",
 }

@@ -7,8 +7,9 @@
 
 namespace refrain {
 
-// Completes the configuration from the model's (finish_engine_config) and resolves its graphs as
-// the workers will. Errors name the option.
+// Completes the configuration from the model's (finish_engine_config), resolves its graphs as the
+// workers will, and checks the names of attention backend and splitting ops. Errors name the
+// option.
 Status check_config(EngineConfig& config, const ModelConfig& model);
 
 }  // namespace refrain

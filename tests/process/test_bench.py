@@ -111,7 +111,7 @@ def test_load_gives_each_ranks_share_and_both_copies():
     (["all-reduce"], "--tensor-parallel-size"), (["all-reduce", "--tensor-parallel-size", "2", "--message-bytes", "3"],
                                                  "--message-bytes"),
     (["gemm", "--model", "no-such-directory"], "no-such-directory"), (["gemm"], "--model"),
-    (["attention", *MODEL, "--attention-backend", "nonsense"], "attention_backend"),
+    (["attention", *MODEL, "--attention-backend", "nonsense"], "--attention-backend"),
 ])
 def test_device_kinds_name_what_they_cannot_do(arguments, word):
     done = bench(*arguments)

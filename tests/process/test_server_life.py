@@ -234,7 +234,10 @@ def run(*argv, timeout=within(60)):
     (["refrain", "serve", SMOLLM2, "--cudagraph-mode", "SOME"], ["SOME", "FULL_AND_PIECEWISE"]),
     (["refrain", "serve", SMOLLM2, "--compilation-config", "{\"cudagraph_mod\": 1}"], ["cudagraph_mod"]),
     (["refrain", "serve", SMOLLM2, "--cudagraph-capture-sizes", "0,4"], ["cudagraph_capture_sizes"]),
-    (["refrain", "serve", SMOLLM2, "--attention-backend", "none"], ["attention"]),
+    (["refrain", "serve", SMOLLM2, "--attention-backend", "none"], ["--attention-backend", "host_varlen", "cuda_decode"]),
+    (["refrain", "serve", SMOLLM2, "--device", "host", "--attention-backend", "cuda"], ["--device host", "host_varlen"]),
+    (["refrain", "serve", SMOLLM2, "--splitting-ops", "attention,norm"], ["--splitting-ops", "norm", "add_rms_norm"]),
+    (["coordinator", "--model", SMOLLM2, "--listen", "ipc:///tmp/x", "--splitting-ops", "norm"], ["add_rms_norm"]),
     (["refrain", "dance"], ["dance"]),
     (["coordinator", "--model", SMOLLM2, "--listen", "carrier://pigeon"], ["carrier://pigeon"]),
     (["worker", "--rank", 0], ["--model"]),
@@ -248,8 +251,10 @@ def test_bad_options_exit_64_and_name_the_culprit(argv, words):
 
 
 @pytest.mark.parametrize("options", [["--cudagraph-mode", "SOME"], ["--cudagraph-capture-sizes", "0,4"],
-                                     ["--compilation-config", "{\"cudagraph_mode\": \"FULLY\"}"]])
-def test_bad_graph_options_are_found_before_anything_is_spawned(options):
+                                     ["--compilation-config", "{\"cudagraph_mode\": \"FULLY\"}"],
+                                     ["--compilation-config", "{\"splitting_ops\": [\"norm\"]}"],
+                                     ["--splitting-ops", "norm"], ["--attention-backend", "none"]])
+def test_bad_graph_options_are_found_before_anything_is_spawned_CG19(options):
     done = run("refrain", "serve", SMOLLM2, *options)
     assert done.returncode == 64 and "worker 0" not in done.stderr and "listening" not in done.stderr, done.stderr
 

@@ -40,4 +40,19 @@ Result<const AttentionBackend*> find_attention_backend(std::string_view name,
                     name, device_name, names);
 }
 
+Status check_attention_backend(std::string_view name, std::string_view device_kind) {
+  const std::string_view device = device_kind == "cuda" ? "NVIDIA" : device_kind;
+  std::string names = "auto";
+  bool known = name == "auto";
+  for (const AttentionBackend& backend : kBackends) {
+    if (device != "auto" && device != backend.device) continue;
+    known = known || name == backend.name;
+    names += std::string(", ") + backend.name;
+  }
+  if (known) return {};
+  return fail_field("--attention-backend",
+                    "--attention-backend \"{}\" is unknown; with --device {} it must be {}", name,
+                    device_kind, names);
+}
+
 }  // namespace refrain::worker

@@ -28,4 +28,8 @@ std::vector<const AttentionBackend*> attention_backends(std::string_view device_
 Result<const AttentionBackend*> find_attention_backend(std::string_view name,
                                                        std::string_view device_name);
 
+// The same of a name alone, before there is a device, whose kind is as in --device; with "auto" the
+// backends of every kind are right.
+Status check_attention_backend(std::string_view name, std::string_view device_kind);
+
 }  // namespace refrain::worker

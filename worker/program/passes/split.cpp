@@ -41,13 +41,18 @@ void find_interface(const Program& program, const Uses& uses, PieceRange& piece)
 
 std::vector<std::string> default_splitting_ops() { return {"attention"}; }
 
-Result<std::vector<PieceRange>> split_program(const Program& program,
-                                              const std::vector<std::string>& splitting_ops) {
+Status check_splitting_ops(const std::vector<std::string>& splitting_ops) {
   const std::vector<std::string> names = op_names();
   for (const std::string& name : splitting_ops)
     if (std::find(names.begin(), names.end(), name) == names.end())
-      return fail_field("splitting_ops", "splitting op {} is not an op; the ops are {}", name,
+      return fail_field("--splitting-ops", "--splitting-ops: {} is not an op; the ops are {}", name,
                         fmt::join(names, ", "));
+  return {};
+}
+
+Result<std::vector<PieceRange>> split_program(const Program& program,
+                                              const std::vector<std::string>& splitting_ops) {
+  REFRAIN_RETURN_IF_ERROR(check_splitting_ops(splitting_ops));
   std::vector<PieceRange> pieces;
   for (int i = 0; i < static_cast<int>(program.ops.size()); ++i) {
     const bool splitting = is_splitting(program.ops[static_cast<size_t>(i)], splitting_ops);
