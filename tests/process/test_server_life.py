@@ -136,7 +136,7 @@ def test_signals_end_everything_cleanly(start_server, number):
 
 
 def test_sigterm_lets_running_requests_finish(start_server):
-    server = start_server(*SMALL)
+    server = start_server("--drain-timeout", within(30), *SMALL)
     stream = server.client().completions.create(model=SMOLLM2.name, prompt="Once upon a time", stream=True,
                                                 temperature=0, max_tokens=60, extra_body={"ignore_eos": True})
     chunks = iter(stream)
