@@ -86,11 +86,7 @@ int32_t Chaos::any_rank() {
 
 void Chaos::strike() {
   if (cluster_.healed()) return;
-  if (plan_.cluster.calm) {  // all ranks hold the graphs of a group, and nothing else happens
-    if (cluster_.succession().adoptable())
-      cluster_.kill_coordinator(ms(20 + scheduler_.random(8'000)));
-    return;
-  }
+  if (plan_.cluster.calm) return strike_calmly();
   switch (scheduler_.random(8)) {
     case 0:
       return strike_coordinator();
@@ -100,6 +96,17 @@ void Chaos::strike() {
     default:
       return strike_rank();
   }
+}
+
+// Kills the coordinator when all ranks hold the graphs of a group, and nothing else happens but
+// that some steps take long, so that the next one finds them under way.
+void Chaos::strike_calmly() {
+  const bool slow = scheduler_.random(2) == 0;
+  if (slow) cluster_.slow_worker(any_rank(), ms(600), ms(300));
+  executor_->post_after(ms(scheduler_.random(300)), [this, slow] {
+    if (!cluster_.healed() && cluster_.succession().adoptable())
+      cluster_.kill_coordinator(ms(20 + scheduler_.random(slow ? 300 : 8'000)));
+  });
 }
 
 void Chaos::strike_rank() {
@@ -148,13 +155,15 @@ Duration Chaos::absence() {
 // ranks wait or are adopted: the next one may find some of them dead, stopped, cut off or in the
 // middle of the steps of another epoch, is killed itself, or has another model or configuration.
 void Chaos::strike_succession() {
-  if (scheduler_.random(2) == 0)
+  const uint64_t before = scheduler_.random(8);
+  if (before < 4)
     cluster_.slow_worker(any_rank(), ms(scheduler_.random(4'000)), ms(scheduler_.random(10'000)));
+  if (before == 4) cluster_.fault_step(any_rank(), StepFault::kSpin);
   const std::chrono::milliseconds wait = ms(scheduler_.random(1'000));
   executor_->post_after(wait, [this] {
     if (cluster_.healed()) return;
     const Duration away = absence();
-    const uint64_t kind = scheduler_.random(8);
+    const uint64_t kind = scheduler_.random(5);
     cluster_.kill_coordinator(away, kind == 0   ? Restart::kOtherModel
                                     : kind == 1 ? Restart::kOtherConfig
                                                 : Restart::kAsBefore);

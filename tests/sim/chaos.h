@@ -27,6 +27,7 @@ class Chaos {
 
  private:
   void strike();
+  void strike_calmly();
   void strike_rank();
   void strike_coordinator();
   void strike_succession();
