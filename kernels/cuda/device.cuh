@@ -34,6 +34,12 @@ __device__ inline uint32_t pack_halves(float low, float high) {
   return reinterpret_cast<const uint32_t&>(pair);
 }
 
+// Eight bfloat16.
+__device__ inline void unpack8(uint4 v, float (&x)[8]) {
+  x[0] = low_half(v.x), x[1] = high_half(v.x), x[2] = low_half(v.y), x[3] = high_half(v.y);
+  x[4] = low_half(v.z), x[5] = high_half(v.z), x[6] = low_half(v.w), x[7] = high_half(v.w);
+}
+
 // One element of float32 or bfloat16 data.
 __device__ inline float load_element(const void* data, DType dtype, int64_t at) {
   return dtype == DType::kFloat32 ? static_cast<const float*>(data)[at]
@@ -59,10 +65,7 @@ __device__ inline void load8(const Matrix& m, bool wide, int64_t row, int64_t co
       x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w;
       x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
     } else {
-      const uint4 v =
-          *reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(m.data) + at);
-      x[0] = low_half(v.x), x[1] = high_half(v.x), x[2] = low_half(v.y), x[3] = high_half(v.y);
-      x[4] = low_half(v.z), x[5] = high_half(v.z), x[6] = low_half(v.w), x[7] = high_half(v.w);
+      unpack8(*reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(m.data) + at), x);
     }
     return;
   }

@@ -136,14 +136,10 @@ __device__ inline uint4 load_shared(uint32_t address) {
 }
 
 // Eight columns of a bfloat16 row that starts at a multiple of 16 bytes.
-__device__ inline void unpack_columns(uint4 v, float (&x)[8]) {
-  x[0] = low_half(v.x), x[1] = high_half(v.x), x[2] = low_half(v.y), x[3] = high_half(v.y);
-  x[4] = low_half(v.z), x[5] = high_half(v.z), x[6] = low_half(v.w), x[7] = high_half(v.w);
-}
 __device__ inline void load_columns(const Matrix& m, int32_t row, int32_t col, float (&x)[8]) {
-  unpack_columns(__ldcg(reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(m.data) +
-                                                       row * m.stride + col)),
-                 x);
+  unpack8(__ldcg(reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(m.data) +
+                                                row * m.stride + col)),
+          x);
 }
 __device__ inline void store_columns(const Matrix& m, int32_t row, int32_t col,
                                      const float (&x)[8]) {

@@ -17,10 +17,6 @@ inline constexpr int kLoads = 4;  // of keys, and of values, a lane has under wa
 inline constexpr int kMaxSplits = 16;
 inline constexpr float kLog2E = 1.4426950408889634f;
 
-__device__ inline void unpack(uint4 v, float (&x)[8]) {
-  x[0] = low_half(v.x), x[1] = high_half(v.x), x[2] = low_half(v.y), x[3] = high_half(v.y);
-  x[4] = low_half(v.z), x[5] = high_half(v.z), x[6] = low_half(v.w), x[7] = high_half(v.w);
-}
 __device__ inline uint4 pack(const float (&x)[8]) {
   return make_uint4(pack_halves(x[0], x[1]), pack_halves(x[2], x[3]), pack_halves(x[4], x[5]),
                     pack_halves(x[6], x[7]));
@@ -65,8 +61,8 @@ struct Columns {
   __device__ void rotate(uint4 own, uint4 other, const float* norm, float eps,
                          float (&x)[8]) const {
     float y[8];
-    unpack(own, x);
-    unpack(other, y);
+    unpack8(own, x);
+    unpack8(other, y);
     if (norm != nullptr) {
       float squares = 0;
 #pragma unroll
@@ -114,7 +110,7 @@ struct Accumulator {
 #pragma unroll
     for (int u = 0; u < kLoads; ++u) {
       float k[8];
-      unpack(keys[u], k);
+      unpack8(keys[u], k);
 #pragma unroll
       for (int h = 0; h < kGroup; ++h) {
         float s = 0;
@@ -156,7 +152,7 @@ struct Accumulator {
 #pragma unroll
     for (int u = 0; u < kLoads; ++u) {
       float v[8];
-      unpack(values[u], v);
+      unpack8(values[u], v);
 #pragma unroll
       for (int h = 0; h < kGroup; ++h) {
 #pragma unroll

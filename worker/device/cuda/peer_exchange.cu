@@ -88,10 +88,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
     uint4 words = *reinterpret_cast<const uint4*>(at);
     if (live) kernels::load8(args.residual, true, row, col, 8, x);
     whole = sum_packets<true>(exchange, place, owner_of_thread(exchange, shared), words);
-    delta[0] = kernels::low_half(words.x), delta[1] = kernels::high_half(words.x);
-    delta[2] = kernels::low_half(words.y), delta[3] = kernels::high_half(words.y);
-    delta[4] = kernels::low_half(words.z), delta[5] = kernels::high_half(words.z);
-    delta[6] = kernels::low_half(words.w), delta[7] = kernels::high_half(words.w);
+    kernels::unpack8(words, delta);
   }
   if (!live) return;  // the whole block
   float squares = 0;
