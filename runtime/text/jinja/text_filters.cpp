@@ -136,6 +136,8 @@ Value replace(FilterCall& call) {
   const std::string from = to_text(call.reader.need(0, "old"));
   const std::string to = to_text(call.reader.need(1, "new"));
   const Value count = call.reader.get(2, "count", {});
+  if (!count.is_none() && !count.is_integer() && !count.is_bool())
+    throw TemplateError("replace: 'count' must be an integer");
   if (call.input.is_markup())
     throw TemplateError("'replace' on a string marked safe is not supported");
   return replace_all(to_text(call.input), from, to, count.is_none() ? -1 : count.integer());

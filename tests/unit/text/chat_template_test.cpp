@@ -1,5 +1,6 @@
 #include "runtime/text/chat_template.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -112,6 +113,13 @@ TEST(ChatTemplate, NamesWhatItDoesNotSupport) {
   const auto compiled = compile("{% if no %}{{ 1 | groupby('a') is nosuch }}{% endif %}");
   EXPECT_THAT(compiled.unsupported(),
               testing::UnorderedElementsAre("line 1: filter 'groupby'", "line 1: test 'nosuch'"));
+}
+
+// Found by tests/fuzz: it ended the process.
+TEST(ChatTemplate, R14_ACountThatIsNoIntegerIsAnError) {
+  for (const char* count : {"'user'", "1.5", "[]", "nobody"})
+    EXPECT_THAT(error_of(fmt::format("{{{{ 'aa' | replace('a', 'b', {}) }}}}", count)),
+                HasSubstr("'count' must be an integer"));
 }
 
 TEST(ChatTemplate, EndsWhatRunsTooLong) {
