@@ -21,7 +21,7 @@ inline constexpr uint32_t kMaxSplittingOps = 64;
 inline constexpr uint32_t kMaxRows = 1 << 16;  // requests in a step
 inline constexpr uint32_t kMaxStepTokens = 1 << 20;
 inline constexpr uint32_t kMaxBlockUpdates = 1 << 20;
-inline constexpr uint32_t kMaxSlotTokens = 1 << 18;  // logit bias, allowed tokens of one request
+inline constexpr uint32_t kMaxSlotTokens = 1 << 18;  // logit bias, allowed, end tokens of a request
 inline constexpr uint32_t kMaxTopTokens = 1 << 20;
 
 inline constexpr size_t kHeaderBytes = 32;
@@ -44,6 +44,6 @@ inline constexpr std::array<uint32_t, std::variant_size_v<Message>> kMaxPayloadB
 
 // Least bytes that one element takes, which bounds a count by the bytes left.
 inline constexpr size_t kMinManifestEntryBytes = 4 + 3 * 4 + 1 + 4 + 8 + 8 + 8;
-inline constexpr size_t kMinSlotSetupBytes = 4 + 6 * 4 + 3 * 4 + 8 + 4 + 4 + 1 + 4;
+inline constexpr size_t kMinSlotSetupBytes = 4 + 6 * 4 + 3 * 4 + 8 + 4 + 4 + 1 + 4 + 4 + 4;
 
 }  // namespace refrain::ipc

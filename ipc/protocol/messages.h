@@ -13,7 +13,7 @@
 
 namespace refrain::ipc {
 
-inline constexpr uint16_t kProtocolVersion = 4;
+inline constexpr uint16_t kProtocolVersion = 5;
 
 // ---- configuration (coordinator -> worker, inside Welcome)
 
@@ -172,6 +172,8 @@ struct SlotSetup {
   std::vector<float> bias_values;
   bool has_allowed_tokens = false;
   std::vector<TokenId> allowed_tokens;
+  int32_t min_tokens = 0;           // of output, before which no end token may be sampled
+  std::vector<TokenId> end_tokens;  // eos and stop tokens; empty without min_tokens
 };
 
 // One step for every rank. Rows: decodes first, then prefill chunks.

@@ -82,6 +82,7 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
     TimerId deadline = 0;
   };
 
+  std::vector<TokenId> end_tokens(const SamplingParams& sampling) const;
   SequenceParams sequence_params(RequestId id, const GenerateRequest& request) const;
   void enter(Accepted accepted);
   void to_scheduler(std::unique_ptr<Sequence> sequence);

@@ -21,6 +21,15 @@ uint64_t derived_seed(uint64_t seed, RequestId id) {
 
 Status EngineCore::check(const GenerateRequest& request) const {
   REFRAIN_RETURN_IF_ERROR(check_sampling_params(request.sampling, model_.vocab_size));
+  if (const auto& allowed = request.sampling.allowed_token_ids;
+      allowed && request.sampling.min_tokens > 0) {
+    const std::vector<TokenId> ends = end_tokens(request.sampling);
+    if (std::ranges::all_of(
+            *allowed, [&](TokenId token) { return std::ranges::find(ends, token) != ends.end(); }))
+      return fail_field("min_tokens",
+                        "min_tokens is {}, but every token of allowed_token_ids ends the answer",
+                        request.sampling.min_tokens);
+  }
   const auto length = static_cast<int64_t>(request.prompt.size());
   if (length == 0) return fail_field("prompt", "the prompt has no tokens; at least one is needed");
   if (length >= config_.worker.max_model_len)
@@ -40,11 +49,18 @@ Status EngineCore::check(const GenerateRequest& request) const {
   return {};
 }
 
+// What ends an answer by being sampled.
+std::vector<TokenId> EngineCore::end_tokens(const SamplingParams& sampling) const {
+  std::vector<TokenId> ends = sampling.stop_token_ids;
+  if (!sampling.ignore_eos)
+    ends.insert(ends.end(), model_.eos_token_ids.begin(), model_.eos_token_ids.end());
+  return ends;
+}
+
 SequenceParams EngineCore::sequence_params(RequestId id, const GenerateRequest& request) const {
   const SamplingParams& sampling = request.sampling;
   SequenceParams params;
   params.max_tokens = sampling.max_tokens;
-  params.min_tokens = sampling.min_tokens;
   params.ignore_eos = sampling.ignore_eos;
   params.stop_token_ids = sampling.stop_token_ids;
   params.cache_salt = request.cache_salt;
@@ -64,6 +80,11 @@ SequenceParams EngineCore::sequence_params(RequestId id, const GenerateRequest& 
   }
   setup.has_allowed_tokens = sampling.allowed_token_ids.has_value();
   if (sampling.allowed_token_ids) setup.allowed_tokens = *sampling.allowed_token_ids;
+  if (sampling.min_tokens > 0) {
+    setup.min_tokens =
+        static_cast<int32_t>(std::min<int64_t>(sampling.min_tokens, config_.worker.max_model_len));
+    setup.end_tokens = end_tokens(sampling);
+  }
   return params;
 }
 

@@ -50,11 +50,9 @@ void Sequence::lose_group() {
 
 StopCause Sequence::append(TokenId token, std::span<const TokenId> eos, int64_t max_model_len) {
   tokens.push_back(token);
-  if (output_len() >= params.min_tokens) {
-    if (!params.ignore_eos && std::ranges::find(eos, token) != eos.end()) return StopCause::kEos;
-    if (std::ranges::find(params.stop_token_ids, token) != params.stop_token_ids.end())
-      return StopCause::kStopToken;
-  }
+  if (!params.ignore_eos && std::ranges::find(eos, token) != eos.end()) return StopCause::kEos;
+  if (std::ranges::find(params.stop_token_ids, token) != params.stop_token_ids.end())
+    return StopCause::kStopToken;
   if (output_len() >= params.max_tokens) return StopCause::kMaxTokens;
   if (static_cast<int64_t>(tokens.size()) >= max_model_len) return StopCause::kMaxModelLen;
   return StopCause::kNone;

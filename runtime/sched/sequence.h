@@ -39,7 +39,6 @@ TokenDigest digest_of(std::span<const TokenId> tokens);
 // What the engine says of a request when it enters the scheduler.
 struct SequenceParams {
   int64_t max_tokens = 16;
-  int64_t min_tokens = 0;  // eos and stop tokens before it are kept as ordinary tokens
   bool ignore_eos = false;
   std::vector<TokenId> stop_token_ids;
   std::string cache_salt;

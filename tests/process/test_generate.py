@@ -33,6 +33,21 @@ def test_penalties_bias_and_masks_reach_the_sampler(generate):
     assert len(set(answers[2]["output_ids"])) > 1
 
 
+def test_min_tokens_mask_what_would_end_the_answer(generate):
+    question = {"messages": [{"role": "user", "content": "Answer with one word: what is the capital of France?"}],
+                "temperature": 0, "max_tokens": 40}
+    lines = [question, {**question, "min_tokens": 24}, {**question, "min_tokens": 4, "stop_token_ids": [4649]},
+             {**question, "ignore_eos": True, "max_tokens": 24}]
+    (free, longer, stopped, unending), _ = generate(lines, "--max-model-len", 512)
+    early, ids = len(free["output_ids"]), longer["output_ids"]
+    eos = free["output_ids"][-1]
+    assert free["finish_reason"] == "stop" and early < 24
+    assert ids[:early - 1] == free["output_ids"][:-1], "the mask changed a token that does not end the answer"
+    assert eos not in ids[:24] and len(ids) > 24
+    assert 4649 in free["output_ids"][:4] and 4649 not in stopped["output_ids"][:4]
+    assert eos in unending["output_ids"], "ignore_eos keeps it as an ordinary token"
+
+
 def test_a_seed_repeats_and_another_differs(generate):
     line = {"prompt": "Once upon a time", "temperature": 1.0, "max_tokens": 16}
     lines = [{**line, "seed": 1}, {**line, "seed": 2}, {**line, "seed": 1}]

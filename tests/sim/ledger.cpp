@@ -62,8 +62,9 @@ class Checker {
     };
     if (request.sampling.seed || request.sampling.temperature == 0) return run(0);
     for (const uint64_t seed : cluster_.seeds_seen) {
-      const uint64_t draw = testing::draw_of(setup_of(request.sampling, seed));
-      const TokenId first = testing::next_token(request.prompt, model.vocab, model.eos_every, draw);
+      const ipc::SlotSetup setup = setup_of(request.sampling, seed);
+      const TokenId first = testing::next_allowed(request.prompt, setup, 0, model.vocab,
+                                                  model.eos_every, testing::draw_of(setup));
       if (asked_->tokens.empty() || first != asked_->tokens.front()) continue;
       Reference answer = run(seed);
       if (begins_with(answer.tokens, asked_->tokens)) return answer;

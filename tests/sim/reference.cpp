@@ -12,6 +12,9 @@ ipc::SlotSetup setup_of(const SamplingParams& sampling, uint64_t seed) {
   setup.presence_penalty = static_cast<float>(sampling.presence_penalty);
   setup.frequency_penalty = static_cast<float>(sampling.frequency_penalty);
   setup.seed = sampling.seed.value_or(seed);
+  setup.min_tokens = static_cast<int32_t>(sampling.min_tokens);
+  setup.end_tokens = sampling.stop_token_ids;
+  if (!sampling.ignore_eos) setup.end_tokens.push_back(0);
   return setup;
 }
 
@@ -24,17 +27,16 @@ Reference reference_answer(const GenerateRequest& request, const ipc::SlotSetup&
   testing::Counts generated;
   bool hidden = false;  // the last token's text is not shown
   while (answer.finish == FinishReason::kNone) {
-    const TokenId token =
-        testing::next_token(tokens, model.vocab, model.eos_every,
-                            testing::draw_of(setup) ^ testing::penalty_of(setup, generated));
+    const TokenId token = testing::next_allowed(
+        tokens, setup, std::ssize(answer.tokens), model.vocab, model.eos_every,
+        testing::draw_of(setup) ^ testing::penalty_of(setup, generated));
     tokens.push_back(token);
     ++generated[token];
     answer.tokens.push_back(token);
     const auto count = static_cast<int64_t>(answer.tokens.size());
-    const bool may_stop = count >= sampling.min_tokens;
     const bool eos = token == 0 && !sampling.ignore_eos;
     const bool listed = std::ranges::count(sampling.stop_token_ids, token) > 0;
-    if (may_stop && (eos || listed)) {
+    if (eos || listed) {
       answer.finish = FinishReason::kStop;
       if (!eos) answer.stop_reason = std::to_string(token);
       hidden = !sampling.include_stop_str_in_output;

@@ -23,6 +23,14 @@ void put(uint8_t* block, size_t offset, const std::vector<T>& values, size_t cou
   if (count > 0) std::memcpy(block + offset, values.data(), count * sizeof(T));
 }
 
+// min_tokens are kept by a mask without the end tokens, replaced when they are made.
+bool has_mask(const ipc::SlotSetup& setup) {
+  return setup.has_allowed_tokens || setup.min_tokens > 0;
+}
+
+void set_bit(uint32_t* mask, TokenId token) { mask[token / 32] |= 1u << (token % 32); }
+void clear_bit(uint32_t* mask, TokenId token) { mask[token / 32] &= ~(1u << (token % 32)); }
+
 SlotParams params_of(const ipc::SlotSetup& setup) {
   SlotParams params;
   params.temperature = setup.temperature;
@@ -35,7 +43,7 @@ SlotParams params_of(const ipc::SlotSetup& setup) {
   params.num_logprobs = setup.num_logprobs;
   params.prompt_len = setup.prompt_len;
   params.num_logit_bias = static_cast<int32_t>(setup.bias_tokens.size());
-  params.has_allowed_mask = setup.has_allowed_tokens ? 1 : 0;
+  params.has_allowed_mask = has_mask(setup) ? 1 : 0;
   params.uses_history = setup.repetition_penalty != 1.0f || setup.presence_penalty != 0.0f ||
                                 setup.frequency_penalty != 0.0f
                             ? 1
@@ -51,7 +59,9 @@ StepWriter::StepWriter(const InputBuffers& buffers, int64_t max_model_len)
       sizes_(buffers.sizes()),
       max_model_len_(max_model_len),
       num_logprobs_(static_cast<size_t>(sizes_.max_reqs), -1),
-      row_seen_(static_cast<size_t>(sizes_.max_reqs), 0) {}
+      row_seen_(static_cast<size_t>(sizes_.max_reqs), 0),
+      row_end_(static_cast<size_t>(sizes_.max_reqs), 0),
+      end_masks_(static_cast<size_t>(sizes_.max_reqs)) {}
 
 void StepWriter::check_rows(const ipc::Step& step) {
   const size_t rows = step.row_slot.size();
@@ -74,6 +84,7 @@ void StepWriter::check_rows(const ipc::Step& step) {
     REFRAIN_CHECK(count >= 1 && computed >= 0 && computed + count <= max_model_len_,
                   "step {} row {}: {} tokens after {}, max_model_len is {}", step.step, row, count,
                   computed, max_model_len_);
+    row_end_[static_cast<size_t>(slot)] = computed + count;
     tokens += count;
   }
   REFRAIN_CHECK(tokens == static_cast<int64_t>(step.token_ids.size()),
@@ -116,6 +127,11 @@ void StepWriter::check_updates(const ipc::Step& step) const {
                     "step {} slot {}: allowed token {} of a vocabulary of {}", step.step,
                     setup.slot, token, sizes_.vocab_size);
     }
+    for (const TokenId token : setup.end_tokens) {
+      REFRAIN_CHECK(token >= 0 && token < sizes_.vocab_size,
+                    "step {} slot {}: end token {} of a vocabulary of {}", step.step, setup.slot,
+                    token, sizes_.vocab_size);
+    }
   }
 }
 
@@ -156,7 +172,7 @@ int32_t StepWriter::write_block_updates(const ipc::Step& step, int flight, Strea
 }
 
 void StepWriter::write_side_data(const ipc::SlotSetup& setup, size_t index, int flight,
-                                 Stream& stream) const {
+                                 Stream& stream) {
   const InputBuffers::Pinned& pinned = buffers_.pinned(flight);
   const kernels::SlotState& slots = buffers_.device().slots;
   const auto slot = static_cast<size_t>(setup.slot);
@@ -168,12 +184,42 @@ void StepWriter::write_side_data(const ipc::SlotSetup& setup, size_t index, int 
     stream.copy(slots.bias_token + slot * kMaxLogitBias, tokens, count * sizeof(int32_t));
     stream.copy(slots.bias_value + slot * kMaxLogitBias, values, count * sizeof(float));
   }
-  if (setup.has_allowed_tokens) {
-    const size_t words = sizes_.mask_words();
-    uint32_t* mask = pinned.allowed_mask + index * words;
-    std::fill_n(mask, words, 0u);
-    for (const TokenId token : setup.allowed_tokens) mask[token / 32] |= 1u << (token % 32);
-    stream.copy(slots.allowed_mask + slot * words, mask, words * sizeof(uint32_t));
+  end_masks_[slot].until = 0;
+  if (has_mask(setup)) write_mask(setup, index, flight, stream);
+}
+
+void StepWriter::write_mask(const ipc::SlotSetup& setup, size_t index, int flight, Stream& stream) {
+  const auto slot = static_cast<size_t>(setup.slot);
+  const size_t words = sizes_.mask_words();
+  uint32_t* mask = buffers_.pinned(flight).allowed_mask + index * words;
+  std::fill_n(mask, words, setup.has_allowed_tokens ? 0u : ~0u);
+  for (const TokenId token : setup.allowed_tokens) set_bit(mask, token);
+  const int64_t until = int64_t{setup.prompt_len} + setup.min_tokens;
+  const bool made = row_seen_[slot] == writes_ && row_end_[slot] >= until;
+  if (setup.min_tokens > 0 && !made) {
+    end_masks_[slot].until = until;
+    end_masks_[slot].mask.assign(mask, mask + words);
+    for (const TokenId token : setup.end_tokens) clear_bit(mask, token);
+  }
+  stream.copy(buffers_.device().slots.allowed_mask + slot * words, mask, words * sizeof(uint32_t));
+}
+
+// Of rows that sample beyond their min_tokens in this step. They and the slots that are set up are
+// different slots, so that the pinned rows suffice for both.
+void StepWriter::lift_masks(const ipc::Step& step, int flight, Stream& stream) {
+  const size_t words = sizes_.mask_words();
+  size_t index = step.setups.size();
+  for (const SlotId row_slot : step.row_slot) {
+    const auto slot = static_cast<size_t>(row_slot);
+    EndMask& held = end_masks_[slot];
+    if (held.until == 0 || row_end_[slot] < held.until) continue;
+    held.until = 0;
+    REFRAIN_CHECK(index < static_cast<size_t>(sizes_.max_reqs), "step {}: {} masks", step.step,
+                  index + 1);
+    uint32_t* mask = buffers_.pinned(flight).allowed_mask + index++ * words;
+    std::copy(held.mask.begin(), held.mask.end(), mask);
+    stream.copy(buffers_.device().slots.allowed_mask + slot * words, mask,
+                words * sizeof(uint32_t));
   }
 }
 
@@ -200,6 +246,7 @@ void StepWriter::write(const ipc::Step& step, int flight, Stream& stream) {
   write_rows(step, block);
   header.num_block_updates = write_block_updates(step, flight, stream);
   write_setups(step, flight, stream);
+  lift_masks(step, flight, stream);
   *at<StepHeader>(block, buffers_.device().layout.header) = header;
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 // From an ipc::Step to pinned memory: checks what the coordinator says, then writes the step block
 // and the side data of new slots (bias, mask, long block tables). No allocation after the first
-// step. Device thread.
+// step, but for a slot's first min_tokens. Device thread.
 
 #include <cstdint>
 #include <vector>
@@ -28,7 +28,9 @@ class StepWriter {
   void write_rows(const ipc::Step& step, uint8_t* block) const;
   int32_t write_block_updates(const ipc::Step& step, int flight, Stream& stream) const;
   void write_setups(const ipc::Step& step, int flight, Stream& stream);
-  void write_side_data(const ipc::SlotSetup& setup, size_t index, int flight, Stream& stream) const;
+  void write_side_data(const ipc::SlotSetup& setup, size_t index, int flight, Stream& stream);
+  void write_mask(const ipc::SlotSetup& setup, size_t index, int flight, Stream& stream);
+  void lift_masks(const ipc::Step& step, int flight, Stream& stream);
 
   const InputBuffers& buffers_;
   const InputSizes& sizes_;
@@ -36,7 +38,15 @@ class StepWriter {
   int64_t num_blocks_ = 0;
   std::vector<int32_t> num_logprobs_;  // [S]
   std::vector<uint64_t> row_seen_;     // [S] count of writes, to find a slot named twice
+  std::vector<int64_t> row_end_;       // [S] position of the token that such a row samples
   uint64_t writes_ = 0;
+
+  // End tokens are masked in a slot until its row samples position `until`.
+  struct EndMask {
+    int64_t until = 0;           // 0: they are not
+    std::vector<uint32_t> mask;  // [mask_words], what is allowed from then on
+  };
+  std::vector<EndMask> end_masks_;  // [S]
 };
 
 }  // namespace refrain::worker

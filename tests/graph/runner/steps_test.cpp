@@ -157,6 +157,40 @@ TEST(Sampling, AllowedTokensAreTheOnlyOnes) {
   }
 }
 
+TEST(Sampling, EndTokensAreMaskedUntilMinTokensAreMade) {
+  const auto session = started();
+  const std::vector<TokenId> others = {5, 31, 32};
+  session->setup().min_tokens = 2;
+  for (TokenId token = 0; token < TinyModelShape().vocab; ++token)
+    if (std::ranges::count(others, token) == 0) session->setup().end_tokens.push_back(token);
+  std::vector<TokenId> tokens = prompt(4, 0);
+  for (int i = 0; i < 2; ++i) {
+    const auto computed = static_cast<int32_t>(i == 0 ? 0 : tokens.size() - 1);
+    const std::vector<TokenId> next = i == 0 ? tokens : std::vector<TokenId>{kTokenOnDevice};
+    tokens.push_back(session->run({{0, next, computed}}).tokens[0]);
+    EXPECT_THAT(others, ::testing::Contains(tokens.back()));
+  }
+  const auto reference = started();
+  EXPECT_EQ(session->run({{0, {kTokenOnDevice}, 5}}).tokens,
+            reference->run({{0, tokens, 0}}).tokens);
+  // One that comes back with its tokens, after a preemption, begins without the mask.
+  ipc::Step resumed = session->make_step({{1, tokens, 0}});
+  resumed.setups[0].prompt_len = 4;
+  session->runner().submit(resumed);
+  EXPECT_EQ(session->runner().wait().tokens, reference->run({{1, tokens, 0}}).tokens);
+}
+
+TEST(Sampling, MinTokensKeepToTheAllowedTokens) {
+  const auto session = started();
+  session->setup().has_allowed_tokens = true;
+  session->setup().allowed_tokens = {5, 31, 32};
+  session->setup().min_tokens = 1;
+  session->setup().end_tokens = {5, 31};
+  EXPECT_EQ(session->run({{0, prompt(4, 0), 0}}).tokens[0], 32);
+  const TokenId next = session->run({{0, {kTokenOnDevice}, 4}}).tokens[0];
+  EXPECT_THAT((std::vector<TokenId>{5, 31, 32}), ::testing::Contains(next));
+}
+
 TEST(Sampling, LogprobsComeForTheRowsThatAsk) {
   const auto session = started();
   ipc::Step step =

@@ -4,6 +4,7 @@
 // finds in the cache, so that a wrong block, position, token or recomputation changes the output.
 // A step that no worker could run throws.
 
+#include <algorithm>
 #include <map>
 #include <span>
 #include <utility>
@@ -24,6 +25,15 @@ inline TokenId next_token(std::span<const TokenId> tokens, uint64_t vocab = 1000
   hash ^= hash >> 29;
   if (eos_every > 0 && hash % eos_every == 0) return 0;
   return static_cast<TokenId>(1 + (hash >> 7) % (vocab - 1));
+}
+
+// The same of a request that may not end yet: before its min_tokens an end token gives way.
+inline TokenId next_allowed(std::span<const TokenId> tokens, const ipc::SlotSetup& setup,
+                            int64_t made, uint64_t vocab, uint64_t eos_every, uint64_t draw) {
+  for (uint64_t attempt = 0;; ++attempt) {
+    const TokenId token = next_token(tokens, vocab, eos_every, draw ^ (attempt << 40));
+    if (made >= setup.min_tokens || std::ranges::count(setup.end_tokens, token) == 0) return token;
+  }
 }
 
 // What a request's seed does to its tokens, in a mock that draws: it matters when the temperature
@@ -128,7 +138,8 @@ class MockDevice {
     std::vector<TokenId> tokens;
     for (int32_t position = 0; position < length; ++position) tokens.push_back(at(slot, position));
     const uint64_t draw = draws_ ? draw_of(slot.setup) : 0;
-    return next_token(tokens, vocab_, eos_every_, draw ^ penalty_of(slot.setup, slot.generated));
+    return next_allowed(tokens, slot.setup, length - slot.setup.prompt_len, vocab_, eos_every_,
+                        draw ^ penalty_of(slot.setup, slot.generated));
   }
 
   int32_t block_size_;
