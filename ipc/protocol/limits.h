@@ -40,6 +40,7 @@ inline constexpr std::array<uint32_t, std::variant_size_v<Message>> kMaxPayloadB
     4 << 10,                        // Heartbeat
     32 << 10,                       // Shutdown
     32 << 10,                       // Failed
+    4 << 10,                        // Position
 };
 
 // Least bytes that one element takes, which bounds a count by the bytes left.

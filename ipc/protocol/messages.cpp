@@ -46,8 +46,8 @@ const char* to_string(RuntimeMode mode) {
 
 const char* message_name(size_t index) {
   static constexpr std::array<const char*, std::variant_size_v<Message>> kNames = {
-      "Hello", "Welcome", "Refuse",     "Progress",  "Loaded",   "InitCache",
-      "Ready", "Step",    "StepResult", "Heartbeat", "Shutdown", "Failed"};
+      "Hello", "Welcome",    "Refuse",    "Progress", "Loaded", "InitCache", "Ready",
+      "Step",  "StepResult", "Heartbeat", "Shutdown", "Failed", "Position"};
   REFRAIN_CHECK(index < kNames.size(), "message index {}", index);
   return kNames[index];
 }

@@ -218,6 +218,15 @@ struct Heartbeat {
   uint64_t counter = 0;
 };
 
+// How far a ready worker's device is, from its control thread and at the heartbeats' interval: it
+// goes on while the device loop is in a step, and so tells a long step from a hang and which rank
+// the others wait for. No heartbeat: it says nothing of the device loop.
+struct Position {
+  StepId last_step = 0;          // done
+  uint64_t launches = 0;         // done since then
+  bool counts_launches = false;  // false: `launches` stays 0
+};
+
 struct Shutdown {
   std::string reason;
 };
@@ -230,7 +239,7 @@ struct Failed {
 };
 
 using Message = std::variant<Hello, Welcome, Refuse, Progress, Loaded, InitCache, Ready, Step,
-                             StepResult, Heartbeat, Shutdown, Failed>;
+                             StepResult, Heartbeat, Shutdown, Failed, Position>;
 
 const char* to_string(ForwardMode mode);
 const char* to_string(RuntimeMode mode);

@@ -138,4 +138,10 @@ void serialize(Archive& ar, Failed& m) {
   ar(m.step, wire::Text{"message", m.message, kMaxTextBytes}, m.configuration);
 }
 
+template <class Archive>
+void serialize(Archive& ar, Position& m) {
+  static_assert(wire::field_count<Position>() == 3);
+  ar(m.last_step, m.launches, m.counts_launches);
+}
+
 }  // namespace refrain::ipc

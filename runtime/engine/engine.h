@@ -32,12 +32,13 @@ const char* to_string(GroupState state);
 struct GroupLoss {
   static constexpr size_t kMaxRequests = 256;
   Epoch epoch = 0;
-  std::string detector;        // process, heartbeat, step deadline, worker, answers, frames, start
-  std::string reason;          // one sentence
-  bool for_good = false;       // the input is at fault: no restart will help
-  std::vector<int32_t> ranks;  // at fault, as far as this process knows
-  std::vector<int64_t> pids;   // of its workers
-  StepId last_step = 0;        // that all ranks answered
+  std::string
+      detector;  // process, heartbeat, progress, step deadline, worker, answers, frames, start
+  std::string reason;               // one sentence
+  bool for_good = false;            // the input is at fault: no restart will help
+  std::vector<int32_t> ranks;       // at fault, as far as this process knows
+  std::vector<int64_t> pids;        // of its workers
+  StepId last_step = 0;             // that all ranks answered
   std::vector<RequestId> requests;  // accepted and not ended; the oldest kMaxRequests of them
   uint64_t num_requests = 0;
 };

@@ -25,18 +25,22 @@ void StepDeadline::observe(size_t num_tokens, Duration took) {
 }
 
 // The 99th percentile, measured or estimated: the work of a step grows with its tokens, at most in
-// proportion. kUnknown / 20 when nothing is known.
-Duration StepDeadline::slow_of(size_t size) const {
+// proportion.
+std::optional<Duration> StepDeadline::slow_of(size_t size) const {
   for (size_t larger = size; larger < kClasses; ++larger)
     if (classes_[larger].seen >= kEnough) return classes_[larger].slow;
   for (size_t smaller = size; smaller-- > 0;)
     if (classes_[smaller].seen >= kEnough)
       return std::min<Duration>(classes_[smaller].slow * (1 << (size - smaller)), kUnknown / 20);
-  return kUnknown / 20;
+  return std::nullopt;
 }
 
 Duration StepDeadline::of(size_t num_tokens) const {
-  return std::max<Duration>(kLeast, 20 * slow_of(size_class(num_tokens)));
+  return std::max<Duration>(kLeast, 20 * slow_of(size_class(num_tokens)).value_or(kUnknown / 20));
+}
+
+Duration StepDeadline::stall(size_t num_tokens) const {
+  return std::max<Duration>(kLeastStall, slow_of(size_class(num_tokens)).value_or(kUnknownStall));
 }
 
 void StepGather::sent(const ipc::Step& step, TimePoint now) {
@@ -78,6 +82,11 @@ Result<std::optional<ipc::StepResult>> StepGather::add(int32_t rank, ipc::StepRe
 TimePoint StepGather::deadline() const {
   REFRAIN_CHECK(!steps_.empty(), "no step is in flight");
   return steps_.front().since + deadline_.of(steps_.front().num_tokens);
+}
+
+TimePoint StepGather::stalled(TimePoint last_progress) const {
+  REFRAIN_CHECK(!steps_.empty(), "no step is in flight");
+  return std::max(steps_.front().since, last_progress) + deadline_.stall(steps_.front().num_tokens);
 }
 
 std::vector<int32_t> StepGather::missing() const {

@@ -24,6 +24,12 @@ class StepDeadline {
 
   void observe(size_t num_tokens, Duration took);
   Duration of(size_t num_tokens) const;
+  // How long no rank may get on within it: max(kLeastStall, the 99th percentile of the whole step),
+  // or kUnknownStall. Positions come every quarter of a second, so that the least of it is noticed
+  // within two seconds.
+  Duration stall(size_t num_tokens) const;
+  static constexpr Duration kLeastStall = std::chrono::milliseconds(1750);
+  static constexpr Duration kUnknownStall = std::chrono::seconds(30);
 
  private:
   static constexpr size_t kWindow = 128;
@@ -34,7 +40,7 @@ class StepDeadline {
   };
   static constexpr size_t kClasses = 24;
   static size_t size_class(size_t num_tokens);
-  Duration slow_of(size_t size) const;
+  std::optional<Duration> slow_of(size_t size) const;
   std::array<Sizes, kClasses> classes_;
 };
 
@@ -53,6 +59,8 @@ class StepGather {
   StepId last_done() const { return last_done_; }
   // When the oldest step must be answered.
   TimePoint deadline() const;
+  // When it hangs, if no rank gets on any more since then.
+  TimePoint stalled(TimePoint last_progress) const;
   std::vector<int32_t> missing() const;  // ranks that have not answered the oldest step
 
  private:

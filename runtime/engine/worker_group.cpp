@@ -25,7 +25,8 @@ WorkerGroup::WorkerGroup(WorkerGroupOptions options, std::unique_ptr<ipc::Endpoi
       epoch_(options_.first_epoch),
       ranks_(static_cast<size_t>(options_.identity.tensor_parallel_size)),
       board_(options_.identity.tensor_parallel_size),
-      gather_(options_.identity.tensor_parallel_size) {}
+      gather_(options_.identity.tensor_parallel_size),
+      positions_(options_.identity.tensor_parallel_size) {}
 
 void WorkerGroup::start() {
   waiting_since_ = executor_->clock().now();
@@ -127,6 +128,7 @@ void WorkerGroup::dismiss_all(const std::string& reason) {
   }
   board_ = StartBoard(options_.identity.tensor_parallel_size);
   gather_ = StepGather(options_.identity.tensor_parallel_size);
+  positions_ = RankPositions(options_.identity.tensor_parallel_size);
   num_kv_blocks_ = 0;
 }
 
@@ -206,6 +208,7 @@ bool WorkerGroup::stood_still(TimePoint now) {
             seconds(late));
   waiting_since_ += late;
   gather_.restart(now);
+  positions_.restart(now);
   for (auto& rank : ranks_)
     if (rank) rank->last_heard = now;
   return true;
@@ -214,12 +217,10 @@ bool WorkerGroup::stood_still(TimePoint now) {
 // At an interval, and exactly when a rank's or a step's time is over.
 Duration WorkerGroup::until_next_sweep(TimePoint now) const {
   TimePoint next = now + options_.heartbeat_interval;
-  if (!gather_.empty()) {
-    next = std::min(next, gather_.deadline());
-  } else {
-    for (const auto& rank : ranks_)
-      next = std::min(next, rank->last_heard + options_.heartbeat_timeout);
-  }
+  for (int32_t rank = 0; rank < static_cast<int32_t>(ranks_.size()); ++rank)
+    next = std::min(next, last_sign(rank) + options_.heartbeat_timeout);
+  if (!gather_.empty()) next = std::min(next, gather_.deadline());
+  if (const auto stall = stalled()) next = std::min(next, *stall);
   return std::max<Duration>(next - now, std::chrono::milliseconds(1));
 }
 
@@ -243,26 +244,47 @@ void WorkerGroup::check_start_deadline(TimePoint now) {
        true);
 }
 
-// While a step is in flight the device loop may be busy in it, and its deadline rules; without one
-// every rank must be heard of.
+// While a step is in flight the device loop may be busy in it: then any frame of the process will
+// do, and the step's own limits rule. Without one the device loop itself must be heard of.
+TimePoint WorkerGroup::last_sign(int32_t rank) const {
+  return gather_.empty() ? ranks_[static_cast<size_t>(rank)]->last_heard
+                         : positions_.last_heard(rank);
+}
+
+std::optional<TimePoint> WorkerGroup::stalled() const {
+  const auto progress = positions_.last_progress();
+  if (gather_.empty() || !progress) return std::nullopt;
+  return gather_.stalled(*progress);
+}
+
 void WorkerGroup::check_ranks(TimePoint now) {
-  if (!gather_.empty()) {
-    if (now < gather_.deadline()) return;
-    std::string names;
-    const std::vector<int32_t> late = gather_.missing();
-    for (const int32_t rank : late)
-      names += fmt::format("{}{}", names.empty() ? "" : ", ", name_of(rank));
-    return lose("step deadline", late,
-                fmt::format("step {} was not answered in time by {}", gather_.oldest(), names));
-  }
-  for (size_t i = 0; i < ranks_.size(); ++i) {
-    const Duration silence = now - ranks_[i]->last_heard;
+  for (int32_t rank = 0; rank < static_cast<int32_t>(ranks_.size()); ++rank) {
+    const Duration silence = now - last_sign(rank);
     if (silence < options_.heartbeat_timeout) continue;
-    return lose(
-        "heartbeat", {static_cast<int32_t>(i)},
-        fmt::format("{} has been silent for {:.1f} s; its last step is {}",
-                    name_of(static_cast<int32_t>(i)), seconds(silence), ranks_[i]->last_step));
+    return lose("heartbeat", {rank},
+                fmt::format("{} has been silent for {:.1f} s; its last step is {}", name_of(rank),
+                            seconds(silence), ranks_[static_cast<size_t>(rank)]->last_step));
   }
+  if (!gather_.empty()) check_step(now);
+}
+
+// The step in flight has a deadline, and within it the ranks have to get on. Those that the others
+// wait for are at fault.
+void WorkerGroup::check_step(TimePoint now) {
+  const auto stall = stalled();
+  const bool hangs = stall && now >= *stall;
+  if (!hangs && now < gather_.deadline()) return;
+  const std::vector<int32_t> late = gather_.missing();
+  std::vector<int32_t> behind = positions_.laggards(late, now);
+  std::string names;
+  for (const int32_t rank : behind)
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", name_of(rank));
+  const bool singled_out = behind.size() == 1;
+  lose(hangs ? "progress" : "step deadline", std::move(behind),
+       fmt::format("{} {}, {} {}: {}",
+                   hangs ? "no rank gets on with step" : "the time is over for step",
+                   gather_.oldest(), singled_out ? "held up by" : "nobody stands out of", names,
+                   positions_.text(now)));
 }
 
 }  // namespace refrain

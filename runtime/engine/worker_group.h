@@ -18,6 +18,7 @@
 #include "runtime/actor/executor.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/handshake.h"
+#include "runtime/engine/rank_positions.h"
 #include "runtime/engine/start_progress.h"
 #include "runtime/engine/step_gather.h"
 
@@ -88,7 +89,7 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
     StepId last_step = 0;  // as its device loop last said
     std::optional<ipc::Loaded> loaded;
     std::optional<ipc::Ready> ready;
-    TimePoint last_heard;
+    TimePoint last_heard;  // of its device loop
     std::deque<TimePoint> bad_frames;
   };
 
@@ -126,7 +127,10 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
   bool stood_still(TimePoint now);
   Duration until_next_sweep(TimePoint now) const;
   void check_start_deadline(TimePoint now);
+  TimePoint last_sign(int32_t rank) const;
+  std::optional<TimePoint> stalled() const;
   void check_ranks(TimePoint now);
+  void check_step(TimePoint now);
 
   const WorkerGroupOptions options_;
   std::unique_ptr<ipc::Endpoint> endpoint_;
@@ -143,6 +147,7 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
   std::vector<std::optional<Rank>> ranks_;
   StartBoard board_;
   StepGather gather_;
+  RankPositions positions_;
   int64_t num_kv_blocks_ = 0;
   TimePoint waiting_since_;
   TimePoint timer_due_;

@@ -27,7 +27,11 @@ void WorkerGroup::on_frame(const ipc::PeerId& from, std::span<const std::byte> b
     return;
   }
   rank.spoke = true;
-  rank.last_heard = executor_->clock().now();
+  const TimePoint now = executor_->clock().now();
+  positions_.heard(index, now);
+  if (const auto* position = std::get_if<ipc::Position>(&frame->message))
+    return positions_.report(index, *position, now);
+  rank.last_heard = now;
   on_message(index, std::move(frame->message));
 }
 
@@ -208,6 +212,7 @@ void WorkerGroup::on_ready(int32_t rank, ipc::Ready ready) {
   if (auto mismatch = ready_mismatch(all)) return lose("start", {}, std::move(*mismatch), true);
   const TimePoint now = executor_->clock().now();
   for (auto& each : ranks_) each->last_heard = now;
+  positions_.restart(now);
   state_ = GroupState::kReady;
   const bool adopted = std::ranges::all_of(ranks_, [](const auto& r) { return r->loaded->kept; });
   detail_ = fmt::format("{} rank{} ready{}", ranks_.size(), ranks_.size() == 1 ? "" : "s",

@@ -40,6 +40,12 @@ std::pair<StepId, StepId> progress(const RankFlight& flight) {
   return {done, taken};
 }
 
+// A rank that drops steps has taken more of them than one that waits for it.
+bool hangs(const GroupLoss& loss) {
+  return loss.detector == "progress" || loss.detector == "step deadline" ||
+         loss.detector == "heartbeat";
+}
+
 std::string utc_time(std::chrono::system_clock::time_point now) {
   const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
   const auto ms =
@@ -109,6 +115,8 @@ void remove_oldest(const std::string& directory) {
 }  // namespace
 
 int lagging_rank(const Incident& incident) {
+  if (incident.loss && incident.loss->ranks.size() == 1 && hangs(*incident.loss))
+    return incident.loss->ranks.front();
   const auto named = [&](const RankFlight& flight) {
     const bool by_coordinator =
         incident.loss &&

@@ -66,6 +66,7 @@ void SimDevice::finish(Command command) {
     work();
   };
   if (!std::holds_alternative<ipc::Step>(command)) return end(std::move(command));
+  launches_ = 1;
   settings_.meet(group_, ++steps_run_, [executor = executor_, end, command = std::move(command)] {
     executor->post([end, command] { end(command); });
   });
@@ -81,7 +82,7 @@ void SimDevice::done(Command command) {
 void SimDevice::begin_epoch(Epoch epoch) {
   REFRAIN_CHECK(epoch > epoch_, "rank {} goes from epoch {} to {}", settings_.rank, epoch_, epoch);
   epoch_ = epoch;
-  last_step_ = 0;
+  last_step_ = launches_ = 0;
   ready_ = false;
 }
 
@@ -136,6 +137,7 @@ void SimDevice::run(const ipc::Step& step) {
   }
   if (spoil(result)) return;
   last_step_ = result.step;
+  launches_ = 0;
   settings_.note(
       fmt::format("rank {} ran step {} of epoch {}", settings_.rank, result.step, epoch_));
   report(std::move(result));

@@ -55,6 +55,7 @@ class SimDevice final : public worker::WorkerDevice {
   void adopt(Epoch epoch) override;
   void init_cache(const ipc::InitCache& message) override;
   void step(ipc::Step message) override;
+  ipc::Position position() const override { return {last_step_, launches_, true}; }
 
   void fault_next_step(StepFault fault) { fault_ = fault; }
   void slow_down(Duration by) { slower_ = by; }  // every step takes that much longer
@@ -99,6 +100,7 @@ class SimDevice final : public worker::WorkerDevice {
   ipc::Loaded loaded_;
   std::unique_ptr<testing::MockDevice> device_;  // from the first InitCache of a group on
   StepId last_step_ = 0;
+  uint64_t launches_ = 0;  // since then: one, at whose end the ranks meet
   uint64_t beats_ = 0;
   StepFault fault_ = StepFault::kNone;
   Duration slower_{};

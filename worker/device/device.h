@@ -3,6 +3,7 @@
 // device per worker process; every call is made by the worker's device thread, except
 // Event::query. Failures of the device throw DeviceError: this process is broken and ends.
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -156,9 +157,16 @@ struct MemoryAccount {
   size_t by_tag[kNumMemoryTags] = {};
 };
 
+// Launches that a device has done since it was made; any thread reads it, even after the device.
+struct alignas(64) LaunchCounter {
+  std::atomic<uint64_t> done{0};  // written by one thread
+};
+
 class Device {
  public:
   virtual ~Device() = default;
+  // Null: this device does not count them.
+  virtual std::shared_ptr<const LaunchCounter> launch_counter() const { return nullptr; }
   virtual std::string name() const = 0;  // "host (avx512_bf16, 2 threads)", "NVIDIA H200"
   virtual const kernels::KernelTable& kernels() const = 0;
   virtual kernels::WeightLayout weight_layout(

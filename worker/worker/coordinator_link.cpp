@@ -36,7 +36,8 @@ void CoordinatorLink::send(const ipc::Message& message) {
   const Status sent = endpoint_->send({}, buffer_);
   if (sent) {
     ++next_sequence_;
-  } else if (!std::holds_alternative<ipc::Heartbeat>(message)) {
+  } else if (!std::holds_alternative<ipc::Heartbeat>(message) &&
+             !std::holds_alternative<ipc::Position>(message)) {
     handlers_.on_broken(fmt::format("a frame could not be sent: {}", sent.error().message));
   }
 }

@@ -29,7 +29,7 @@ class CoordinatorLink {
 
   void start(Handlers handlers);
   void send_hello(const ipc::Hello& hello);
-  // In the present epoch. What cannot be sent breaks the link, heartbeats excepted.
+  // In the present epoch. What cannot be sent breaks the link, heartbeats and positions excepted.
   void send(const ipc::Message& message);
   Epoch epoch() const { return epoch_; }
   TimePoint last_heard() const { return last_heard_; }

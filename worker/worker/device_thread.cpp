@@ -116,6 +116,7 @@ void DeviceThread::run(std::promise<Result<std::string>> started) {
       return;
     }
     device_ = std::move(*device);
+    launches_ = device_->launch_counter();
     start_times_.emplace("process and device");
     started.set_value(device_->name());
     named = true;
@@ -146,7 +147,7 @@ void DeviceThread::serve() {
       }
     } else if (in_flight > 0) {
       ipc::StepResult result = runner_->wait();
-      last_step_ = result.step;
+      passed(result.step);
       record({.step = result.step,
               .phase = ipc::FlightPhase::kDone,
               .mode = static_cast<uint8_t>(result.mode),
@@ -181,7 +182,7 @@ Status DeviceThread::load(StartGroup command) {
   ready_ = false;
   report_.reset();
   epoch_ = command.epoch;
-  last_step_ = 0;
+  passed(0);
   record({.phase = ipc::FlightPhase::kLoading});
   last_phase_ = ipc::StartPhase::kConnect;
   report(ipc::Progress{last_phase_, 0, 1, ""});  // it has left its old steps
@@ -205,7 +206,7 @@ Status DeviceThread::keep(Adopt command) {
   while (runner_->in_flight() > 0) runner_->wait();
   ready_ = false;
   epoch_ = command.epoch;
-  last_step_ = 0;
+  passed(0);
   loaded_.seconds = 0;
   loaded_.kept = true;
   report(loaded_);
@@ -288,6 +289,17 @@ void DeviceThread::beat() {
   if (epoch_ == 0 || now - last_beat_ < options_.heartbeat) return;
   last_beat_ = now;
   report(ipc::Heartbeat{last_step_, ++beats_});
+}
+
+void DeviceThread::passed(StepId step) {
+  last_step_ = step;
+  if (launches_) launches_before_ = launches_->done.load(std::memory_order_relaxed);
+}
+
+ipc::Position DeviceThread::position() const {
+  if (!launches_) return {last_step_, 0, false};
+  const uint64_t before = launches_before_;  // first: the counter only grows
+  return {last_step_, launches_->done.load(std::memory_order_relaxed) - before, true};
 }
 
 void DeviceThread::report(ipc::Message message) { options_.report({epoch_, std::move(message)}); }

@@ -3,6 +3,7 @@
 // Others post commands to it; what comes of them is reported from it. A device failure is caught
 // here, once, and reported; the thread then ends and so shall the process.
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -44,6 +45,8 @@ class WorkerDevice {
   virtual void adopt(Epoch epoch) = 0;
   virtual void init_cache(const ipc::InitCache& message) = 0;
   virtual void step(ipc::Step message) = 0;
+  // Of the device now, even while it hangs in a step.
+  virtual ipc::Position position() const = 0;
 };
 
 class DeviceThread final : public WorkerDevice {
@@ -71,6 +74,7 @@ class DeviceThread final : public WorkerDevice {
   void adopt(Epoch epoch) override;
   void init_cache(const ipc::InitCache& message) override;
   void step(ipc::Step message) override;
+  ipc::Position position() const override;
   // Ends after the command under way. False: it had not ended after `timeout`.
   bool stop(Duration timeout);
 
@@ -97,6 +101,7 @@ class DeviceThread final : public WorkerDevice {
   void submit(const ipc::Step& message);
   void on_progress(const ipc::Progress& progress);
   void beat();
+  void passed(StepId step);
   void record(ipc::FlightRecord entry);
   void report(ipc::Message message);
   void fail_with(const Error& error);
@@ -110,12 +115,15 @@ class DeviceThread final : public WorkerDevice {
   bool ready_ = false;
   ipc::Loaded loaded_;                // of the group, with the cache that it was given
   std::optional<ipc::Ready> report_;  // what it said when it was ready
-  StepId last_step_ = 0;
   ipc::FlightRing flight_;
   uint64_t beats_ = 0;
   TimePoint last_beat_;
   TimePoint last_progress_;
   ipc::StartPhase last_phase_ = ipc::StartPhase::kConnect;
+  // Written by the device thread, read by any.
+  std::shared_ptr<const LaunchCounter> launches_;  // set before start() returns; null: not counted
+  std::atomic<StepId> last_step_{0};
+  std::atomic<uint64_t> launches_before_{0};  // when last_step_ was done
   // Shared.
   std::mutex mutex_;
   std::condition_variable wake_;

@@ -57,8 +57,8 @@ void Worker::say_hello() {
   link_.send_hello(hello);
 }
 
-// Repeats Hello while nobody answers, gives up as an orphan, and notices a coordinator that fell
-// silent or a device that does not come out of its old steps.
+// Repeats Hello while nobody answers, gives up as an orphan, notices a coordinator that fell silent
+// or a device that does not come out of its old steps, and tells how far the device is.
 void Worker::watch_coordinator() {
   const TimePoint now = executor_->clock().now();
   const Duration interval = orphan_since_ ? kOrphanHello : options_.hello_interval;
@@ -77,6 +77,7 @@ void Worker::watch_coordinator() {
   } else if (!watched_ && now - link_.last_heard() >= options_.coordinator_timeout) {
     become_orphan("is silent");
   }
+  if (held_ && !awaiting_welcome_) link_.send(device_.position());
   watch_timer_ = executor_->post_after(options_.heartbeat, [this] { watch_coordinator(); });
 }
 

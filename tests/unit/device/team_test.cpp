@@ -3,6 +3,7 @@
 #include <numeric>
 #include <set>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include "tests/unit/device/test_launches.h"
@@ -43,6 +44,58 @@ TEST(HostTeam, SingleLaunchesRunOnTheFirstThreadOnly) {
   kernels::launch<count_kernel>(stream->ref(), CountArgs{&calls, &ranks}, "count", true);
   EXPECT_EQ(calls.load(), 1);
   EXPECT_EQ(ranks.load(), 1u);
+}
+
+TEST(HostTeam, EveryLaunchIsCounted_R7) {
+  for (const int threads : {1, 3}) {
+    auto device = host_device(threads);
+    auto stream = device->create_stream();
+    const auto counter = device->launch_counter();
+    ASSERT_NE(counter, nullptr);
+    std::atomic<int> calls{0};
+    std::atomic<uint64_t> ranks{0};
+    const CountArgs args{&calls, &ranks};
+    kernels::launch<count_kernel>(stream->ref(), args, "count");
+    kernels::launch<count_kernel>(stream->ref(), args, "count", true);
+    EXPECT_EQ(counter->done, 2u);
+    stream->begin_capture();
+    for (int i = 0; i < 5; ++i)
+      kernels::launch<count_kernel>(stream->ref(), args, "count", i % 2 == 0);
+    const auto graph = stream->end_capture();
+    EXPECT_EQ(counter->done, 2u) << "recorded, not run";
+    stream->launch(*graph);
+    stream->launch(*graph);
+    EXPECT_EQ(counter->done, 12u);
+    stream.reset();
+    device.reset();
+    EXPECT_EQ(counter->done, 12u) << "it outlives its device";
+  }
+}
+
+// What stands in a launch shows: the counter stops before it.
+TEST(HostTeam, TheCounterStandsAtALaunchThatHangs_R7) {
+  struct HoldArgs {
+    std::atomic<bool>* holding;
+    std::atomic<bool>* go_on;
+  };
+  constexpr auto hold = [](const HoldArgs& args, const kernels::Team&) {
+    args.holding->store(true);
+    while (!args.go_on->load()) std::this_thread::yield();
+  };
+  auto device = host_device(1);
+  const auto counter = device->launch_counter();
+  std::atomic<bool> holding{false}, go_on{false};
+  std::thread other([&] {
+    auto stream = device->create_stream();
+    launch_scale(*stream, {});
+    launch_scale(*stream, {});
+    kernels::launch<hold>(stream->ref(), HoldArgs{&holding, &go_on}, "hold");
+  });
+  while (!holding) std::this_thread::yield();
+  EXPECT_EQ(counter->done, 2u);
+  go_on = true;
+  other.join();
+  EXPECT_EQ(counter->done, 3u);
 }
 
 struct StepArgs {

@@ -129,6 +129,7 @@ void fill(Generator& g, StepResult& m) {
 void fill(Generator& g, Heartbeat& m) { g.all(m.last_step, m.counter); }
 void fill(Generator& g, Shutdown& m) { g.all(m.reason); }
 void fill(Generator& g, Failed& m) { g.all(m.step, m.message, m.configuration); }
+void fill(Generator& g, Position& m) { g.all(m.last_step, m.launches, m.counts_launches); }
 
 template <size_t I = 0>
 Message make(size_t type, Generator& g) {

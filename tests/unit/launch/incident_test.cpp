@@ -50,6 +50,20 @@ TEST(Incident, AmongEqualRanksTheOneThatEndedOrWasNamedLags_R12) {
   EXPECT_EQ(lagging_rank(named), 0);
 }
 
+// One that drops steps has taken more than one that waits for it in the step before.
+TEST(Incident, InAHangTheRankThatTheCoordinatorNamedLags_R12_I8) {
+  Incident hang = incident({flight(0, 8, 9), flight(1, 8, 10)});
+  EXPECT_EQ(lagging_rank(hang), 0) << "by the rings alone";
+  GroupLoss& loss = hang.loss.emplace();
+  loss.ranks = {1};
+  for (const char* detector : {"progress", "step deadline", "heartbeat"}) {
+    loss.detector = detector;
+    EXPECT_EQ(lagging_rank(hang), 1) << detector;
+  }
+  loss.detector = "worker";  // the one whose collective failed
+  EXPECT_EQ(lagging_rank(hang), 0);
+}
+
 TEST(Incident, StepsOfAnEarlierEpochDoNotCount_R12) {
   RankFlight again = flight(0, 40, 40);
   for (auto& record : again.records) record.epoch = 4;

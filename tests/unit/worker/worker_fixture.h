@@ -32,8 +32,9 @@ struct RunnerScript {
 
 class FakeRunner final : public ModelRunner {
  public:
-  explicit FakeRunner(RunnerScript& script, ProgressFn progress)
-      : script_(script), progress_(std::move(progress)) {
+  static constexpr int kLaunches = 3;  // of a step
+  FakeRunner(RunnerScript& script, Device& device, ProgressFn progress)
+      : script_(script), stream_(device.create_stream()), progress_(std::move(progress)) {
     ++script_.created;
   }
   ~FakeRunner() override { ++script_.destroyed; }
@@ -59,6 +60,7 @@ class FakeRunner final : public ModelRunner {
   }
   void submit(const ipc::Step& step) override {
     if (step.step == script_.throw_at) throw DeviceError("the device burned");
+    for (int i = 0; i < kLaunches; ++i) stream_->copy(&to_, &from_, sizeof to_);
     while (script_.hang_in_step) {
       script_.hanging = true;
       std::this_thread::yield();
@@ -77,6 +79,8 @@ class FakeRunner final : public ModelRunner {
 
  private:
   RunnerScript& script_;
+  std::unique_ptr<Stream> stream_;
+  int64_t to_ = 0, from_ = 0;
   ProgressFn progress_;
   std::deque<StepId> queue_;
 };
@@ -108,11 +112,11 @@ class WorkerFixture : public testing::Test {
     options.heartbeat = std::chrono::milliseconds(5);
     DeviceThread::Options device;
     device.make_device = [] { return create_host_device({}); };
-    device.make_runner = [this](const RunnerOptions& runner, Device&,
+    device.make_runner = [this](const RunnerOptions& runner, Device& host,
                                 ModelRunner::ProgressFn p) -> Result<std::unique_ptr<ModelRunner>> {
       group_token_ = runner.group_token;
       if (script_.create_error) return forward_error(*script_.create_error);
-      return std::make_unique<FakeRunner>(script_, std::move(p));
+      return std::make_unique<FakeRunner>(script_, host, std::move(p));
     };
     device.heartbeat = options.heartbeat;
     device.report = [this](DeviceReport report) {

@@ -150,6 +150,42 @@ TEST_F(WorkerFixture, TheIdleDeviceLoopBeatsAndAHungOneDoesNot) {  // R-7
   EXPECT_EQ(std::get<ipc::Heartbeat>(take<ipc::Heartbeat>()->message).last_step, 1u);
 }
 
+// From the control actor: how far the device is within a step that hangs.
+TEST_F(WorkerFixture, TellsItsPositionWhenItIsReadyAndWhileADeviceHangs) {
+  start_worker();
+  ASSERT_TRUE(take<ipc::Hello>());
+  welcome();
+  ASSERT_TRUE(take<ipc::Loaded>());
+  for (int i = 0; i < 10; ++i) scheduler_.advance(std::chrono::milliseconds(5));
+  EXPECT_EQ(count<ipc::Position>(), 0u) << "it loads";
+  send(ipc::InitCache{64});
+  ASSERT_TRUE(take<ipc::Ready>());
+  send(step(1));
+  ASSERT_TRUE(take<ipc::StepResult>());
+  script_.hang_in_step = true;
+  send(step(2));
+  ASSERT_TRUE(eventually([&] { return script_.hanging.load(); }));
+  scheduler_.run_until_idle();
+  received_.clear();
+  for (int i = 0; i < 4; ++i) {
+    scheduler_.advance(std::chrono::milliseconds(5));
+    const auto frame = take<ipc::Position>();
+    ASSERT_TRUE(frame);
+    const auto& position = std::get<ipc::Position>(frame->message);
+    EXPECT_EQ(position.last_step, 1u);
+    EXPECT_EQ(position.launches, static_cast<uint64_t>(FakeRunner::kLaunches));
+    EXPECT_TRUE(position.counts_launches);
+  }
+  script_.hang_in_step = false;
+  ASSERT_TRUE(take<ipc::StepResult>());
+  received_.clear();
+  scheduler_.advance(std::chrono::milliseconds(5));
+  const auto after = take<ipc::Position>();
+  ASSERT_TRUE(after);
+  EXPECT_EQ(std::get<ipc::Position>(after->message).last_step, 2u);
+  EXPECT_EQ(std::get<ipc::Position>(after->message).launches, 0u);
+}
+
 TEST_F(WorkerFixture, StaleAndRepeatedFramesAreDropped) {
   start_worker();
   bring_up(5);

@@ -28,6 +28,9 @@ class HostDevice final : public Device {
     return fmt::format("host ({}, {} {})", kernels::to_string(isa_), threads,
                        threads == 1 ? "thread" : "threads");
   }
+  std::shared_ptr<const LaunchCounter> launch_counter() const override {
+    return context_->team.launch_counter();
+  }
   const kernels::KernelTable& kernels() const override { return kernels::host_kernel_table(isa_); }
   kernels::WeightLayout weight_layout(DType) const override {
     return kernels::WeightLayout::kTiled16;

@@ -65,11 +65,15 @@ ThreadTeam::~ThreadTeam() {
 
 void ThreadTeam::run(std::span<const LaunchNode> nodes) {
   if (members_.size() == 1) {
-    for (const LaunchNode& node : nodes) node.function(node.args, members_[0]);
+    for (const LaunchNode& node : nodes) {
+      node.function(node.args, members_[0]);
+      count_launch();
+    }
     return;
   }
   if (nodes.size() == 1 && nodes[0].single) {
     nodes[0].function(nodes[0].args, alone_);
+    count_launch();
     return;
   }
   if (nodes.empty()) return;
@@ -101,6 +105,7 @@ void ThreadTeam::walk(const kernels::Team& member, std::span<const LaunchNode> n
     } else if (member.rank == 0) {
       invoke(node, alone_);
     }
+    if (member.rank == 0) count_launch();
     const bool last = i + 1 == nodes.size();
     if (last) {
       meet(/*wait=*/member.rank == 0);  // the others go back to wait for the next dispatch

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kernels/host/launcher.h"
+#include "worker/device/device.h"
 #include "worker/device/host/wait.h"
 
 namespace refrain::worker {
@@ -35,6 +36,8 @@ class ThreadTeam {
   ThreadTeam& operator=(const ThreadTeam&) = delete;
 
   int size() const { return static_cast<int>(members_.size()); }
+  // Nodes that the first thread has done.
+  std::shared_ptr<const LaunchCounter> launch_counter() const { return launches_; }
   // Runs the nodes in order; every thread returns from one before any starts the next. The first
   // exception of any thread ends the walk and is thrown here.
   void run(std::span<const LaunchNode> nodes);
@@ -46,10 +49,15 @@ class ThreadTeam {
   void walk(const kernels::Team& member, std::span<const LaunchNode> nodes);
   void invoke(const LaunchNode& node, const kernels::Team& member);
   void meet(bool wait);
+  void count_launch() {
+    launches_->done.store(launches_->done.load(std::memory_order_relaxed) + 1,
+                          std::memory_order_relaxed);
+  }
   const WaitPolicy& wait_policy() const {
     return crowded_.load(std::memory_order_relaxed) ? kCrowdedWait : kSpinWait;
   }
 
+  const std::shared_ptr<LaunchCounter> launches_ = std::make_shared<LaunchCounter>();
   std::vector<kernels::Team> members_;
   kernels::Team alone_;  // what rank 0 sees in a single launch
   std::vector<std::unique_ptr<std::byte, void (*)(std::byte*)>> scratch_;
