@@ -77,6 +77,10 @@ def incident_count(server):
     return int(lines["refrain:incidents_total"]), int(lines["refrain:incidents_unwritten_total"])
 
 
+def worker_of(server, rank):
+    return next(pid for pid in server.workers() if command_line(pid)[command_line(pid).index("--rank") + 1] == str(rank))
+
+
 def test_a_killed_rank_leaves_an_incident_record_R12(start_server, tmp_path):
     server = start_server("--incident-dir", tmp_path / "incidents", *SMALL)
     stream = server.client().completions.create(model=SMOLLM2.name, prompt="Once upon a time", stream=True,
@@ -84,7 +88,7 @@ def test_a_killed_rank_leaves_an_incident_record_R12(start_server, tmp_path):
     chunks = iter(stream)
     for _ in range(10):
         next(chunks)
-    victim = next(pid for pid in server.workers() if command_line(pid)[command_line(pid).index("--rank") + 1] == "1")
+    victim = worker_of(server, 1)
     os.kill(victim, signal.SIGKILL)
     [record] = wait_for(lambda: incidents(tmp_path / "incidents"), 10, "an incident record")
     assert record["process"] == f"rank 1 (pid {victim})" and record["ended"] == "signal 9 (Killed)"
@@ -110,6 +114,26 @@ def test_a_killed_rank_leaves_an_incident_record_R12(start_server, tmp_path):
     wait_for(lambda: not command_line(coordinator), 5, "the coordinator is gone")
     server.wait_ready()
     assert incident_count(server) == (2, 0)
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize("kind", ["spin", "skip"])
+def test_a_hang_names_the_rank_that_holds_it_up_I8(start_server, tmp_path, kind):
+    """The other rank waits in a collective, and is as late with its answer."""
+    server = start_server("--incident-dir", tmp_path / "incidents", "--fault", f"kind={kind},rank=1", *SMALL)
+    stream = server.client().completions.create(model=SMOLLM2.name, prompt="Once upon a time", stream=True,
+                                                temperature=0, max_tokens=100, extra_body={"ignore_eos": True})
+    chunks = iter(stream)
+    for _ in range(40):
+        next(chunks)
+    victim = worker_of(server, 1)
+    os.kill(victim, signal.SIGUSR1)
+    [record] = wait_for(lambda: incidents(tmp_path / "incidents"), 60, "an incident record")
+    assert record["process"] == f"rank 1 (pid {victim})" and record["lagging_rank"] == 1
+    assert record["step"] >= 40
+    assert record["detector"] in ("progress", "step deadline"), "before the collective's own time was over"
+    assert "held up by rank 1 " in record["reason"]
+    assert [choice.finish_reason for chunk in chunks for choice in chunk.choices][-1] == "length"
     assert server.stop() == 0
 
 
