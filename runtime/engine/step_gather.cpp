@@ -43,6 +43,13 @@ Duration StepDeadline::stall(size_t num_tokens) const {
   return std::max<Duration>(kLeastStall, slow_of(size_class(num_tokens)).value_or(kUnknownStall));
 }
 
+void StepGather::begin_group(bool after_hang) {
+  steps_.clear();
+  last_done_ = 0;
+  done_ = 0;
+  if (after_hang) patience_ = std::min(2 * patience_, kMostPatience);
+}
+
 void StepGather::sent(const ipc::Step& step, TimePoint now) {
   Waiting waiting;
   waiting.step = step.step;
@@ -73,6 +80,7 @@ Result<std::optional<ipc::StepResult>> StepGather::add(int32_t rank, ipc::StepRe
   for (auto& answer : next->answers) answers.push_back(std::move(*answer));
   deadline_.observe(next->num_tokens, now - next->since);
   last_done_ = next->step;
+  if (++done_ == StepDeadline::kEnough) patience_ = 1;
   steps_.pop_front();
   if (!steps_.empty()) steps_.front().since = now;
   if (auto mismatch = key_mismatch(answers)) return fail(ErrorCode::kInternal, "{}", *mismatch);
@@ -81,12 +89,13 @@ Result<std::optional<ipc::StepResult>> StepGather::add(int32_t rank, ipc::StepRe
 
 TimePoint StepGather::deadline() const {
   REFRAIN_CHECK(!steps_.empty(), "no step is in flight");
-  return steps_.front().since + deadline_.of(steps_.front().num_tokens);
+  return steps_.front().since + patience_ * deadline_.of(steps_.front().num_tokens);
 }
 
 TimePoint StepGather::stalled(TimePoint last_progress) const {
   REFRAIN_CHECK(!steps_.empty(), "no step is in flight");
-  return std::max(steps_.front().since, last_progress) + deadline_.stall(steps_.front().num_tokens);
+  return std::max(steps_.front().since, last_progress) +
+         patience_ * deadline_.stall(steps_.front().num_tokens);
 }
 
 std::vector<int32_t> StepGather::missing() const {

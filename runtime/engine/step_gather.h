@@ -20,7 +20,7 @@ class StepDeadline {
  public:
   static constexpr Duration kLeast = std::chrono::seconds(2);
   static constexpr Duration kUnknown = std::chrono::seconds(120);
-  static constexpr size_t kEnough = 16;
+  static constexpr size_t kEnough = 8;
 
   void observe(size_t num_tokens, Duration took);
   Duration of(size_t num_tokens) const;
@@ -48,6 +48,10 @@ class StepGather {
  public:
   explicit StepGather(int32_t num_ranks) : num_ranks_(static_cast<size_t>(num_ranks)) {}
 
+  // Another group of workers: nothing is in flight, what is known of steps stays. After a group
+  // that hung, all limits double until kEnough steps are done, so that limits that are too narrow
+  // for the workers do not end one group after another.
+  void begin_group(bool after_hang);
   void sent(const ipc::Step& step, TimePoint now);
   void restart(TimePoint now);  // the time of the oldest step begins anew
   // Takes a rank's answer. Gives rank 0's when it was the last one missing. An error when the step
@@ -75,6 +79,9 @@ class StepGather {
   std::deque<Waiting> steps_;
   StepId last_done_ = 0;
   StepDeadline deadline_;
+  static constexpr int kMostPatience = 16;
+  int patience_ = 1;  // times the usual limits
+  size_t done_ = 0;   // steps of this group
 };
 
 }  // namespace refrain

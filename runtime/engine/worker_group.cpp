@@ -9,6 +9,9 @@
 namespace refrain {
 namespace {
 
+constexpr const char* kProgress = "progress";
+constexpr const char* kStepDeadline = "step deadline";
+
 double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 }  // namespace
@@ -102,8 +105,10 @@ void WorkerGroup::lose(std::string detector, std::vector<int32_t> ranks, std::st
   loss.last_step = gather_.last_done();
   for (const auto& rank : ranks_)
     if (rank) loss.pids.push_back(rank->hello.pid);
+  const bool hung = loss.detector == kProgress || loss.detector == kStepDeadline;
   handlers_.on_loss(std::move(loss));
   dismiss_all(reason);
+  gather_.begin_group(hung);
   ++epoch_;
   if (!for_good) ++restarts_;
   if (state_ == GroupState::kReady) waiting_since_ = executor_->clock().now();
@@ -127,7 +132,6 @@ void WorkerGroup::dismiss_all(const std::string& reason) {
     rank.reset();
   }
   board_ = StartBoard(options_.identity.tensor_parallel_size);
-  gather_ = StepGather(options_.identity.tensor_parallel_size);
   positions_ = RankPositions(options_.identity.tensor_parallel_size);
   num_kv_blocks_ = 0;
 }
@@ -280,7 +284,7 @@ void WorkerGroup::check_step(TimePoint now) {
   for (const int32_t rank : behind)
     names += fmt::format("{}{}", names.empty() ? "" : ", ", name_of(rank));
   const bool singled_out = behind.size() == 1;
-  lose(hangs ? "progress" : "step deadline", std::move(behind),
+  lose(hangs ? kProgress : kStepDeadline, std::move(behind),
        fmt::format("{} {}, {} {}: {}",
                    hangs ? "no rank gets on with step" : "the time is over for step",
                    gather_.oldest(), singled_out ? "held up by" : "nobody stands out of", names,

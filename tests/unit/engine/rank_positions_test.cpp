@@ -94,5 +94,44 @@ TEST(StepGather, AStallBeginsWithTheLastProgressOfTheStep_R7) {
   EXPECT_EQ(gather.stalled(kStart + seconds(5)), kStart + seconds(5) + limit);
 }
 
+// Limits that are too narrow for the workers must not end one group after another.
+TEST(StepGather, AfterAHangTheLimitsDoubleUntilStepsAreDoneAgain_R7) {
+  StepGather gather(1);
+  StepId id = 0;
+  const auto send = [&] {
+    ipc::Step step;
+    step.step = ++id;
+    step.token_ids.resize(1);
+    gather.sent(step, kStart);
+  };
+  const auto answer = [&] {
+    ipc::StepResult result;
+    result.step = id;
+    ASSERT_TRUE(gather.add(0, result, kStart));
+  };
+  for (size_t i = 0; i < StepDeadline::kEnough; ++i) {
+    send();
+    answer();
+  }
+  send();
+  EXPECT_EQ(gather.stalled(kStart), kStart + StepDeadline::kLeastStall);
+  gather.begin_group(false);
+  EXPECT_TRUE(gather.empty());
+  send();
+  EXPECT_EQ(gather.stalled(kStart), kStart + StepDeadline::kLeastStall) << "what is known stays";
+  for (const int times : {2, 4, 8, 16, 16}) {
+    gather.begin_group(true);
+    send();
+    EXPECT_EQ(gather.stalled(kStart), kStart + times * StepDeadline::kLeastStall);
+    EXPECT_EQ(gather.deadline(), kStart + times * StepDeadline::kLeast);
+  }
+  for (size_t i = 0; i < StepDeadline::kEnough; ++i) {
+    EXPECT_GT(gather.stalled(kStart), kStart + StepDeadline::kLeastStall);
+    answer();
+    send();
+  }
+  EXPECT_EQ(gather.stalled(kStart), kStart + StepDeadline::kLeastStall);
+}
+
 }  // namespace
 }  // namespace refrain
