@@ -15,7 +15,7 @@ def bench(*arguments):
 
 
 @pytest.mark.parametrize("kind, options, device", [
-    ("decode", ["--prompt-len", "4", "--first-tokens", "2", "--last-tokens", "6"], "host"),
+    ("decode", ["--prompt-len", "4", "--first-tokens", "2", "--last-tokens", "42"], "host"),
     ("prefill", ["--lengths", "8"], "host"), ("capture", [], "host"), ("dispatch", [], "host"),
     ("serve", ["--num-requests", "3", "--prompt-len", "4", "--output-len", "4"], "host"),
 ])
@@ -55,7 +55,7 @@ DEVICE_KINDS = {
     "all-reduce": ["--tensor-parallel-size", "2", "--message-bytes", "1024,65536"],
     "load": ["--tensor-parallel-size", "2"], "load dummy": ["--load-format", "dummy"],
 }
-LARGEST_SHARE = 1.5  # of a limit, which is measured while other things run
+LARGEST_SHARE = 10  # of a limit: more is a wrong unit, whatever else the machine does meanwhile
 
 
 def device_cases(name):
