@@ -1,7 +1,3 @@
-#include <signal.h>
-#include <sys/prctl.h>
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
@@ -61,9 +57,7 @@ int bench_command(const std::vector<std::string>& given) {
   if (parsed && parsed->exit_now) return kExitOk;
   init_logging(fmt::format("bench {}", arguments.rank.rank), arguments.log_level);
   arguments.rank.model = arguments.model;
-  if (arguments.parent > 0 &&
-      (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != arguments.parent))
-    return kExitTryAgain;
+  if (!die_with(arguments.parent)) return kExitTryAgain;
   const Status status = parsed ? worker::run_rank(arguments.rank) : forward_error(parsed.error());
   if (status) return kExitOk;
   const Error& error = status.error();

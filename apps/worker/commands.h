@@ -1,6 +1,8 @@
 #pragma once
 // What the worker's program does: each parses its own arguments and returns the exit code.
 
+#include <sys/types.h>
+
 #include <string>
 #include <vector>
 
@@ -13,5 +15,9 @@ int serve_command(const std::vector<std::string>& arguments);
 // A rank of `refrain bench gemm`, `attention`, `all-reduce` and `load`, which starts as many as the
 // benchmark needs and reads their cases.
 int bench_command(const std::vector<std::string>& arguments);
+
+// Of --parent: from now on this process is killed when that one ends; false: it has ended already.
+// 0: nothing to die with.
+bool die_with(pid_t parent);
 
 }  // namespace refrain

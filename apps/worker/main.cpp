@@ -1,11 +1,23 @@
 // worker: one rank of a model, on one device; or, as `worker bench`, of a benchmark of the device.
 
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
 #include <exception>
 #include <string_view>
 
 #include "apps/worker/commands.h"
 #include "runtime/base/log.h"
 #include "runtime/base/result.h"
+
+namespace refrain {
+
+bool die_with(pid_t parent) {
+  return parent <= 0 || (prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() == parent);
+}
+
+}  // namespace refrain
 
 int main(int argc, char** argv) {
   using namespace refrain;

@@ -1,7 +1,3 @@
-#include <signal.h>
-#include <sys/prctl.h>
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
@@ -135,9 +131,7 @@ int serve_command(const std::vector<std::string>& given) {
   if (parsed->exit_now) return kExitOk;
   if (const Status status = complete(app, arguments); !status) return refuse(status.error());
   init_logging(fmt::format("worker {}", arguments.worker.rank), arguments.log_level);
-  if (arguments.parent > 0 &&
-      (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != arguments.parent))
-    return kExitTryAgain;
+  if (!die_with(arguments.parent)) return kExitTryAgain;
   return worker::run_worker(arguments.worker);
 }
 

@@ -33,6 +33,12 @@ Status check_lists(const ipc::WorkerConfig& worker) {
 
 }  // namespace
 
+void finish_host_threads(EngineConfig& config) {
+  if (config.host_threads != 0) return;
+  const auto cores = static_cast<int32_t>(std::thread::hardware_concurrency());
+  config.host_threads = std::max(1, cores / config.worker.tensor_parallel_size);
+}
+
 Status finish_engine_config(EngineConfig& config, const ModelConfig& model) {
   ipc::WorkerConfig& worker = config.worker;
   if (config.tokenizer.empty()) config.tokenizer = config.model;
@@ -69,10 +75,7 @@ Status finish_engine_config(EngineConfig& config, const ModelConfig& model) {
   }
   REFRAIN_RETURN_IF_ERROR(check_lists(worker));
   worker.load_dummy = config.load_format == "dummy";
-  if (config.host_threads == 0) {
-    const auto cores = static_cast<int32_t>(std::thread::hardware_concurrency());
-    config.host_threads = std::max(1, cores / worker.tensor_parallel_size);
-  }
+  finish_host_threads(config);
   return {};
 }
 

@@ -38,6 +38,8 @@ Result<std::vector<std::string>> config_file_arguments(const std::string& path);
 // Checks ranges and what depends on the model; fills defaults that depend on it (max_model_len,
 // dtype auto, served name). Errors name the option.
 Status finish_engine_config(EngineConfig& config, const ModelConfig& model);
+// The part of it that needs no model: 0 threads become this machine's cores shared by the ranks.
+void finish_host_threads(EngineConfig& config);
 
 // The edit-distance-nearest of `candidates` to `name`, or empty when none is near.
 std::string nearest_name(const std::string& name, const std::vector<std::string>& candidates);

@@ -4,15 +4,14 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <random>
-#include <thread>
 
 #include "runtime/base/check.h"
 #include "runtime/base/unique_handle.h"
+#include "runtime/config/options.h"
 #include "runtime/launch/bench_report.h"
 #include "runtime/launch/check_config.h"
 #include "runtime/launch/child_process.h"
@@ -113,10 +112,7 @@ Result<std::vector<BenchCase>> parse_cases(const std::string& text, const std::s
 // Completes the configuration; sums over ranks need no model.
 Status prepare(const BenchOptions& options, EngineConfig& config) {
   if (options.kind == "all-reduce" && config.model.empty()) {
-    if (config.host_threads == 0) {
-      const int cores = static_cast<int>(std::thread::hardware_concurrency());
-      config.host_threads = std::max(1, cores / config.worker.tensor_parallel_size);
-    }
+    finish_host_threads(config);
     return {};
   }
   if (config.model.empty()) return fail_field("--model", "no model given; use --model DIRECTORY");
