@@ -77,17 +77,23 @@ def incident_count(server):
     return int(lines["refrain:incidents_total"]), int(lines["refrain:incidents_unwritten_total"])
 
 
+def open_stream(server, max_tokens, read=1):
+    """The rest of an answer's chunks, of which the first `read` have come."""
+    chunks = iter(server.client().completions.create(model=SMOLLM2.name, prompt="Once upon a time", stream=True,
+                                                     temperature=0, max_tokens=max_tokens,
+                                                     extra_body={"ignore_eos": True}))
+    for _ in range(read):
+        next(chunks)
+    return chunks
+
+
 def worker_of(server, rank):
     return next(pid for pid in server.workers() if command_line(pid)[command_line(pid).index("--rank") + 1] == str(rank))
 
 
 def test_a_killed_rank_leaves_an_incident_record_R12(start_server, tmp_path):
     server = start_server("--incident-dir", tmp_path / "incidents", *SMALL)
-    stream = server.client().completions.create(model=SMOLLM2.name, prompt="Once upon a time", stream=True,
-                                                temperature=0, max_tokens=400, extra_body={"ignore_eos": True})
-    chunks = iter(stream)
-    for _ in range(10):
-        next(chunks)
+    chunks = open_stream(server, max_tokens=400, read=10)
     victim = worker_of(server, 1)
     os.kill(victim, signal.SIGKILL)
     [record] = wait_for(lambda: incidents(tmp_path / "incidents"), 10, "an incident record")
@@ -121,11 +127,7 @@ def test_a_killed_rank_leaves_an_incident_record_R12(start_server, tmp_path):
 def test_a_hang_names_the_rank_that_holds_it_up_I8(start_server, tmp_path, kind):
     """The other rank waits in a collective, and is as late with its answer."""
     server = start_server("--incident-dir", tmp_path / "incidents", "--fault", f"kind={kind},rank=1", *SMALL)
-    stream = server.client().completions.create(model=SMOLLM2.name, prompt="Once upon a time", stream=True,
-                                                temperature=0, max_tokens=100, extra_body={"ignore_eos": True})
-    chunks = iter(stream)
-    for _ in range(40):
-        next(chunks)
+    chunks = open_stream(server, max_tokens=100, read=40)
     victim = worker_of(server, 1)
     os.kill(victim, signal.SIGUSR1)
     [record] = wait_for(lambda: incidents(tmp_path / "incidents"), 60, "an incident record")
@@ -178,10 +180,7 @@ def test_a_worker_that_fails_by_itself_every_time_ends_serve_with_70_R8(start_se
 
 def test_killed_supervisor_under_load_leaves_nothing_R11(start_server):
     server = start_server(*SMALL)
-    stream = server.client().completions.create(model=SMOLLM2.name, prompt="Once upon a time", stream=True,
-                                                temperature=0, max_tokens=450, extra_body={"ignore_eos": True})
-    chunks = iter(stream)
-    next(chunks)
+    chunks = open_stream(server, max_tokens=450)
     children = descendants(server.process.pid)
     server.process.kill()
     server.process.wait(timeout=within(10))
@@ -214,9 +213,7 @@ def test_what_a_killed_server_left_goes_at_the_next_start(start_server, generate
 def test_sigterm_while_the_group_starts_again_lets_requests_finish_R11(start_server, busy):
     server = start_server("--drain-timeout", 60, *SMALL)
     if busy:
-        chunks = iter(server.client().completions.create(model=SMOLLM2.name, prompt="Once upon a time", stream=True,
-                                                         temperature=0, max_tokens=40, extra_body={"ignore_eos": True}))
-        next(chunks)
+        chunks = open_stream(server, max_tokens=40)
     os.kill(server.workers()[0], signal.SIGKILL)
     wait_for(lambda: "starts again" in server.log.read_text(), 10, "the loss is seen")
     server.process.send_signal(signal.SIGTERM)
@@ -227,10 +224,7 @@ def test_sigterm_while_the_group_starts_again_lets_requests_finish_R11(start_ser
 
 def test_what_does_not_finish_within_the_drain_timeout_ends_with_an_error_R11(start_server):
     server = start_server("--drain-timeout", 0.3, *SMALL)
-    stream = server.client().completions.create(model=SMOLLM2.name, prompt="Once upon a time", stream=True,
-                                                temperature=0, max_tokens=480, extra_body={"ignore_eos": True})
-    chunks = iter(stream)
-    next(chunks)
+    chunks = open_stream(server, max_tokens=480)
     server.process.send_signal(signal.SIGTERM)
     with pytest.raises(openai.APIError, match="stopped"):
         for _ in chunks:

@@ -79,12 +79,7 @@ TEST_F(WorkerFixture, AnOrphanLeavesToTryAgainAfterItsTimeout_R10) {
 }
 
 TEST_F(WorkerFixture, ASuccessorWithAnotherConfigurationGetsAFreshGroup_R10) {
-  watch_process_ = true;
-  start_worker();
-  bring_up(1);
-  coordinator_gone_();
-  scheduler_.advance(std::chrono::seconds(1));
-  ASSERT_TRUE(take<ipc::Hello>());
+  ASSERT_NO_FATAL_FAILURE(bring_up_and_lose_coordinator());
   welcome(2, 1, 128);
   const auto loaded = take<ipc::Loaded>();
   ASSERT_TRUE(loaded);
@@ -108,15 +103,7 @@ TEST_F(WorkerFixture, AnOrphanThatWasNotReadyHasNothingToOffer_R10) {
 }
 
 TEST_F(WorkerFixture, AnAdoptedDeviceThatStaysInItsOldStepEndsTheWorker_R10) {
-  watch_process_ = true;
-  start_worker();
-  bring_up(1);
-  script_.hang_in_step = true;
-  send(step(1));
-  ASSERT_TRUE(eventually([&] { return script_.hanging.load(); }));
-  coordinator_gone_();
-  scheduler_.advance(std::chrono::seconds(1));
-  ASSERT_TRUE(take<ipc::Hello>());
+  ASSERT_NO_FATAL_FAILURE(bring_up_and_lose_coordinator(/*in_step=*/true));
   welcome(2);
   scheduler_.run_until_idle();
   scheduler_.advance(std::chrono::seconds(4));
@@ -128,15 +115,7 @@ TEST_F(WorkerFixture, AnAdoptedDeviceThatStaysInItsOldStepEndsTheWorker_R10) {
 
 // Found by the simulation (seed 18830 of 2026-11-21): nothing else notices it during a start.
 TEST_F(WorkerFixture, ADeviceThatStaysInItsOldStepWhenItShallStartAnewEndsTheWorkerToo_R10) {
-  watch_process_ = true;
-  start_worker();
-  bring_up(1);
-  script_.hang_in_step = true;
-  send(step(1));
-  ASSERT_TRUE(eventually([&] { return script_.hanging.load(); }));
-  coordinator_gone_();
-  scheduler_.advance(std::chrono::seconds(1));
-  ASSERT_TRUE(take<ipc::Hello>());
+  ASSERT_NO_FATAL_FAILURE(bring_up_and_lose_coordinator(/*in_step=*/true));
   welcome(2, 1, 128);  // another configuration
   scheduler_.run_until_idle();
   scheduler_.advance(std::chrono::seconds(2));
@@ -149,12 +128,7 @@ TEST_F(WorkerFixture, ADeviceThatStaysInItsOldStepWhenItShallStartAnewEndsTheWor
 }
 
 TEST_F(WorkerFixture, AGroupThatBeginsAnewMayTakeItsTimeOnceTheDeviceHasLeftTheOldOne_R10) {
-  watch_process_ = true;
-  start_worker();
-  bring_up(1);
-  coordinator_gone_();
-  scheduler_.advance(std::chrono::seconds(1));
-  ASSERT_TRUE(take<ipc::Hello>());
+  ASSERT_NO_FATAL_FAILURE(bring_up_and_lose_coordinator());
   welcome(2, 1, 128);
   ASSERT_TRUE(take<ipc::Loaded>());
   send(ipc::Heartbeat{0, 1});
@@ -166,12 +140,7 @@ TEST_F(WorkerFixture, AGroupThatBeginsAnewMayTakeItsTimeOnceTheDeviceHasLeftTheO
 // Found by the simulation (seed 15608 of 2026-11-21): a stopped rank's Hello waits in a queue, so
 // that two coordinators answer it. It loaded anew while the second one's other ranks were adopted.
 TEST_F(WorkerFixture, TwoCoordinatorsThatTookItsHelloBothAdoptIt_R10) {
-  watch_process_ = true;
-  start_worker();
-  bring_up(1);
-  coordinator_gone_();
-  scheduler_.advance(std::chrono::seconds(1));
-  ASSERT_TRUE(take<ipc::Hello>());
+  ASSERT_NO_FATAL_FAILURE(bring_up_and_lose_coordinator());
   welcome(2);
   welcome(3);
   EXPECT_TRUE(eventually([&] { return count<ipc::Loaded>() > 0; }));
@@ -183,12 +152,7 @@ TEST_F(WorkerFixture, TwoCoordinatorsThatTookItsHelloBothAdoptIt_R10) {
 }
 
 TEST_F(WorkerFixture, AWelcomeThatCountsOnGraphsThatAreGoneEndsTheWorker_R10) {
-  watch_process_ = true;
-  start_worker();
-  bring_up(1);
-  coordinator_gone_();
-  scheduler_.advance(std::chrono::seconds(1));
-  ASSERT_TRUE(take<ipc::Hello>());
+  ASSERT_NO_FATAL_FAILURE(bring_up_and_lose_coordinator());
   welcome(2, 1, 128);
   ASSERT_TRUE(take<ipc::Loaded>());
   welcome(3);  // of another coordinator, to the same Hello
@@ -196,12 +160,7 @@ TEST_F(WorkerFixture, AWelcomeThatCountsOnGraphsThatAreGoneEndsTheWorker_R10) {
 }
 
 TEST_F(WorkerFixture, AWelcomeThatCountsOnNothingBeginsAnew_R10) {
-  watch_process_ = true;
-  start_worker();
-  bring_up(1);
-  coordinator_gone_();
-  scheduler_.advance(std::chrono::seconds(1));
-  ASSERT_TRUE(take<ipc::Hello>());
+  ASSERT_NO_FATAL_FAILURE(bring_up_and_lose_coordinator());
   held_group_.clear();  // to a Hello of before it was ready
   welcome(2);
   const auto loaded = take<ipc::Loaded>();

@@ -204,6 +204,22 @@ class WorkerFixture : public testing::Test {
     ASSERT_TRUE(take<ipc::Ready>());
   }
 
+  // Up to the Hello after the coordinator's process has ended, the device hanging in a step of it
+  // or not.
+  void bring_up_and_lose_coordinator(bool in_step = false) {
+    watch_process_ = true;
+    start_worker();
+    bring_up(1);
+    if (in_step) {
+      script_.hang_in_step = true;
+      send(step(1));
+      ASSERT_TRUE(eventually([&] { return script_.hanging.load(); }));
+    }
+    coordinator_gone_();
+    scheduler_.advance(std::chrono::seconds(1));
+    ASSERT_TRUE(take<ipc::Hello>());
+  }
+
   RunnerScript script_;
   std::string group_token_;
   std::string held_group_;  // of the last Hello that the coordinator took
