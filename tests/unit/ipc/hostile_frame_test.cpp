@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <set>
 
 #include "ipc/protocol/codec.h"
@@ -141,6 +142,18 @@ double thread_ms() {
   return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) * 1e-6;
 }
 
+// The least of some tries: a page fault or an interrupt within one of them is not what the frame
+// costs.
+double cost_ms(const std::vector<std::byte>& frame) {
+  double least = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < 20 && least > 0.5; ++i) {
+    const double start = thread_ms();
+    static_cast<void>(decode_frame(frame));
+    least = std::min(least, thread_ms() - start);
+  }
+  return least;
+}
+
 // Every four bytes of every type's payload are replaced by 2^k-1 and 2^k: wherever a count lies, it
 // is hit. None may cost memory or time; those that land in plain numbers may be accepted.
 TEST(HostileFrame, LengthFieldsCostNeitherMemoryNorTime_R6) {
@@ -157,12 +170,9 @@ TEST(HostileFrame, LengthFieldsCostNeitherMemoryNorTime_R6) {
           put(hostile, at, static_cast<uint32_t>(value));
           hostile = forged(std::move(hostile));
           const AllocationCount allocations;
-          const double start = thread_ms();
-          const bool accepted = decode_frame(hostile).has_value();
-          const double took = thread_ms() - start;
-          rejected += !accepted;
+          rejected += !decode_frame(hostile).has_value();
           worst_bytes = std::max(worst_bytes, allocations.bytes());
-          worst_ms = std::max(worst_ms, took);
+          worst_ms = std::max(worst_ms, cost_ms(hostile));
         }
   }
   EXPECT_GT(rejected, 1000u);

@@ -203,7 +203,7 @@ TEST_F(ZmqEndpoint, PeerThatReadsNothingNeverBlocksTheSender_R6) {
   loop_.call([&] {
     const std::vector<std::byte> frame(1 << 20);
     int refused = 0;
-    double longest_ms = 0;
+    int blocked = 0;
     for (int i = 0; i < 500; ++i) {
       rusage before{};
       rusage after{};
@@ -214,14 +214,16 @@ TEST_F(ZmqEndpoint, PeerThatReadsNothingNeverBlocksTheSender_R6) {
           std::chrono::steady_clock::now() - start;
       ::getrusage(RUSAGE_THREAD, &after);
       // Preempted by other programs is not blocked: that shows as a voluntary switch.
-      if (after.ru_nvcsw > before.ru_nvcsw) longest_ms = std::max(longest_ms, took.count());
+      if (after.ru_nvcsw > before.ru_nvcsw && took.count() > 10.0) ++blocked;
       if (!status) {
         EXPECT_EQ(status.error().code, ErrorCode::kOverloaded);
         ++refused;
       }
     }
     EXPECT_GT(refused, 400);
-    EXPECT_LT(longest_ms, 10.0);
+    // A send that waits for the peer would do so in all of those; a machine that stalls does so
+    // once.
+    EXPECT_LT(blocked, 10);
   });
 }
 
