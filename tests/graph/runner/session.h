@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -28,6 +29,8 @@ struct SessionOptions {
   size_t memory_limit = 0;
   size_t limit_of_rank_1 = 0;
   bool poison_padding = false;
+  // Puts another device around the one that was made; null: none.
+  std::function<std::unique_ptr<worker::Device>(std::unique_ptr<worker::Device>)> wrap_device;
   int64_t num_blocks = 64;
 
   static ipc::WorkerConfig default_config() {
@@ -58,7 +61,7 @@ class Session {
     auto device = worker::create_device(
         options.device, {options.threads, options.isa, limit, false}, {0, 1, limit});
     if (!device) throw FatalError(device.error().message);
-    device_ = std::move(*device);
+    device_ = options.wrap_device ? options.wrap_device(std::move(*device)) : std::move(*device);
     auto config = load_model_config(model);
     if (!config) throw FatalError(config.error().message);
     worker::RunnerOptions runner_options{model,        *config,       options.config,

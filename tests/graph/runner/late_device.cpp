@@ -1,0 +1,154 @@
+#include "tests/graph/runner/late_device.h"
+
+#include <cstring>
+#include <deque>
+#include <functional>
+
+#include "kernels/host/launcher.h"
+
+namespace refrain::tests {
+namespace {
+
+using worker::Buffer;
+using worker::Event;
+using worker::Graph;
+using worker::MemoryTag;
+using worker::Stream;
+
+// Work of a stream in order; what was recorded while it captured has passed through at once.
+class Queue {
+ public:
+  uint64_t add(std::function<void()> work) {
+    waiting_.push_back(std::move(work));
+    return run_ + waiting_.size();
+  }
+  void run_until(uint64_t number) {
+    while (run_ < number) {
+      const std::function<void()> work = std::move(waiting_.front());
+      waiting_.pop_front();
+      ++run_;
+      work();
+    }
+  }
+  void run_all() { run_until(run_ + waiting_.size()); }
+  bool has_run(uint64_t number) const { return run_ >= number; }
+
+ private:
+  std::deque<std::function<void()>> waiting_;
+  uint64_t run_ = 0;
+};
+
+class LateEvent final : public Event {
+ public:
+  LateEvent(std::shared_ptr<Queue> queue, Stream& stream)
+      : queue_(std::move(queue)), happened_(std::make_shared<std::unique_ptr<Event>>()) {
+    number_ = queue_->add([happened = happened_, &stream] { *happened = stream.record_time(); });
+  }
+  bool query() const override { return queue_->has_run(number_); }
+  void synchronize() override { queue_->run_until(number_); }
+  double seconds_since(const Event& earlier) const override {
+    return (*happened_)->seconds_since(**static_cast<const LateEvent&>(earlier).happened_);
+  }
+
+ private:
+  std::shared_ptr<Queue> queue_;
+  std::shared_ptr<std::unique_ptr<Event>> happened_;
+  uint64_t number_ = 0;
+};
+
+class LateStream final : public Stream, public kernels::HostLauncher {
+ public:
+  explicit LateStream(std::unique_ptr<Stream> host) : host_(std::move(host)) {}
+
+  kernels::StreamRef ref() override { return {static_cast<kernels::HostLauncher*>(this)}; }
+  void copy(void* to, const void* from, size_t bytes) override {
+    when_its_turn_comes([this, to, from, bytes] { host_->copy(to, from, bytes); });
+  }
+  void launch(kernels::HostFunction function, const void* args, size_t bytes, const char* name,
+              bool single) override {
+    std::vector<std::max_align_t> kept(bytes / sizeof(std::max_align_t) + 1);
+    std::memcpy(kept.data(), args, bytes);
+    when_its_turn_comes([this, function, kept = std::move(kept), bytes, name, single] {
+      static_cast<kernels::HostLauncher*>(host_->ref().native)
+          ->launch(function, kept.data(), bytes, name, single);
+    });
+  }
+  void launch(Graph& graph) override {
+    when_its_turn_comes([this, &graph] { host_->launch(graph); });
+  }
+  void synchronize() override {
+    if (!capturing()) queue_->run_all();
+    host_->synchronize();
+  }
+  std::unique_ptr<Event> record() override {
+    if (capturing()) return host_->record();
+    return std::make_unique<LateEvent>(queue_, *host_);
+  }
+  std::unique_ptr<Event> record_time() override { return record(); }
+  void begin_capture() override {
+    queue_->run_all();  // else it would be recorded
+    host_->begin_capture();
+  }
+  std::unique_ptr<Graph> end_capture() override { return host_->end_capture(); }
+  bool capturing() const override { return host_->capturing(); }
+
+ private:
+  void when_its_turn_comes(std::function<void()> work) {
+    if (capturing()) {
+      work();
+    } else {
+      queue_->add(std::move(work));
+    }
+  }
+
+  std::unique_ptr<Stream> host_;
+  std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
+};
+
+class LateDevice final : public worker::Device {
+ public:
+  explicit LateDevice(std::unique_ptr<worker::Device> host) : host_(std::move(host)) {}
+
+  std::string name() const override { return host_->name(); }
+  const kernels::KernelTable& kernels() const override { return host_->kernels(); }
+  kernels::WeightLayout weight_layout(DType dtype) const override {
+    return host_->weight_layout(dtype);
+  }
+  size_t weight_bytes(DType dtype, int64_t n, int64_t k) const override {
+    return host_->weight_bytes(dtype, n, k);
+  }
+  void upload_weight(Stream& stream, const kernels::Weight& weight, void* to, int64_t row_begin,
+                     int64_t rows, const void* source) override {
+    host_->upload_weight(stream, weight, to, row_begin, rows, source);
+  }
+  int warmup_runs() const override { return 1; }
+  std::unique_ptr<Buffer> allocate(size_t bytes, MemoryTag tag) override {
+    return host_->allocate(bytes, tag);
+  }
+  std::unique_ptr<Buffer> allocate_pinned(size_t bytes) override {
+    return host_->allocate_pinned(bytes);
+  }
+  std::unique_ptr<worker::Reservation> reserve(size_t bytes, MemoryTag tag) override {
+    return host_->reserve(bytes, tag);
+  }
+  std::unique_ptr<Stream> create_stream() override {
+    return std::make_unique<LateStream>(host_->create_stream());
+  }
+  worker::MemoryAccount memory() const override { return host_->memory(); }
+  Result<std::unique_ptr<worker::Communicator>> create_communicator(const std::string& token,
+                                                                    int rank, int size,
+                                                                    int timeout_ms) override {
+    return host_->create_communicator(token, rank, size, timeout_ms);
+  }
+
+ private:
+  std::unique_ptr<worker::Device> host_;
+};
+
+}  // namespace
+
+std::unique_ptr<worker::Device> make_late_device(std::unique_ptr<worker::Device> host) {
+  return std::make_unique<LateDevice>(std::move(host));
+}
+
+}  // namespace refrain::tests
