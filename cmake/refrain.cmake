@@ -68,7 +68,8 @@ function(refrain_library name)
 endfunction()
 
 # refrain_test(name LABEL label DEPS targets...): every .cpp of the calling folder as one GoogleTest
-# program in build/tests, each of its tests known to ctest under the label.
+# program in build/tests, each of its tests known to ctest under the label. The time limit is
+# for hangs: a loaded machine takes many times as long as an idle one, for barriers above all.
 function(refrain_test name)
   cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "DEPS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
@@ -76,7 +77,10 @@ function(refrain_test name)
     return()
   endif()
   if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 120)
+    set(ARG_TIMEOUT 300)
+  endif()
+  if(REFRAIN_SANITIZE)
+    math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 3")
   endif()
   add_executable(${name} ${sources})
   target_link_libraries(${name} PRIVATE refrain_flags GTest::gmock GTest::gtest_main ${ARG_DEPS})

@@ -6,9 +6,8 @@ import struct
 import subprocess
 
 import pytest
-from conftest import BIN, TINY, free_port
+from conftest import BIN, TINY, free_port, within
 
-SECONDS = 10
 INDEX = "model.safetensors.index.json"
 
 
@@ -179,7 +178,7 @@ def refused(model, *command):
     prompt.write_text('{"prompt_ids": [1, 2], "max_tokens": 1}\n')
     arguments = command or ("generate", "--prompts", prompt, "--max-model-len", 64, "--max-num-seqs", 1)
     done = subprocess.run([str(BIN / "refrain"), arguments[0], "--model", str(model), *map(str, arguments[1:])],
-                          capture_output=True, text=True, timeout=SECONDS)
+                          capture_output=True, text=True, timeout=within(60))
     assert done.returncode == 64, (done.returncode, done.stdout, done.stderr[-2000:])
     assert done.stdout == ""
     return done.stderr

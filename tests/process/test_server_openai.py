@@ -4,7 +4,7 @@ import json
 
 import openai
 import pytest
-from conftest import Server
+from conftest import Server, wait_for
 
 PROMPT = "The capital of France is"
 GREEDY = {"temperature": 0, "max_tokens": 24}
@@ -206,14 +206,16 @@ def test_64_streams_of_mixed_lengths_equal_their_solo_runs(client):
 
 
 def test_a_client_that_leaves_frees_its_request(server, client):
+    def metric(name, label=""):
+        return next(float(line.split()[-1]) for line in server.get("/metrics")[1].splitlines()
+                    if line.startswith(name + "{") and label in line)
+
+    def aborted():
+        return metric("refrain:request_success_total", 'finished_reason="abort"')
+    before = aborted()
     stream = client.completions.create(model="smol", prompt=PROMPT, stream=True, temperature=0, max_tokens=900,
                                        extra_body={"ignore_eos": True})
     next(iter(stream))
     stream.close()
-
-    def idle():
-        metrics = server.get("/metrics")[1]
-        running = [line for line in metrics.splitlines() if line.startswith("refrain:num_requests_running{")]
-        return float(running[0].split()[-1]) == 0
-    from conftest import wait_for
-    wait_for(idle, 5, "the cancelled request is gone")
+    wait_for(lambda: metric("refrain:num_requests_running") == 0, 30, "the cancelled request is gone")
+    assert aborted() == before + 1

@@ -25,7 +25,7 @@ def test_killed_coordinator_is_replaced_and_adopts_the_workers_R10(start_server)
         for stream in streams:
             next(iter(stream))
         os.kill(before, signal.SIGKILL)
-        wait_for(lambda: not command_line(before), 5, "the coordinator is gone")
+        wait_for(lambda: not command_line(before), 20, "the coordinator is gone")
         server.wait_ready(15)
         after = server.coordinator()
         assert after != before and server.workers() == workers
@@ -117,7 +117,7 @@ def test_a_killed_rank_leaves_an_incident_record_R12(start_server, tmp_path):
     record = wait_for(lambda: incidents(tmp_path / "incidents")[1:], 10, "a second record")[0]
     assert record["process"] == f"coordinator (pid {coordinator})" and record["requests_in_flight"] is None
     assert isinstance(record["step"], int)
-    wait_for(lambda: not command_line(coordinator), 5, "the coordinator is gone")
+    wait_for(lambda: not command_line(coordinator), 20, "the coordinator is gone")
     server.wait_ready()
     assert incident_count(server) == (2, 0)
     assert server.stop() == 0
@@ -127,8 +127,8 @@ def test_a_killed_rank_leaves_an_incident_record_R12(start_server, tmp_path):
 def test_a_hang_names_the_rank_that_holds_it_up_I8(start_server, tmp_path, kind):
     """The other rank waits in a collective, and is as late with its answer."""
     server = start_server("--incident-dir", tmp_path / "incidents", "--fault", f"kind={kind},rank=1", *SMALL)
-    chunks = open_stream(server, max_tokens=100, read=40)
     victim = worker_of(server, 1)
+    chunks = open_stream(server, max_tokens=300, read=40)
     os.kill(victim, signal.SIGUSR1)
     [record] = wait_for(lambda: incidents(tmp_path / "incidents"), 60, "an incident record")
     assert record["process"] == f"rank 1 (pid {victim})" and record["lagging_rank"] == 1

@@ -41,7 +41,7 @@ ipc::WorkerConfig small_config(int ranks) {
   config.max_model_len = 512;
   config.dtype = "float32";
   config.num_gpu_blocks_override = 64;
-  config.collective_timeout_ms = 2000;
+  config.collective_timeout_ms = 20'000;
   return config;
 }
 

@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -15,8 +16,8 @@ class ConfigFile : public testing::Test {
  protected:
   std::string write(const std::string& text) {
     const std::string path = testing::TempDir() + "/config_file_test_" +
-                             testing::UnitTest::GetInstance()->current_test_info()->name() +
-                             ".json";
+                             testing::UnitTest::GetInstance()->current_test_info()->name() + "_" +
+                             std::to_string(::getpid()) + ".json";
     std::ofstream(path) << text;
     paths_.push_back(path);
     return path;

@@ -5,8 +5,10 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <chrono>
+#include <atomic>
+#include <thread>
 
+#include "ipc/shm/segment.h"
 #include "tests/unit/device/ranks.h"
 #include "tests/unit/device/test_launches.h"
 
@@ -17,6 +19,10 @@ using testing::AllOf;
 using testing::AnyOf;
 using testing::Each;
 using testing::HasSubstr;
+
+// Of a group in which somebody is missing: to be waited for, and longer than a loaded machine takes
+// to start its ranks.
+constexpr int kTimeoutMs = 2000;
 
 class GroupFailureTest : public testing::Test {
  protected:
@@ -82,22 +88,28 @@ TEST_F(GroupFailureTest, AfterAFailureEveryFurtherCollectiveFailsAtOnce) {
 }
 
 TEST_F(GroupFailureTest, ARankThatDoesNotComeIsNamedByTheDeadline) {
+  const auto segment = ipc::SharedSegment::create(token_ + "-given-up", sizeof(std::atomic<int>));
+  ASSERT_TRUE(segment) << segment.error().message;
+  auto& given_up = *static_cast<std::atomic<int>*>((*segment)->data());
   const auto results = run_ranks(3, [&](int r) {
     auto device = host_device(1);
-    auto communicator = join(*device, token_, r, 3, 300);
-    if (r == 2) {  // stays, but never comes to the barrier, until another rank has given up
-      for (const auto start = std::chrono::steady_clock::now();
-           std::chrono::steady_clock::now() - start < std::chrono::milliseconds(900);) {
-      }
+    auto communicator = join(*device, token_, r, 3, kTimeoutMs);
+    if (r == 2) {  // stays, but never comes to the barrier, until the others have given up
+      while (given_up < 2) std::this_thread::yield();
       return std::string("stayed away");
     }
-    communicator->barrier();
+    try {
+      communicator->barrier();
+    } catch (const DeviceError&) {
+      ++given_up;
+      throw;
+    }
     return std::string("done");
   });
   for (const int rank : {0, 1}) {
     EXPECT_THAT(results[size_t(rank)],
                 AllOf(HasSubstr("rank 2 (process "), HasSubstr("did not come to barrier"),
-                      HasSubstr("within 300 ms")));
+                      HasSubstr("within 2000 ms")));
   }
   EXPECT_EQ(results[2], "stayed away");
 }
@@ -118,7 +130,7 @@ TEST_F(GroupFailureTest, ARankThatLeavesIsNamedWithoutWaitingForTheDeadline) {
 TEST_F(GroupFailureTest, AKilledRankIsAnErrorByTheDeadline) {
   const auto results = run_ranks(2, [&](int r) {
     auto device = host_device(1);
-    auto communicator = join(*device, token_, r, 2, 1500);
+    auto communicator = join(*device, token_, r, 2, kTimeoutMs);
     for (int i = 0; i < 100; ++i) communicator->barrier();
     if (r == 1) kill(getpid(), SIGKILL);
     communicator->barrier();
@@ -133,10 +145,10 @@ TEST_F(GroupFailureTest, AKilledRankIsAnErrorByTheDeadline) {
 TEST_F(GroupFailureTest, JoiningNamesTheRanksThatAreMissing) {
   const auto results = run_ranks(2, [&](int r) {
     auto device = host_device(1);
-    const auto joined = device->create_communicator(token_, r, 4, 300);
+    const auto joined = device->create_communicator(token_, r, 4, kTimeoutMs);
     return joined ? std::string("joined") : joined.error().message;
   });
-  EXPECT_THAT(results, Each(HasSubstr("rank 2 and 3 has not come within 300 ms")));
+  EXPECT_THAT(results, Each(HasSubstr("rank 2 and 3 has not come within 2000 ms")));
 }
 
 TEST_F(GroupFailureTest, JoiningWithoutRankZeroSaysSo) {
@@ -150,7 +162,7 @@ TEST_F(GroupFailureTest, JoiningWithoutRankZeroSaysSo) {
 TEST_F(GroupFailureTest, TwoProcessesCannotBothBeOneRank) {
   const auto results = run_ranks(3, [&](int process) {
     auto device = host_device(1);
-    const auto joined = device->create_communicator(token_, process == 0 ? 0 : 1, 3, 500);
+    const auto joined = device->create_communicator(token_, process == 0 ? 0 : 1, 3, kTimeoutMs);
     return joined ? std::string("joined") : joined.error().message;
   });
   EXPECT_THAT(results, testing::Contains(HasSubstr("rank 1 has joined group")));
@@ -159,7 +171,7 @@ TEST_F(GroupFailureTest, TwoProcessesCannotBothBeOneRank) {
 TEST_F(GroupFailureTest, RanksMustAgreeOnTheSizeOfTheGroup) {
   const auto results = run_ranks(2, [&](int r) {
     auto device = host_device(1);
-    const auto joined = device->create_communicator(token_, r, 2 + r, 500);
+    const auto joined = device->create_communicator(token_, r, 2 + r, kTimeoutMs);
     return joined ? std::string("joined") : joined.error().message;
   });
   EXPECT_THAT(results[1], AnyOf(HasSubstr("has 2 ranks, rank 1 says 3"), HasSubstr("bytes")));

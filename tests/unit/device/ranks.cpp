@@ -73,7 +73,7 @@ std::string finish(Child& child, std::chrono::steady_clock::time_point deadline)
 std::vector<std::string> run_ranks(int size, const std::function<std::string(int)>& body) {
   std::vector<Child> children;
   for (int rank = 0; rank < size; ++rank) children.push_back(start(body, rank));
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(240);
   std::vector<std::string> results;
   for (Child& child : children) results.push_back(finish(child, deadline));
   return results;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/base/log.h"
+#include "tests/unit/device/ranks.h"
 #include "tests/unit/device/test_launches.h"
 
 namespace refrain::worker {
@@ -79,7 +80,8 @@ TEST_P(HostStreamTest, WhatCudaRefusesInACaptureIsNamedAndDropsIt) {
       {"record ", [&] { stream_->record(); }},
       {"launch(graph) ", [&] { stream_->launch(*empty); }},
       {"begin_capture ", [&] { other->begin_capture(); }},
-      {"create_communicator ", [&] { (void)device_->create_communicator("t", 0, 1, 10); }},
+      {"create_communicator ",
+       [&] { (void)device_->create_communicator(fresh_token(), 0, 1, 10); }},
   };
   for (const auto& [name, call] : refused) {
     stream_->begin_capture();
@@ -95,7 +97,7 @@ TEST_P(HostStreamTest, WhatCudaRefusesInACaptureIsNamedAndDropsIt) {
 }
 
 TEST_P(HostStreamTest, TheBarrierOfACommunicatorIsRefusedInACapture) {
-  auto communicator = device_->create_communicator("t", 0, 1, 10);
+  auto communicator = device_->create_communicator(fresh_token(), 0, 1, 10);
   ASSERT_TRUE(communicator.has_value());
   stream_->begin_capture();
   EXPECT_THROW((*communicator)->barrier(), DeviceError);
@@ -131,7 +133,7 @@ TEST(HostGraph, DestroyingACommunicatorBeforeItsGraphsEndsTheProcess) {
         init_logging("test");
         auto device = host_device(1);
         auto stream = device->create_stream();
-        auto communicator = device->create_communicator("t", 0, 1, 10);
+        auto communicator = device->create_communicator(fresh_token(), 0, 1, 10);
         std::vector<float> values(8);
         stream->begin_capture();
         (*communicator)->all_reduce(*stream, {values.data(), DType::kFloat32, 8}, 8, {1, nullptr});
@@ -144,7 +146,7 @@ TEST(HostGraph, DestroyingACommunicatorBeforeItsGraphsEndsTheProcess) {
 TEST(HostGraph, GraphsThatGoFirstLetTheCommunicatorGo) {
   auto device = host_device(1);
   auto stream = device->create_stream();
-  auto communicator = device->create_communicator("t", 0, 1, 10);
+  auto communicator = device->create_communicator(fresh_token(), 0, 1, 10);
   std::vector<float> values(8);
   stream->begin_capture();
   (*communicator)->all_reduce(*stream, {values.data(), DType::kFloat32, 8}, 8, {1, nullptr});

@@ -110,7 +110,7 @@ void step_kernel(const StepArgs& args, const kernels::Team& team) {
 }
 
 TEST(HostTeam, NoThreadStartsANodeBeforeAllHaveFinishedTheOneBefore) {
-  constexpr int kNodes = 500;
+  constexpr int kNodes = 200;
   for (const int threads : {2, 4}) {
     auto device = host_device(threads);
     auto stream = device->create_stream();
@@ -122,7 +122,7 @@ TEST(HostTeam, NoThreadStartsANodeBeforeAllHaveFinishedTheOneBefore) {
       kernels::launch<step_kernel>(stream->ref(), args, "step");
     }
     auto graph = stream->end_capture();
-    for (int round = 0; round < 20; ++round) {
+    for (int round = 0; round < 10; ++round) {
       for (auto& count : inside) count = 0;
       stream->launch(*graph);
       EXPECT_EQ(inside[kNodes - 1].load(), threads);

@@ -169,8 +169,8 @@ TEST(HttpServer, HeaderBytesThatDripDoNotMoveTheDeadline_R15) {
   HttpOptions options;
   options.header_timeout = milliseconds(200);
   ServerFixture server(options, echo);
-  RawClient client(server.port());
   const auto begin = std::chrono::steady_clock::now();
+  RawClient client(server.port());
   int sent = 0;
   // Each byte in time for an idle limit, all of them too late for a deadline.
   while (client.send("G") && ++sent < 3000) {

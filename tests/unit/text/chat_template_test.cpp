@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <filesystem>
@@ -39,7 +40,8 @@ class ModelDir {
  public:
   ModelDir()
       : path_(fs::temp_directory_path() /
-              fs::path(::testing::UnitTest::GetInstance()->current_test_info()->name())) {
+              fmt::format("{}-{}", testing::UnitTest::GetInstance()->current_test_info()->name(),
+                          ::getpid())) {
     fs::create_directories(path_);
   }
   ~ModelDir() { fs::remove_all(path_); }
