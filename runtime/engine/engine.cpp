@@ -46,6 +46,9 @@ class CoreEngine final : public Engine {
   void on_loss(std::function<void(const GroupLoss&)> handler) override {
     post([handler = std::move(handler)](EngineCore& core) { core.loss_handler = handler; });
   }
+  void on_isolation(std::function<void(Isolation)> handler) override {
+    post([handler = std::move(handler)](EngineCore& core) { core.isolation_handler = handler; });
+  }
   void drain(std::function<void()> drained) override {
     post([drained = std::move(drained)](EngineCore& core) { core.drain(drained); });
   }

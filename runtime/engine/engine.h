@@ -43,6 +43,14 @@ struct GroupLoss {
   uint64_t num_requests = 0;
 };
 
+// Requests that were in flight at two losses in a row run alone, one after the other, to find the
+// one that ends its workers.
+struct Isolation {
+  bool on = false;
+  int explained =
+      0;  // losses before it whose cause is gone: a request was ended, another completed
+};
+
 // One row of CG-32's table.
 struct GraphUse {
   std::string mode;
@@ -98,6 +106,8 @@ class Engine {
   virtual void on_progress(std::function<void(const StartProgress&)> /*handler*/) {}
   // Called once for every group that is lost, on the engine's executor.
   virtual void on_loss(std::function<void(const GroupLoss&)> /*handler*/) {}
+  // Called when an isolation begins, is over or has explained losses, on the engine's executor.
+  virtual void on_isolation(std::function<void(Isolation)> /*handler*/) {}
   virtual void drain(std::function<void()> drained) = 0;  // stop admitting, finish what runs
   virtual void stop() = 0;  // tells workers to shut down; outstanding requests end with an error
   virtual const ModelConfig& model() const = 0;

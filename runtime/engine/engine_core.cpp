@@ -95,7 +95,7 @@ void EngineCore::enter(Accepted accepted) {
   if (accepted.deadline) end_at(id, *accepted.deadline);
   auto sequence =
       std::make_unique<Sequence>(id, std::move(accepted.prompt), std::move(accepted.params));
-  if (scheduler_) {
+  if (scheduler_ && !trials_.on) {
     to_scheduler(std::move(sequence));
     pump();
   } else {
@@ -111,10 +111,16 @@ void EngineCore::to_scheduler(std::unique_ptr<Sequence> sequence) {
     end(id, FinishReason::kError, added.error());
 }
 
-// Keeps the pipeline full: step n+1 goes out while step n runs.
+void EngineCore::queue_to_scheduler() {
+  for (auto& sequence : std::exchange(queue_, {})) to_scheduler(std::move(sequence));
+}
+
+// Keeps the pipeline full: step n+1 goes out while step n runs. Of a request on trial one step runs
+// at a time.
 void EngineCore::pump() {
-  while (scheduler_ && group_->state() == GroupState::kReady &&
-         scheduler_->steps_in_flight() < depth_) {
+  if (!scheduler_ || group_->state() != GroupState::kReady) return;
+  if (trials_.on) go_on_with_trials();
+  while (scheduler_->steps_in_flight() < (trials_.on ? 1 : depth_)) {
     const StepPlan* plan = scheduler_->schedule();
     if (plan == nullptr) return;
     group_->send_step(plan->message);
@@ -136,12 +142,16 @@ void EngineCore::on_step(ipc::StepResult result) {
   last_answer_ = executor_->clock().now();
   stats_.answered(last_answer_);
   const bool canary = take_canary(events_);
-  pump();
+  // A trial is judged by what its client has.
+  const bool trial = trials_.on;
+  if (!trial) pump();
   if (canary) return publish_counts();
   stats_.step_done(result, events_.size());
   for (const TokenEvent& event : events_) admission_.token(event.id);
   admission_.step(executor_->clock().now(), scheduler_->stats().waiting);
   deliver(result, events_);
+  note_completed();
+  if (trial) pump();
   publish_counts();
   stats_.add_step_cpu(thread_cpu_us() - cpu_before);
 }
@@ -260,7 +270,8 @@ void EngineCore::watch_queue() {
 }
 
 bool EngineCore::started(RequestId id) const {
-  if (scheduler_) return scheduler_->started(id);
+  if (const Sequence* sequence = scheduler_ ? scheduler_->find(id) : nullptr)
+    return sequence->admitted_before;
   return std::ranges::any_of(queue_, [id](const auto& sequence) {
     return sequence->id == id && sequence->admitted_before;
   });

@@ -64,9 +64,9 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   std::function<void(GroupState, const std::string&)> state_handler;
   std::function<void(const StartProgress&)> progress_handler;
   std::function<void(const GroupLoss&)> loss_handler;
+  std::function<void(Isolation)> isolation_handler;
 
  private:
-  static constexpr int32_t kMaxGroupLosses = 2;  // a request may take part in
   static constexpr Duration kCanaryAfter = std::chrono::seconds(4);  // without an answer
 
   struct Accepted {
@@ -86,6 +86,7 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   SequenceParams sequence_params(RequestId id, const GenerateRequest& request) const;
   void enter(Accepted accepted);
   void to_scheduler(std::unique_ptr<Sequence> sequence);
+  void queue_to_scheduler();
   void pump();
   void on_step(ipc::StepResult result);
   void tell_of_loss(GroupLoss loss);
@@ -112,6 +113,16 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   void send_canary();
   bool take_canary(std::vector<TokenEvent>& events);
 
+  // isolation.cpp: the request that ends its workers is found and ended, the others go on
+  void queue_again(std::unique_ptr<Sequence> sequence);
+  void give_up(const Sequence& sequence, const Error& error);
+  void isolate_suspects(const Error& error);
+  void go_on_with_trials();
+  void note_completed();
+  void tell_isolation(int explained);
+  bool begin_trial();
+  void end_isolation();
+
   const EngineConfig config_;
   const ModelConfig model_;
   const size_t depth_;
@@ -122,8 +133,15 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   std::shared_ptr<WorkerGroup> group_;
   EngineParts parts_;  // what connect() needs
 
-  std::unique_ptr<Scheduler> scheduler_;         // while the group is ready
-  std::deque<std::unique_ptr<Sequence>> queue_;  // while it is not; what ran before comes first
+  std::unique_ptr<Scheduler> scheduler_;  // while the group is ready
+  // While it is not, and those that wait for others to be tried alone; what ran before comes first.
+  std::deque<std::unique_ptr<Sequence>> queue_;
+  struct Trials {
+    bool on = false;        // suspects run alone, one after the other; all others are in queue_
+    RequestId current = 0;  // 0: none
+    int ended = 0, ended_in_a_row = 0;
+  } trials_;
+  int to_explain_ = 0;  // losses of a request that was ended, when another completes
   std::unordered_map<RequestId, Live> alive_;
   std::vector<TokenEvent> events_;
   std::function<void()> drained_;

@@ -30,7 +30,7 @@ SchedulerOptions scheduler_options(const EngineConfig& config, const ModelConfig
 // Block tables, prefix cache and slots begin empty, as the new workers' memory does.
 void EngineCore::on_ready(int64_t num_kv_blocks) {
   scheduler_ = std::make_unique<Scheduler>(scheduler_options(config_, model_, num_kv_blocks));
-  for (auto& sequence : std::exchange(queue_, {})) to_scheduler(std::move(sequence));
+  if (!trials_.on) queue_to_scheduler();
   last_answer_ = executor_->clock().now();
   stats_.answered(last_answer_);
   admission_.in_service(last_answer_);
@@ -54,33 +54,27 @@ void EngineCore::on_lost(const Error& error, bool for_good) {
 }
 
 // What ran waits for the next group with the tokens it has. Steps without an answer are computed
-// again, and what the lost workers still say of them is of an old epoch. A request that was in
-// flight in group after group may be what ends them: it is not tried for ever.
+// again, and what the lost workers still say of them is of an old epoch. A suspect that was alone
+// in flight is what ends them: it is not tried again.
 void EngineCore::take_back(const Error& error) {
   const SchedulerStats stats = scheduler_->stats();
   past_.preemptions += stats.preemptions;
   past_.prompt_tokens += stats.prompt_tokens;
   past_.cached_prompt_tokens += stats.cached_prompt_tokens;
+  const bool alone = scheduler_->requests_in_flight() == 1;
   uint64_t resumed = 0;
   for (auto& sequence : scheduler_->release_all()) {
-    const RequestId id = sequence->id;
-    if (id == kCanaryRequest) continue;
-    if (sequence->group_losses >= kMaxGroupLosses) {
-      log::error("request {} was in flight when {} worker groups in a row were lost", id,
-                 sequence->group_losses);
-      end(id, FinishReason::kError,
-          Error{ErrorCode::kUnavailable,
-                fmt::format("the request was running when its workers were lost, {} times; it is "
-                            "not tried again. The last time: {}",
-                            sequence->group_losses, error.message),
-                {}});
+    if (sequence->id == kCanaryRequest) continue;
+    if (alone && sequence->in_lost_step && sequence->suspect()) {
+      give_up(*sequence, error);
       continue;
     }
     resumed += sequence->admitted_before ? 1 : 0;
-    queue_.push_back(std::move(sequence));
+    queue_again(std::move(sequence));
   }
   scheduler_.reset();
   canary_out_ = false;
+  isolate_suspects(error);
   stats_.change([resumed](EngineStats& counts) { counts.requests_resumed += resumed; });
   if (!queue_.empty())
     log::info("{} requests wait for the next workers, {} of them go on where they were",

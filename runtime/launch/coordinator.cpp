@@ -155,6 +155,9 @@ class StateLog {
     engine_.on_loss([this](const GroupLoss& loss) {
       if (pipe_) pipe_->send({false, loss});
     });
+    engine_.on_isolation([this](Isolation isolation) {
+      if (pipe_) pipe_->send({false, {}, isolation});
+    });
     engine_.on_progress([this](const StartProgress& progress) { display_.show(progress); });
     engine_.on_state(
         [this](GroupState state, const std::string& detail) { on_state(state, detail); });

@@ -44,6 +44,8 @@ GroupLoss loss_of(const Json& json) {
 std::string encode_report(const GroupReport& report) {
   Json json = {{"ready", report.ready}};
   if (report.lost) json["lost"] = loss_json(*report.lost);
+  if (report.isolation)
+    json["isolation"] = {{"on", report.isolation->on}, {"explained", report.isolation->explained}};
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
@@ -53,6 +55,9 @@ Result<GroupReport> decode_report(const std::string& line) {
     GroupReport report;
     json.at("ready").get_to(report.ready);
     if (json.contains("lost")) report.lost = loss_of(json.at("lost"));
+    if (json.contains("isolation"))
+      report.isolation = {json.at("isolation").at("on").get<bool>(),
+                          json.at("isolation").at("explained").get<int>()};
     return report;
   } catch (const Json::exception& error) {
     return fail(ErrorCode::kInternal, "not a report of a coordinator: {}", error.what());

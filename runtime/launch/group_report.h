@@ -15,8 +15,9 @@
 namespace refrain {
 
 struct GroupReport {
-  bool ready = false;             // the group serves
-  std::optional<GroupLoss> lost;  // the group is lost
+  bool ready = false;                                 // the group serves
+  std::optional<GroupLoss> lost;                      // the group is lost
+  std::optional<Isolation> isolation = std::nullopt;  // it begins, or is over
 };
 
 std::string encode_report(const GroupReport& report);  // one line, with its end

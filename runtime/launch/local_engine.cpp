@@ -32,6 +32,9 @@ void LocalEngine::watch() {
   engine().on_loss([this](const GroupLoss& loss) {
     strand_->post([this, loss] { supervisor_->on_report({false, loss}); });
   });
+  engine().on_isolation([this](Isolation isolation) {
+    strand_->post([this, isolation] { supervisor_->on_report({false, {}, isolation}); });
+  });
   host_->io().on_signals({SIGINT, SIGTERM}, strand_, [this](int) {
     const std::lock_guard lock(mutex_);
     interrupted_ = true;

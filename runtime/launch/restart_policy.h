@@ -1,7 +1,8 @@
 #pragma once
 // How often what ended may be started again, and after what pause: at most `most` times in
 // kWindow, with a pause that doubles and a jitter from the seed, so that hosts which fail together
-// do not start together. A plain value under the supervisor's clock.
+// do not start together. Losses whose cause was found and removed are forgotten. A plain value
+// under the supervisor's clock.
 
 #include <algorithm>
 #include <chrono>
@@ -28,6 +29,10 @@ class RestartPolicy {
     restarts_.push_back(now);
     std::uniform_int_distribution<Duration::rep> jitter(0, pause.count() / 2);
     return pause + Duration(jitter(random_));
+  }
+  // The last `count` of the restarts count no longer.
+  void forget(int count) {
+    for (; count > 0 && !restarts_.empty(); --count) restarts_.pop_back();
   }
 
  private:

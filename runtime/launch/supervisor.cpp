@@ -179,6 +179,7 @@ void Supervisor::on_coordinator_exit(pid_t pid, const ChildProcess::End& end) {
   if (code == kExitOk || code == kExitConfig) return finish(code);
   log::error("the coordinator ended by {}", describe(end));
   if (regrouping_) return;  // it comes back with its workers
+  isolating_ = false;       // its requests are gone
   open_incident(fmt::format("coordinator (pid {})", pid), describe(end), -1);
   if (!std::exchange(ready_, false)) return lose_group("the coordinator", give_up_code(end));
   const auto pause = pause_before("the coordinator", give_up_code(end));
@@ -205,6 +206,10 @@ void Supervisor::on_worker_exit(int rank, pid_t pid, const ChildProcess::End& en
 
 void Supervisor::on_report(const GroupReport& report) {
   if (phase_ == Phase::kEnding) return;
+  if (report.isolation) {
+    isolating_ = report.isolation->on;
+    restarts_.forget(report.isolation->explained);
+  }
   if (report.ready && !regrouping_) ready_ = was_ready_ = true;
   if (!report.lost || report.lost->for_good) return;  // for good: the coordinator ends itself
   if (regrouping_) {  // the coordinator's view of what is known already
@@ -270,10 +275,11 @@ void Supervisor::close_incident() {
   incident_.reset();
 }
 
+// While requests run alone to find the one at fault, a loss ends one of them and is no crash loop.
 void Supervisor::lose_group(const std::string& who, int code) {
-  ready_ = false;
+  const bool counts = !(std::exchange(ready_, false) && isolating_);
   log::error("{} is lost; its group starts again", who);
-  regrouping_ = pause_before(who, code);
+  regrouping_ = counts ? pause_before(who, code) : RestartPolicy::kFirstPause;
   if (!regrouping_) return;
   kill_workers(SIGKILL);
   group_gone();

@@ -92,6 +92,7 @@ class Supervisor {
   int exit_code_ = kExitOk;
   bool ready_ = false;                  // the group serves
   bool was_ready_ = false;              // these workers have served
+  bool isolating_ = false;              // a loss of workers that serve finds a request at fault
   std::optional<Duration> regrouping_;  // the group is being killed, to start again after a pause
   bool ended_ = false;
   int stops_ = 0;

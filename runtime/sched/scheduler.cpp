@@ -94,9 +94,15 @@ bool Scheduler::cancel(RequestId id) {
   return true;
 }
 
-bool Scheduler::started(RequestId id) const {
+const Sequence* Scheduler::find(RequestId id) const {
   const auto found = sequences_.find(id);
-  return found != sequences_.end() && found->second->admitted_before;
+  if (found == sequences_.end() || found->second->state == SequenceState::kFinished) return nullptr;
+  return found->second.get();
+}
+
+size_t Scheduler::requests_in_flight() const {
+  return static_cast<size_t>(std::ranges::count_if(
+      sequences_, [](const auto& entry) { return entry.second->in_flight > 0; }));
 }
 
 const StepPlan* Scheduler::schedule() {

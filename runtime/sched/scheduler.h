@@ -66,7 +66,7 @@ class Scheduler {
   // Takes a request out; a row of it in an in-flight step is computed and discarded. False: no
   // such request (it has ended).
   bool cancel(RequestId id);
-  bool started(RequestId id) const;  // it runs, or ran before it was preempted
+  const Sequence* find(RequestId id) const;  // null: it has ended; valid until the next call
 
   // The next step, valid until the next call; null when there is nothing to run now.
   const StepPlan* schedule();
@@ -75,10 +75,13 @@ class Scheduler {
   Status update(const ipc::StepResult& result, std::vector<TokenEvent>& events);
 
   size_t steps_in_flight() const { return in_flight_.size(); }
+  // Requests with a row in a step in flight, those that have ended since included.
+  size_t requests_in_flight() const;
   size_t num_unfinished() const { return waiting_.size() + running_.size(); }
   SchedulerStats stats() const;
   // Every request that has not ended, oldest first, with the tokens it has; the scheduler is empty
-  // afterwards. For when the group of workers is lost.
+  // afterwards. What is in flight counts as lost with its group of workers; where nothing is, the
+  // scheduler serves on.
   std::vector<std::unique_ptr<Sequence>> release_all();
 
  private:

@@ -8,6 +8,8 @@ namespace {
 
 // So many tokens after a loss clear a request of the suspicion that it causes them.
 constexpr int32_t kProgress = 16;
+// A step that computes all that is known, and one that decodes: both kinds have run again.
+constexpr int32_t kProof = 2;
 
 }  // namespace
 
@@ -39,10 +41,12 @@ int64_t Sequence::max_prefix_tokens() const {
 
 void Sequence::lose_group() {
   const auto known = static_cast<int32_t>(tokens.size());
-  if (in_flight > 0) {
+  in_lost_step = in_flight > 0;
+  if (in_lost_step) {
     if (known - length_at_loss >= kProgress) group_losses = 0;
     ++group_losses;
     length_at_loss = known;
+    length_to_prove = known + std::max(pending, kProof);
   }
   state = SequenceState::kWaiting;
   pending = in_flight = 0;

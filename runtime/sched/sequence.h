@@ -81,6 +81,8 @@ struct Sequence {
   // Losses of the worker group with a row of it in flight, since it last made progress.
   int32_t group_losses = 0;
   int32_t length_at_loss = 0;
+  bool in_lost_step = false;    // it had a row in flight at the last loss
+  int32_t length_to_prove = 0;  // with so many tokens it has got past the steps of that loss
 
   int32_t length() const { return static_cast<int32_t>(tokens.size()) + pending; }
   int64_t output_len() const { return static_cast<int64_t>(tokens.size()) - prompt_len; }
@@ -93,6 +95,10 @@ struct Sequence {
   // Its worker group is lost, and with it all that the device held. It keeps its tokens; the seed
   // and the position of the next token are all the random state there is.
   void lose_group();
+  // It was in flight at so many losses in a row that it may be what ends the workers.
+  static constexpr int32_t kSuspectLosses = 2;
+  bool suspect() const { return group_losses >= kSuspectLosses; }
+  bool past_loss() const { return static_cast<int32_t>(tokens.size()) >= length_to_prove; }
   // Appends a sampled token and says whether it ends the sequence.
   StopCause append(TokenId token, std::span<const TokenId> eos, int64_t max_model_len);
 };

@@ -1,4 +1,5 @@
 """Lost processes: what is started again, what is adopted, what is recorded, what is left (R-8, R-10 to R-12)."""
+import http.client
 import json
 import os
 import signal
@@ -176,6 +177,40 @@ def test_a_worker_that_fails_by_itself_every_time_ends_serve_with_70_R8(start_se
     wait_for(asked, 60, "the end")
     assert server.process.returncode == 70, server.log.read_text()[-2000:]
     assert "giving up" in server.log.read_text()
+
+
+def test_of_16_streams_only_the_one_that_ends_its_workers_ends_R8(start_server):
+    """Three restarts find it. Done twice within a minute: those whose cause was found do not count as a crash loop."""
+    server = start_server("--fault", "kind=oom,rank=1,token=77", "--max-num-seqs", 16, model=TINY / "qwen3", tp=2)
+
+    def ask(number, token):
+        """None answers with the token: it would end its workers when it is resumed."""
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=within(120))
+        connection.request("POST", "/v1/completions", json.dumps(
+            {"prompt": [token, 2, 3 + number, 5], "stream": True, "temperature": 0, "max_tokens": 300,
+             "logit_bias": {"77": -100}, "ignore_eos": True}), {"Content-Type": "application/json"})
+        return connection
+
+    def answer(connection):
+        response = connection.getresponse()
+        body = response.read().decode()
+        if response.status != 200:
+            return body
+        events = [line.removeprefix("data: ") for line in body.splitlines() if line.startswith("data: ")]
+        assert events.pop() == "[DONE]"
+        return "".join(choice["text"] for event in events for choice in json.loads(event)["choices"])
+    expected = [answer(ask(number, 1)) for number in range(15)]
+    assert len(set(expected)) == 15 and "starts again" not in server.log.read_text()
+    for wave in (1, 2):
+        os.kill(server.coordinator(), signal.SIGSTOP)  # so that all begin together
+        connections = [ask(number, 77 if number == 15 else 1) for number in range(16)]
+        os.kill(server.coordinator(), signal.SIGCONT)
+        answers = [answer(connection) for connection in connections]
+        assert answers[:15] == expected
+        assert "it is not tried again" in answers[15] and json.loads(answers[15])["error"]["code"], answers[15]
+        log = server.log.read_text()
+        assert log.count("starts again") == 3 * wave and log.count("each runs alone") == wave
+    assert server.stop() == 0
 
 
 def test_killed_supervisor_under_load_leaves_nothing_R11(start_server):

@@ -61,7 +61,15 @@ Plan make_plan(ManualScheduler& scheduler) {
   plan.load.max_model_len = plan.cluster.config.worker.max_model_len;
   if (!plan.cluster.config.enable_chunked_prefill)
     plan.load.longest_prompt = std::min(40, plan.cluster.config.worker.max_num_batched_tokens);
-  plan.harmless = (plan.strikes == 0 || plan.cluster.calm) && clean(plan.cluster.line);
+  if (!peaceful && !plan.cluster.calm && scheduler.random(4) == 0) {
+    plan.load.poison = static_cast<int>(1 + scheduler.random(2));
+    if (scheduler.random(2) == 0) {  // nothing else goes wrong
+      plan.strikes = 0;
+      plan.cluster.line = {};
+    }
+  }
+  plan.harmless =
+      (plan.strikes == 0 || plan.cluster.calm) && clean(plan.cluster.line) && plan.load.poison == 0;
   return plan;
 }
 

@@ -28,6 +28,10 @@ void Clients::start() {
       std::chrono::duration_cast<std::chrono::microseconds>(options_.over).count());
   for (int i = 0; i < options_.requests; ++i)
     executor_->post_after(std::chrono::microseconds(scheduler_.random(over)), [this] { arrive(); });
+  to_come_ += options_.poison;
+  for (int i = 0; i < options_.poison; ++i)
+    executor_->post_after(std::chrono::microseconds(scheduler_.random(over)),
+                          [this] { arrive_poison(); });
 }
 
 bool Clients::done() const {
@@ -44,6 +48,20 @@ void Clients::arrive() {
     submit(request);
     if (request.sampling.seed) ++*request.sampling.seed;
   }
+}
+
+void Clients::arrive_poison() {
+  --to_come_;
+  GenerateRequest request = random_request();
+  const uint64_t kind = scheduler_.random(5);
+  Poison poison;
+  poison.kind = kind == 0  ? Poison::Kind::kSpins
+                : kind < 3 ? Poison::Kind::kKilled
+                           : Poison::Kind::kDeviceError;
+  poison.rank = static_cast<int32_t>(scheduler_.random(3));
+  poison.after = static_cast<int32_t>(scheduler_.random(16));
+  request.sampling.seed = poison.seed();
+  submit(std::move(request));
 }
 
 GenerateRequest Clients::random_request() {
@@ -111,6 +129,7 @@ void Clients::submit(GenerateRequest request) {
   Asked& mine = *asked;
   mine.life = cluster_.life();
   mine.request = request;
+  mine.poison = Poison::of(request.sampling.seed.value_or(0)).has_value();
   mine.asked_at = scheduler_.clock().now();
   const auto id = engine->submit(std::move(request), [this, &mine](RequestOutput output) {
     on_output(mine, std::move(output));

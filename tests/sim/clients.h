@@ -16,6 +16,7 @@ struct Asked {
   int life = 0;  // of the coordinator that accepted it
   RequestId id = 0;
   GenerateRequest request;
+  bool poison = false;  // it ends its workers
   bool cancelled = false;
   bool coordinator_gone = false;  // it ended without an answer, as its connection did
 
@@ -32,6 +33,7 @@ struct Asked {
 
 struct LoadOptions {
   int requests = 40;
+  int poison = 0;                           // more, which end their workers
   Duration over = std::chrono::seconds(4);  // all arrive within
   uint32_t cancels = 100;                   // in a thousand
   bool plain = false;                       // greedy requests that end by their length
@@ -54,6 +56,7 @@ class Clients {
 
  private:
   void arrive();
+  void arrive_poison();
   GenerateRequest random_request();
   void choose_sampling(GenerateRequest& request);
   void choose_stop_string(GenerateRequest& request);

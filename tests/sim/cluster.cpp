@@ -94,6 +94,8 @@ void Cluster::start_coordinator() {
     note(fmt::format("the group is {}: {}", to_string(state), detail));
     on_group_state(state, detail);
   });
+  engine_->on_loss(
+      [this](const GroupLoss& loss) { lost_to_poison += poisoned_.count(loss.epoch); });
   succession_.coordinator_started(scheduler_.clock().now());
   engine_->start();
 }
@@ -179,6 +181,9 @@ void Cluster::spawn(int32_t rank) {
   };
   device.meet = [this](const std::string& group, uint64_t ordinal, std::function<void()> go) {
     meet(group, ordinal, std::move(go));
+  };
+  device.on_poison = [this](int32_t on, Epoch epoch, const Poison& poison) {
+    on_poison(on, epoch, poison);
   };
   const std::string name = fmt::format("rank{}-pid{}", rank, settings.pid);
   auto executor = std::make_shared<ProcessExecutor>(scheduler_.make_executor(name));

@@ -71,6 +71,7 @@ class Cluster {
   std::set<uint64_t> seeds_seen;        // of all requests that reached a device
   std::vector<std::string> violations;  // what must never happen, seen from here
   std::vector<std::string> lost;        // why groups were lost
+  size_t lost_to_poison = 0;            // of these, with a request that ended them in flight
 
  private:
   struct Worker {
@@ -93,6 +94,7 @@ class Cluster {
   Epoch first_epoch();
   void change_files(Restart with);
   void meet(const std::string& group, uint64_t ordinal, std::function<void()> go);
+  void on_poison(int32_t rank, Epoch epoch, const Poison& poison);
   void compare_step(int32_t rank, Epoch epoch, const ipc::Step& step);
   Worker* at(int32_t rank);
   // Calls when the time has passed, on the supervisor's executor.
@@ -132,6 +134,7 @@ class Cluster {
   std::map<int64_t, Watcher> watching_;  // the coordinator, by the worker's pid
   std::map<std::pair<std::string, uint64_t>, std::vector<std::function<void()>>> meetings_;
   std::map<std::pair<Epoch, StepId>, std::vector<std::byte>> steps_;  // as the first rank ran them
+  std::set<Epoch> poisoned_;
 };
 
 }  // namespace refrain::sim

@@ -84,6 +84,16 @@ void Cluster::fault_step(int32_t rank, StepFault fault) {
   worker->process->device().fault_next_step(fault);
 }
 
+void Cluster::on_poison(int32_t rank, Epoch epoch, const Poison& poison) {
+  note(fmt::format("FAULT: a request ends rank {} ({})", rank, static_cast<int>(poison.kind)));
+  poisoned_.insert(epoch);
+  if (poison.kind == Poison::Kind::kKilled)
+    supervisor_->post([this, rank, epoch] {
+      Worker* worker = at(rank);
+      if (worker != nullptr && worker->process->device().epoch() == epoch) kill_worker(rank);
+    });
+}
+
 void Cluster::replay(int32_t rank) {
   Worker* worker = at(rank);
   if (worker == nullptr || !engine_) return;

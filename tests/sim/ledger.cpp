@@ -10,8 +10,6 @@
 namespace refrain::sim {
 namespace {
 
-constexpr size_t kMostLosses = 1;  // of groups in a row; one more ends the request
-
 template <class Sequence>
 bool begins_with(const Sequence& whole, const Sequence& part) {
   return part.size() <= whole.size() && std::equal(part.begin(), part.end(), whole.begin());
@@ -72,11 +70,13 @@ class Checker {
     return run(0);
   }
 
-  // A request may be given up when two groups in a row were lost with it, and at its deadline.
+  // A request may be given up when it ends its workers, or when they were lost by chance while it
+  // was alone, and once before; and at its deadline.
   void check_error() {
     const Error error = asked_->error.value_or(Error{});
+    const bool by_chance = rules_.groups_lost > 1 && rules_.groups_lost > rules_.lost_to_poison;
     const bool given_up = error.message.find("it is not tried again") != std::string::npos &&
-                          rules_.groups_lost > kMostLosses;
+                          (asked_->poison || by_chance);
     const bool too_late = error.code == ErrorCode::kDeadline && asked_->request.timeout &&
                           asked_->ended_at >= asked_->asked_at + *asked_->request.timeout;
     if (!given_up && !too_late) wrong("ended with an error: " + error.message);

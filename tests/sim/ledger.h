@@ -10,8 +10,9 @@
 namespace refrain::sim {
 
 struct LedgerRules {
-  size_t groups_lost = 0;  // as many as it takes to give a request up: it may end with an error
-  Duration latest{};       // how late a deadline may be noticed: the coordinator may stand still
+  size_t groups_lost = 0;
+  size_t lost_to_poison = 0;  // of these; the others can cost a request that is alone its life
+  Duration latest{};          // how late a deadline may be noticed: the coordinator may stand still
   int64_t max_model_len = 64;
 };
 

@@ -76,6 +76,8 @@ int run(const Options& options) {
     sum.refused += report.refused;
     sum.groups_lost += report.groups_lost;
     sum.adoptions += report.adoptions;
+    sum.poison += report.poison;
+    sum.isolated += report.isolated;
     sum.tokens += report.tokens;
     sum.virtual_seconds += report.virtual_seconds;
     if (options.verbose)
@@ -90,9 +92,11 @@ int run(const Options& options) {
   }
   fmt::print(
       "{} seeds, {} failed: {} requests ({} complete, {} cancelled, {} errors, {} without a "
-      "coordinator, {} refused), {} tokens, {} groups lost, {} adopted, {:.0f} s of virtual time\n",
+      "coordinator, {} refused), {} tokens, {} groups lost, {} adopted, {} of {} requests that end "
+      "their workers isolated, {:.0f} s of virtual time\n",
       options.to - options.from + 1, failed, sum.requests, sum.complete, sum.aborted, sum.errors,
-      sum.unanswered, sum.refused, sum.tokens, sum.groups_lost, sum.adoptions, sum.virtual_seconds);
+      sum.unanswered, sum.refused, sum.tokens, sum.groups_lost, sum.adoptions, sum.isolated,
+      sum.poison, sum.virtual_seconds);
   return failed == 0 ? 0 : 1;
 }
 

@@ -14,6 +14,13 @@ constexpr int kExitInternal = 70;
 
 }  // namespace
 
+std::optional<Poison> Poison::of(uint64_t seed) {
+  if (seed < kFirstSeed || seed >= kFirstSeed + 3 * 64) return std::nullopt;
+  const uint64_t code = seed - kFirstSeed;
+  return Poison{static_cast<Kind>(code / 64), static_cast<int32_t>(code % 64 / 16),
+                static_cast<int32_t>(code % 16)};
+}
+
 SimDevice::SimDevice(SimDeviceSettings settings, std::shared_ptr<Executor> executor)
     : settings_(std::move(settings)), executor_(std::move(executor)) {}
 
@@ -44,6 +51,14 @@ void SimDevice::work() {
   if (fault_ == StepFault::kSpin && std::holds_alternative<ipc::Step>(command)) {
     settings_.note(fmt::format("rank {} spins", settings_.rank));
     return;  // for ever
+  }
+  if (const auto* step = std::get_if<ipc::Step>(&command)) {
+    if (const auto poison = poison_in(*step)) {
+      settings_.on_poison(settings_.rank, epoch_, *poison);
+      if (poison->kind != Poison::Kind::kDeviceError) return;  // killed, or it spins for ever
+      report(ipc::Failed{step->step, "the device is lost to a request", false}, kExitInternal);
+      return;
+    }
   }
   if (const auto* start = std::get_if<StartGroup>(&command)) begin_load(*start);
   executor_->post_after(duration_of(command), [this, command = std::move(command)]() mutable {
@@ -90,6 +105,7 @@ void SimDevice::begin_load(const StartGroup& start) {
   begin_epoch(start.epoch);
   device_.reset();
   group_ = start.group;
+  poisoned_.clear();
   steps_run_ = 0;
   config_ = start.config;
   loaded_ = {};
@@ -141,6 +157,25 @@ void SimDevice::run(const ipc::Step& step) {
   settings_.note(
       fmt::format("rank {} ran step {} of epoch {}", settings_.rank, result.step, epoch_));
   report(std::move(result));
+}
+
+// Whether a row of the step ends this rank.
+std::optional<Poison> SimDevice::poison_in(const ipc::Step& step) {
+  for (const ipc::SlotSetup& setup : step.setups) {
+    poisoned_.erase(setup.slot);
+    if (const auto poison = Poison::of(setup.seed))
+      poisoned_[setup.slot] = {*poison, setup.prompt_len};
+  }
+  for (size_t row = 0; row < step.row_slot.size(); ++row) {
+    const auto found = poisoned_.find(step.row_slot[row]);
+    if (found == poisoned_.end()) continue;
+    const auto& [poison, prompt_len] = found->second;
+    const int32_t computed = step.row_computed[row] + step.row_num_tokens[row];
+    if (poison.rank % config_.tensor_parallel_size == settings_.rank &&
+        computed >= prompt_len + poison.after)
+      return poison;
+  }
+  return std::nullopt;
 }
 
 // True when the process ends instead of answering.

@@ -5,7 +5,9 @@
 
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 
@@ -23,6 +25,22 @@ struct SimModel {
 
 // Log-probability that the mock device gives a token.
 inline float logprob_of(TokenId token) { return -0.01f * static_cast<float>(token + 1); }
+
+// A request that ends the workers whenever it is in a step that computes a token from `after`
+// beyond its prompt on. Its seed says so, which reaches every device.
+struct Poison {
+  static constexpr uint64_t kFirstSeed = uint64_t{1} << 40;
+  enum class Kind : uint64_t { kDeviceError, kKilled, kSpins };
+  Kind kind = Kind::kDeviceError;
+  int32_t rank = 0;  // modulo the ranks
+  int32_t after = 0;
+
+  uint64_t seed() const {
+    return kFirstSeed + static_cast<uint64_t>(kind) * 64 + static_cast<uint64_t>(rank) * 16 +
+           static_cast<uint64_t>(after);
+  }
+  static std::optional<Poison> of(uint64_t seed);
+};
 
 // One thing that goes wrong with the next step of a rank.
 enum class StepFault : uint8_t {
@@ -44,6 +62,7 @@ struct SimDeviceSettings {
   // Calls when all ranks of the group have come to its `ordinal`-th step: a device's collectives.
   std::function<void(const std::string& group, uint64_t ordinal, std::function<void()> go)> meet;
   std::function<void(worker::DeviceReport)> report;
+  std::function<void(int32_t rank, Epoch, const Poison&)> on_poison;  // it strikes now
 };
 
 class SimDevice final : public worker::WorkerDevice {
@@ -86,6 +105,7 @@ class SimDevice final : public worker::WorkerDevice {
   void prepare(const ipc::InitCache& message);
   void run(const ipc::Step& step);
   bool spoil(ipc::StepResult& result);
+  std::optional<Poison> poison_in(const ipc::Step& step);
   void report(ipc::Message message, std::optional<int> exit_code = std::nullopt);
 
   const SimDeviceSettings settings_;
@@ -102,6 +122,11 @@ class SimDevice final : public worker::WorkerDevice {
   StepId last_step_ = 0;
   uint64_t launches_ = 0;  // since then: one, at whose end the ranks meet
   uint64_t beats_ = 0;
+  struct Poisoned {
+    Poison poison;
+    int32_t prompt_len = 0;
+  };
+  std::map<SlotId, Poisoned> poisoned_;  // slots
   StepFault fault_ = StepFault::kNone;
   Duration slower_{};
 };

@@ -15,7 +15,10 @@ namespace {
 
 // A request may wait for the longest deadline of a step (120 s), and for a few restarts.
 constexpr Duration kPatience = std::chrono::seconds(200);
+// Workers that a request hangs before much is known of their steps: 30 s, 60 s, 120 s for each.
+constexpr Duration kPoisonPatience = std::chrono::seconds(600);
 constexpr Duration kLongestFreeze = std::chrono::seconds(10);  // of the coordinator (chaos.cpp)
+constexpr size_t kLossesOfPoison = 3;  // until the request is found: two, and one alone
 constexpr Duration kLookAround = std::chrono::milliseconds(100);
 
 std::shared_ptr<const text::Tokenizer> shared_tokenizer() {
@@ -88,11 +91,16 @@ class Simulation {
     if (!settle()) return;
     LedgerRules rules;
     rules.groups_lost = cluster_.lost.size();
+    rules.lost_to_poison = cluster_.lost_to_poison;
     rules.latest = kLongestFreeze;
     rules.max_model_len = plan_.load.max_model_len;
     add(check_answers(clients_, cluster_, rules, *shared_tokenizer()));
     if (plan_.harmless && !cluster_.lost.empty())
       fault("a group was lost and nothing had gone wrong: " + cluster_.lost.front());
+    const auto most = static_cast<size_t>(plan_.load.poison) * kLossesOfPoison;
+    if (cluster_.lost_to_poison > most)
+      fault(fmt::format("{} groups were lost to {} requests that end their workers (R-8)",
+                        cluster_.lost_to_poison, plan_.load.poison));
     end();
   }
 
@@ -100,14 +108,15 @@ class Simulation {
   // workers have answered since the last fault, a canary if nothing else: none hangs unnoticed.
   bool settle() {
     const TimePoint healed = scheduler_.clock().now();
-    while (scheduler_.clock().now() < healed + kPatience) {
+    const Duration patience = plan_.load.poison > 0 ? kPoisonPatience : kPatience;
+    while (scheduler_.clock().now() < healed + patience) {
       scheduler_.advance(kLookAround);
       if (!settled(healed)) continue;
       scheduler_.advance(std::chrono::seconds(1));
       if (settled(healed)) return true;
     }
     fault(fmt::format("not settled {} s after the last fault",
-                      std::chrono::duration<double>(kPatience).count()));
+                      std::chrono::duration<double>(patience).count()));
     for (const auto& asked : clients_.asked())
       if (!asked->ended()) fault(fmt::format("request {}.{} waits (I1)", asked->life, asked->id));
     if (const Engine* engine = cluster_.engine()) add(check_idle_engine(engine->stats()));
@@ -135,6 +144,9 @@ class Simulation {
     for (const auto& asked : clients_.asked()) {
       ++report_.requests;
       report_.tokens += asked->tokens.size();
+      report_.poison += asked->poison;
+      report_.isolated += asked->poison && asked->error &&
+                          asked->error->message.find("it is not tried again") != std::string::npos;
       if (asked->finishes == 0) {
         ++report_.unanswered;
       } else if (asked->finish == FinishReason::kAbort) {

@@ -12,6 +12,7 @@ struct SimReport {
   std::vector<std::string> log;     // ManualScheduler's; lines of the simulation begin with "| "
   uint64_t requests = 0, complete = 0, aborted = 0, errors = 0, unanswered = 0, refused = 0;
   uint64_t groups_lost = 0, adoptions = 0;
+  uint64_t poison = 0, isolated = 0;  // requests that end their workers; of these, ended as such
   uint64_t tokens = 0;
   double virtual_seconds = 0;
 };

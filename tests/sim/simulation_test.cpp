@@ -22,11 +22,12 @@ class Seeds : public ::testing::TestWithParam<uint64_t> {};
 
 TEST_P(Seeds, KeepThePromise_R20) {
   int failures = 0;
-  uint64_t complete = 0, adoptions = 0;
+  uint64_t complete = 0, adoptions = 0, isolated = 0;
   for (uint64_t seed = GetParam(); seed < kSeeds && failures < kMostFailures; seed += kShards) {
     const SimReport report = run_seed(seed);
     complete += report.complete;
     adoptions += report.adoptions;
+    isolated += report.isolated;
     if (report.faults.empty()) continue;
     ++failures;
     ADD_FAILURE() << "seed " << seed << ":\n  "
@@ -35,6 +36,7 @@ TEST_P(Seeds, KeepThePromise_R20) {
   }
   EXPECT_GT(complete, kSeeds / kShards) << "hardly any request was answered";
   EXPECT_GT(adoptions, kSeeds / kShards / 10) << "hardly any group was adopted";
+  EXPECT_GT(isolated, kSeeds / kShards / 20) << "hardly any request was found to end its workers";
 }
 INSTANTIATE_TEST_SUITE_P(Simulation, Seeds, ::testing::Range(uint64_t{0}, kShards));
 

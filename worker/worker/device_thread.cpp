@@ -257,7 +257,7 @@ void DeviceThread::submit(const ipc::Step& message) {
                              .num_tokens = static_cast<int32_t>(message.token_ids.size()),
                              .num_reqs = static_cast<int32_t>(message.row_slot.size())};
   record(entry);
-  if (options_.fault != nullptr && !options_.fault->before_step(message.step, *device_)) return;
+  if (options_.fault != nullptr && !options_.fault->before_step(message, *device_)) return;
   runner_->submit(message);
   entry.phase = ipc::FlightPhase::kSubmitted;
   record(entry);

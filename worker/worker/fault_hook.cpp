@@ -1,5 +1,6 @@
 #include "worker/worker/fault_hook.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <chrono>
@@ -39,6 +40,8 @@ Status set_field(FaultSpec& spec, std::string_view key, std::string_view value, 
     spec.rank = number;
   } else if (key == "step") {
     spec.step = static_cast<StepId>(number);
+  } else if (key == "token") {
+    spec.token = static_cast<TokenId>(number);
   } else if (key == "ms") {
     spec.ms = number;
   } else if (key == "steps") {
@@ -46,8 +49,8 @@ Status set_field(FaultSpec& spec, std::string_view key, std::string_view value, 
   } else if (key == "free_mib") {
     spec.free_mib = number;
   } else {
-    return fail_field("fault", "keys are kind, rank, step, ms, steps and free_mib, not \"{}\"",
-                      key);
+    return fail_field("fault",
+                      "keys are kind, rank, step, token, ms, steps and free_mib, not \"{}\"", key);
   }
   return {};
 }
@@ -88,17 +91,21 @@ std::vector<std::unique_ptr<Buffer>> FaultHook::before_capture(Device& device) c
   return held;
 }
 
-bool FaultHook::before_step(StepId step, Device& device) {
+bool FaultHook::is_due(const ipc::Step& step) {
+  if (spec_.token) return std::ranges::find(step.token_ids, *spec_.token) != step.token_ids.end();
+  return spec_.step ? *spec_.step == step.step : fired_.exchange(false);
+}
+
+bool FaultHook::before_step(const ipc::Step& step, Device& device) {
   if (dropping_) return false;
   if (slow_steps_left_ > 0) {
     --slow_steps_left_;
     std::this_thread::sleep_for(std::chrono::milliseconds(spec_.ms));
     return true;
   }
-  const bool now = spec_.step ? *spec_.step == step : fired_.exchange(false);
-  if (!now || spec_.kind == FaultKind::kOomCapture) return true;
+  if (!is_due(step) || spec_.kind == FaultKind::kOomCapture) return true;
   log::critical("FAULT staged: kind {} at step {}", kKinds[static_cast<size_t>(spec_.kind)].first,
-                step);
+                step.step);
   switch (spec_.kind) {
     case FaultKind::kSpin:
       for (volatile bool always = true; always;) continue;

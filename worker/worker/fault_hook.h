@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ipc/protocol/messages.h"
 #include "runtime/base/ids.h"
 #include "runtime/base/result.h"
 #include "worker/device/device.h"
@@ -24,11 +25,13 @@ enum class FaultKind : uint8_t {
 };
 
 // SPEC: key=value, comma-separated. kind is needed; rank: of that rank alone; step: at this step of
-// every group this process joins, else at SIGUSR1.
+// every group this process joins; token: at each step that has it among its tokens, as a request
+// that ends its workers would; else at SIGUSR1.
 struct FaultSpec {
   FaultKind kind = FaultKind::kSpin;
   std::optional<int> rank;
   std::optional<StepId> step;
+  std::optional<TokenId> token;
   int ms = 500;
   int steps = 8;
   int free_mib = 0;
@@ -43,9 +46,11 @@ class FaultHook {
   // Memory to hold while graphs are captured: all but free_mib MiB.
   std::vector<std::unique_ptr<Buffer>> before_capture(Device& device) const;
   // False: the step is not to be run.
-  bool before_step(StepId step, Device& device);
+  bool before_step(const ipc::Step& step, Device& device);
 
  private:
+  bool is_due(const ipc::Step& step);
+
   const FaultSpec spec_;
   std::atomic<bool> fired_{false};
   bool dropping_ = false;

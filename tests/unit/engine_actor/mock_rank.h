@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -86,7 +87,8 @@ class MockRank {
   bool hold_answers = false;  // steps run, their answers stay in `held`
   bool hold_ready = false;
   bool corrupt_next = false;
-  int32_t key_skew = 0;  // added to the key of its answers
+  int32_t key_skew = 0;                             // added to the key of its answers
+  std::function<bool(const ipc::Step&)> ends_with;  // its process ends in such a step
   Epoch epoch = 0;
   std::vector<ipc::StepResult> held;
   std::vector<ipc::Step> steps;
@@ -138,6 +140,10 @@ class MockRank {
   }
   void on(ipc::Step& step) {
     steps.push_back(step);
+    if (ends_with && ends_with(step)) {
+      dead = true;
+      return;
+    }
     ipc::StepResult result = device_->run(step);
     result.rank = options.rank;
     result.mode = ipc::RuntimeMode::kFull;

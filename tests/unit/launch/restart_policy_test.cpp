@@ -43,6 +43,16 @@ TEST(RestartPolicy, TheSameSeedGivesTheSamePausesAnotherGivesOthers_R8) {
   EXPECT_GT(first.size(), 40u);
 }
 
+TEST(RestartPolicy, RestartsWhoseCauseWasFoundCountNoLonger_R8) {
+  RestartPolicy policy(3, 1);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(policy.next({}).has_value());
+  policy.forget(2);
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(policy.next({}).has_value());
+  EXPECT_FALSE(policy.next({}).has_value());
+  policy.forget(9);
+  EXPECT_TRUE(policy.next({}).has_value());
+}
+
 TEST(RestartPolicy, WithoutRestartsTheFirstLossIsTheEnd_R8) {
   EXPECT_FALSE(RestartPolicy(0, 1).next({}).has_value());
 }

@@ -14,14 +14,22 @@ std::unique_ptr<Device> small_device() {
   return std::move(*create_host_device(options));
 }
 
+ipc::Step step_of(StepId id, std::vector<TokenId> tokens = {}) {
+  ipc::Step step;
+  step.step = id;
+  step.token_ids = std::move(tokens);
+  return step;
+}
+
 FaultHook hook(std::string_view spec) { return FaultHook(parse_fault(spec).value()); }
 
 TEST(FaultSpec, ReadsEveryKey) {
-  const auto spec = parse_fault("kind=slow,rank=1,step=20,ms=30,steps=4,free_mib=2");
+  const auto spec = parse_fault("kind=slow,rank=1,step=20,token=7,ms=30,steps=4,free_mib=2");
   ASSERT_TRUE(spec);
   EXPECT_EQ(spec->kind, FaultKind::kSlow);
   EXPECT_EQ(spec->rank, 1);
   EXPECT_EQ(spec->step, StepId{20});
+  EXPECT_EQ(spec->token, TokenId{7});
   EXPECT_EQ(spec->ms, 30);
   EXPECT_EQ(spec->steps, 4);
   EXPECT_EQ(spec->free_mib, 2);
@@ -39,18 +47,27 @@ TEST(FaultSpec, RefusesWhatItDoesNotKnow) {
 TEST(FaultHook, ASkippedStepIsFollowedByNone) {
   const auto device = small_device();
   FaultHook fault = hook("kind=skip,step=2");
-  EXPECT_TRUE(fault.before_step(1, *device));
-  EXPECT_FALSE(fault.before_step(2, *device));
-  EXPECT_FALSE(fault.before_step(3, *device));
+  EXPECT_TRUE(fault.before_step(step_of(1), *device));
+  EXPECT_FALSE(fault.before_step(step_of(2), *device));
+  EXPECT_FALSE(fault.before_step(step_of(3), *device));
 }
 
 TEST(FaultHook, WithoutAStepItWaitsForTheSignal) {
   const auto device = small_device();
   FaultHook fault = hook("kind=oom");
-  EXPECT_TRUE(fault.before_step(1, *device));
+  EXPECT_TRUE(fault.before_step(step_of(1), *device));
   fault.fire();
-  EXPECT_THROW(fault.before_step(2, *device), OutOfMemory);
-  EXPECT_TRUE(fault.before_step(3, *device));
+  EXPECT_THROW(fault.before_step(step_of(2), *device), OutOfMemory);
+  EXPECT_TRUE(fault.before_step(step_of(3), *device));
+}
+
+TEST(FaultHook, FiresInEachStepWithItsToken) {
+  const auto device = small_device();
+  FaultHook fault = hook("kind=oom,token=7");
+  EXPECT_TRUE(fault.before_step(step_of(1, {1, 2, 77}), *device));
+  EXPECT_THROW(fault.before_step(step_of(2, {1, 7, 2}), *device), OutOfMemory);
+  EXPECT_TRUE(fault.before_step(step_of(3, {1}), *device));
+  EXPECT_THROW(fault.before_step(step_of(4, {7}), *device), OutOfMemory);
 }
 
 TEST(FaultHook, LeavesLittleMemoryForCapture) {
