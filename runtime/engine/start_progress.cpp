@@ -28,12 +28,19 @@ const char* phase_words(ipc::StartPhase phase) {
   REFRAIN_CHECK(false, "no such start phase: {}", static_cast<int>(phase));
 }
 
-// Hundredths done of the phase.
-int64_t percent(const ipc::Progress& progress) {
+// Of the phase.
+double share_done(const ipc::Progress& progress) {
   if (progress.total <= 0) return 0;
-  const double share =
-      static_cast<double>(progress.done) / static_cast<double>(progress.total) * 100.0;
-  return static_cast<int64_t>(std::clamp(share, 0.0, 100.0));
+  const double share = static_cast<double>(progress.done) / static_cast<double>(progress.total);
+  return std::clamp(share, 0.0, 1.0);
+}
+
+int64_t percent(const ipc::Progress& progress) {
+  return static_cast<int64_t>(share_done(progress) * 100);
+}
+
+std::pair<ipc::StartPhase, double> place(const ipc::Progress& progress) {
+  return {progress.phase, share_done(progress)};
 }
 
 }  // namespace
@@ -59,20 +66,48 @@ std::string progress_bar(const StartProgress& progress, int width) {
 }
 
 StartBoard::StartBoard(int32_t ranks) : ranks_(static_cast<size_t>(ranks)) {
-  for (ipc::Progress& progress : ranks_) progress.phase = ipc::StartPhase::kConnect;
+  for (Rank& rank : ranks_) rank.progress.phase = ipc::StartPhase::kConnect;
 }
 
 StartProgress StartBoard::slowest() const {
-  const auto behind = [](const ipc::Progress& a, const ipc::Progress& b) {
-    return std::pair(a.phase, percent(a)) < std::pair(b.phase, percent(b));
-  };
-  const auto slowest = std::min_element(ranks_.begin(), ranks_.end(), behind);
-  return {static_cast<int32_t>(slowest - ranks_.begin()), static_cast<int32_t>(ranks_.size()),
-          *slowest};
+  const auto slowest =
+      std::ranges::min_element(ranks_, {}, [](const Rank& rank) { return place(rank.progress); });
+  return of(static_cast<int32_t>(slowest - ranks_.begin()));
+}
+
+StartProgress StartBoard::of(int32_t rank) const {
+  return {rank, static_cast<int32_t>(ranks_.size()), ranks_[static_cast<size_t>(rank)].progress};
+}
+
+void StartBoard::moved(int32_t rank, TimePoint now, bool works) {
+  Rank& mover = ranks_[static_cast<size_t>(rank)];
+  mover.here = true;
+  mover.moved = now;
+  mover.works = works;
+}
+
+void StartBoard::restart(TimePoint now) {
+  for (Rank& rank : ranks_) rank.moved = now;
+}
+
+std::vector<int32_t> StartBoard::stuck(TimePoint before) const {
+  std::optional<std::pair<ipc::StartPhase, double>> last;
+  for (const Rank& rank : ranks_)
+    if (rank.works && (!last || place(rank.progress) < *last)) last = place(rank.progress);
+  const bool all_here = std::ranges::all_of(ranks_, &Rank::here);
+  std::vector<int32_t> all;
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    const Rank& rank = ranks_[i];
+    const bool loads = rank.progress.phase == ipc::StartPhase::kLoadWeights;
+    const bool behind = all_here && rank.works && place(rank.progress) == *last;
+    if (rank.works && rank.moved <= before && (loads || behind))
+      all.push_back(static_cast<int32_t>(i));
+  }
+  return all;
 }
 
 std::optional<StartProgress> StartBoard::report(int32_t rank, ipc::Progress progress) {
-  ranks_[static_cast<size_t>(rank)] = std::move(progress);
+  ranks_[static_cast<size_t>(rank)].progress = std::move(progress);
   const StartProgress now = slowest();
   std::string key = fmt::format("{} {} {}", now.rank, static_cast<int>(now.progress.phase),
                                 percent(now.progress));

@@ -1,6 +1,6 @@
 #pragma once
-// How far a group's start is, for people: the rank that is furthest behind stands for all. Plain
-// values; the text functions are pure.
+// How far a group's start is: for people the rank that is furthest behind stands for all, and one
+// that does not get on any more is found. Plain values; the text functions are pure.
 
 #include <cstdint>
 #include <optional>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ipc/protocol/messages.h"
+#include "runtime/base/clock.h"
 
 namespace refrain {
 
@@ -28,9 +29,23 @@ class StartBoard {
   explicit StartBoard(int32_t ranks);
   std::optional<StartProgress> report(int32_t rank, ipc::Progress progress);
   StartProgress slowest() const;
+  StartProgress of(int32_t rank) const;
+
+  // The rank has come to another point of its start; from now on it has work to do, or waits for
+  // others.
+  void moved(int32_t rank, TimePoint now, bool works);
+  void restart(TimePoint now);  // the time of all begins anew
+  // Ranks that have not moved since `before` though they wait for nobody: those that load weights
+  // and, when all are here, those at work that are furthest behind.
+  std::vector<int32_t> stuck(TimePoint before) const;
 
  private:
-  std::vector<ipc::Progress> ranks_;
+  struct Rank {
+    ipc::Progress progress;
+    bool here = false, works = false;
+    TimePoint moved;
+  };
+  std::vector<Rank> ranks_;
   std::string shown_;
 };
 

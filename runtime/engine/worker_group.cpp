@@ -196,6 +196,7 @@ void WorkerGroup::on_timer() {
   // To a rank that starts it only shows that its connection is alive: a loading device is silent.
   for (auto& rank : ranks_)
     if (rank) beat_or_fence(*rank);
+  if (state_ == GroupState::kStarting && !paused && !check_start_progress(now)) return;
   if (state_ == GroupState::kWaiting || state_ == GroupState::kStarting)
     return check_start_deadline(now);
   if (state_ != GroupState::kReady) return;
@@ -213,6 +214,7 @@ bool WorkerGroup::stood_still(TimePoint now) {
   waiting_since_ += late;
   gather_.restart(now);
   positions_.restart(now);
+  board_.restart(now);
   for (auto& rank : ranks_)
     if (rank) rank->last_heard = now;
   return true;
@@ -226,6 +228,21 @@ Duration WorkerGroup::until_next_sweep(TimePoint now) const {
   if (!gather_.empty()) next = std::min(next, gather_.deadline());
   if (const auto stall = stalled()) next = std::min(next, *stall);
   return std::max<Duration>(next - now, std::chrono::milliseconds(1));
+}
+
+// A rank that hangs in its start is found long before the start's own time is over. False: the
+// group is lost.
+bool WorkerGroup::check_start_progress(TimePoint now) {
+  const Duration limit = std::max<Duration>(kStartStall, options_.start_timeout / 10);
+  std::vector<int32_t> stuck = board_.stuck(now - limit);
+  if (stuck.empty()) return true;
+  std::string names;
+  for (const int32_t rank : stuck)
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", name_of(rank));
+  const std::string where = progress_line(board_.of(stuck.front()));
+  lose("start", std::move(stuck),
+       fmt::format("the start of {} has stood still for {} s: {}", names, seconds(limit), where));
+  return false;
 }
 
 void WorkerGroup::check_start_deadline(TimePoint now) {

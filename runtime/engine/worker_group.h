@@ -75,7 +75,8 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
   static constexpr Duration kBadFrameWindow = std::chrono::seconds(10);
   static constexpr Duration kLastWords = std::chrono::milliseconds(20);  // after a process's end
   static constexpr Duration kGrace = std::chrono::milliseconds(500);     // to go after the fence
-  static constexpr Duration kStall = std::chrono::seconds(1);  // of this process's own loop
+  static constexpr Duration kStall = std::chrono::seconds(1);        // of this process's own loop
+  static constexpr Duration kStartStall = std::chrono::seconds(60);  // or a tenth of start_timeout
 
   struct Rank {
     explicit Rank(Epoch epoch) : gate(epoch) {}
@@ -126,6 +127,7 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
   void on_timer();
   bool stood_still(TimePoint now);
   Duration until_next_sweep(TimePoint now) const;
+  bool check_start_progress(TimePoint now);
   void check_start_deadline(TimePoint now);
   TimePoint last_sign(int32_t rank) const;
   std::optional<TimePoint> stalled() const;

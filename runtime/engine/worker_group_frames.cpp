@@ -119,6 +119,8 @@ void WorkerGroup::welcome(const ipc::PeerId& from, const ipc::Hello& hello) {
   rank.peer = from;
   rank.hello = hello;
   rank.last_heard = executor_->clock().now();
+  board_.restart(rank.last_heard);  // who was here may have waited for it
+  board_.moved(hello.rank, rank.last_heard, true);
   if (hello.host == options_.host) watch(rank);
   beat_or_fence(rank);
   if (state_ != GroupState::kWaiting) return;
@@ -148,6 +150,7 @@ void WorkerGroup::on_message(int32_t rank, ipc::Message message) {
   } else if (const auto* beat = std::get_if<ipc::Heartbeat>(&message)) {
     ranks_[static_cast<size_t>(rank)]->last_step = beat->last_step;
   } else if (auto* progress = std::get_if<ipc::Progress>(&message)) {
+    board_.moved(rank, executor_->clock().now(), true);
     if (const auto shown = board_.report(rank, std::move(*progress))) {
       detail_ = progress_line(*shown);
       handlers_.on_progress(*shown);
@@ -171,6 +174,8 @@ void WorkerGroup::on_loaded(int32_t rank, const ipc::Loaded& loaded) {
   if (state_ != GroupState::kStarting || known)
     return lose("start", {rank}, fmt::format("{} said twice that it is loaded", name_of(rank)));
   known = loaded;
+  const TimePoint now = executor_->clock().now();
+  board_.moved(rank, now, false);
   int64_t least = std::numeric_limits<BlockId>::max() - 1;
   int32_t smallest = 0;
   for (size_t i = 0; i < ranks_.size(); ++i) {
@@ -189,6 +194,7 @@ void WorkerGroup::on_loaded(int32_t rank, const ipc::Loaded& loaded) {
                     name_of(smallest), std::max<int64_t>(tokens, 0), options_.worker.max_model_len),
         true);
   num_kv_blocks_ = least;
+  for (size_t i = 0; i < ranks_.size(); ++i) board_.moved(static_cast<int32_t>(i), now, true);
   broadcast(ipc::InitCache{least});
 }
 
@@ -202,6 +208,8 @@ void WorkerGroup::on_ready(int32_t rank, ipc::Ready ready) {
                 fmt::format("{} says it has {} KV blocks; it was told of {}", name_of(rank),
                             ready.num_kv_blocks, num_kv_blocks_));
   known = std::move(ready);
+  const TimePoint now = executor_->clock().now();
+  board_.moved(rank, now, false);
   std::vector<ipc::Ready> all;
   int64_t least = num_kv_blocks_;
   for (const auto& each : ranks_) {
@@ -210,7 +218,6 @@ void WorkerGroup::on_ready(int32_t rank, ipc::Ready ready) {
     least = std::min(least, each->ready->num_kv_blocks);  // graphs took memory, more on some ranks
   }
   if (auto mismatch = ready_mismatch(all)) return lose("start", {}, std::move(*mismatch), true);
-  const TimePoint now = executor_->clock().now();
   for (auto& each : ranks_) each->last_heard = now;
   positions_.restart(now);
   state_ = GroupState::kReady;

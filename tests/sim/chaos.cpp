@@ -120,7 +120,7 @@ void Chaos::strike_calmly() {
 void Chaos::strike_rank() {
   if (cluster_.healed()) return;
   const int32_t rank = any_rank();
-  switch (scheduler_.random(11)) {
+  switch (scheduler_.random(12)) {
     case 0:
     case 1:
       return cluster_.kill_worker(rank);
@@ -141,6 +141,8 @@ void Chaos::strike_rank() {
           0, scheduler_.random(2) == 0 ? StepFault::kTokenTooLarge : StepFault::kRowMissing);
     case 9:
       return cluster_.greet_again(rank);
+    case 10:
+      return cluster_.hang_next_start(rank);
     default:
       return cluster_.replay(rank);
   }

@@ -94,8 +94,7 @@ void Cluster::start_coordinator() {
     note(fmt::format("the group is {}: {}", to_string(state), detail));
     on_group_state(state, detail);
   });
-  engine_->on_loss(
-      [this](const GroupLoss& loss) { lost_to_poison += poisoned_.count(loss.epoch); });
+  engine_->on_loss([this](const GroupLoss& loss) { on_loss(loss); });
   succession_.coordinator_started(scheduler_.clock().now());
   engine_->start();
 }
@@ -185,6 +184,7 @@ void Cluster::spawn(int32_t rank) {
   device.on_poison = [this](int32_t on, Epoch epoch, const Poison& poison) {
     on_poison(on, epoch, poison);
   };
+  device.on_hang = [this](int32_t on, Epoch epoch) { on_hang(on, epoch); };
   const std::string name = fmt::format("rank{}-pid{}", rank, settings.pid);
   auto executor = std::make_shared<ProcessExecutor>(scheduler_.make_executor(name));
   auto client = hub_->make_client(executor, name, options_.high_water_mark);
@@ -202,6 +202,10 @@ void Cluster::spawn(int32_t rank) {
         note(fmt::format("pid {} (rank {}) ends with {}", pid, rank, code));
         supervisor_->post([this, pid] { on_worker_exit(pid); });
       });
+  if (rank == hang_rank_) {
+    hang_rank_ = -1;
+    worker.process->device().hang_in_start(scheduler_.random(2) == 0);
+  }
   executor->post_after(micros(scheduler_.random(100'000)),
                        [process = worker.process.get()] { process->start(); });
 }

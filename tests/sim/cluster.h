@@ -54,6 +54,8 @@ class Cluster {
   void cut_worker(int32_t rank, Duration how_long);
   void slow_worker(int32_t rank, Duration each_step, Duration how_long);
   void fault_step(int32_t rank, StepFault fault);
+  // Kills the group; of the next one the rank hangs while it loads or captures.
+  void hang_next_start(int32_t rank);
   void greet_again(int32_t rank);
   // What went over the rank's line lately, in both directions, comes once more, Hello excepted.
   void replay(int32_t rank);
@@ -94,6 +96,8 @@ class Cluster {
   Epoch first_epoch();
   void change_files(Restart with);
   void meet(const std::string& group, uint64_t ordinal, std::function<void()> go);
+  void on_hang(int32_t rank, Epoch epoch);
+  void on_loss(const GroupLoss& loss);
   void on_poison(int32_t rank, Epoch epoch, const Poison& poison);
   void compare_step(int32_t rank, Epoch epoch, const ipc::Step& step);
   Worker* at(int32_t rank);
@@ -135,6 +139,12 @@ class Cluster {
   std::map<std::pair<std::string, uint64_t>, std::vector<std::function<void()>>> meetings_;
   std::map<std::pair<Epoch, StepId>, std::vector<std::byte>> steps_;  // as the first rank ran them
   std::set<Epoch> poisoned_;
+  int32_t hang_rank_ = -1;  // of the next group
+  struct Hang {
+    int32_t rank = 0;
+    TimePoint since;
+  };
+  std::map<Epoch, Hang> hangs_;
 };
 
 }  // namespace refrain::sim

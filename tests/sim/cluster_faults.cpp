@@ -2,12 +2,19 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "tests/sim/cluster.h"
 #include "tests/sim/tap_endpoint.h"
 
 namespace refrain::sim {
+namespace {
+
+// 60 s, begun anew when the coordinator stood still or another rank came late.
+constexpr Duration kStartHangFound = std::chrono::seconds(90);
+
+}  // namespace
 
 Cluster::Worker* Cluster::at(int32_t rank) {
   Worker& worker = workers_[static_cast<size_t>(rank)];
@@ -84,6 +91,31 @@ void Cluster::fault_step(int32_t rank, StepFault fault) {
   worker->process->device().fault_next_step(fault);
 }
 
+void Cluster::hang_next_start(int32_t rank) {
+  hang_rank_ = rank;
+  kill_worker(rank);
+}
+
+void Cluster::on_hang(int32_t rank, Epoch epoch) {
+  note(fmt::format("FAULT: rank {} hangs in its start", rank));
+  hangs_[epoch] = {rank, scheduler_.clock().now()};
+}
+
+// A hang in a start is found within its limit, and the rank is named.
+void Cluster::on_loss(const GroupLoss& loss) {
+  lost_to_poison += poisoned_.count(loss.epoch);
+  const auto hang = hangs_.find(loss.epoch);
+  if (hang == hangs_.end()) return;
+  const Duration took = scheduler_.clock().now() - hang->second.since;
+  if (took > kStartHangFound)
+    violations.push_back(fmt::format("rank {} hung in its start for {:.1f} s (R-7)",
+                                     hang->second.rank,
+                                     std::chrono::duration<double>(took).count()));
+  if (loss.reason.find("stood still") != std::string::npos &&
+      std::ranges::find(loss.ranks, hang->second.rank) == loss.ranks.end())
+    violations.push_back("a hang in a start names another rank: " + loss.reason);
+}
+
 void Cluster::on_poison(int32_t rank, Epoch epoch, const Poison& poison) {
   note(fmt::format("FAULT: a request ends rank {} ({})", rank, static_cast<int>(poison.kind)));
   poisoned_.insert(epoch);
@@ -157,6 +189,7 @@ void Cluster::freeze_coordinator(Duration how_long) {
 void Cluster::heal() {
   note("from now on nothing goes wrong");
   healed_ = true;
+  hang_rank_ = -1;
   if (engine_) server_line_->set_program({});
   engine_executor_->resume();
   output_executor_->resume();

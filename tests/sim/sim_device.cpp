@@ -61,6 +61,9 @@ void SimDevice::work() {
     }
   }
   if (const auto* start = std::get_if<StartGroup>(&command)) begin_load(*start);
+  if (hang_.on && (hang_.capturing ? std::holds_alternative<ipc::InitCache>(command)
+                                   : std::holds_alternative<StartGroup>(command)))
+    return settings_.on_hang(settings_.rank, epoch_);  // for ever
   executor_->post_after(duration_of(command), [this, command = std::move(command)]() mutable {
     finish(std::move(command));
   });

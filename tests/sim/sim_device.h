@@ -63,6 +63,7 @@ struct SimDeviceSettings {
   std::function<void(const std::string& group, uint64_t ordinal, std::function<void()> go)> meet;
   std::function<void(worker::DeviceReport)> report;
   std::function<void(int32_t rank, Epoch, const Poison&)> on_poison;  // it strikes now
+  std::function<void(int32_t rank, Epoch)> on_hang;                   // in its start
 };
 
 class SimDevice final : public worker::WorkerDevice {
@@ -77,6 +78,7 @@ class SimDevice final : public worker::WorkerDevice {
   ipc::Position position() const override { return {last_step_, launches_, true}; }
 
   void fault_next_step(StepFault fault) { fault_ = fault; }
+  void hang_in_start(bool capturing) { hang_ = {true, capturing}; }
   void slow_down(Duration by) { slower_ = by; }  // every step takes that much longer
 
   Epoch epoch() const { return epoch_; }
@@ -127,6 +129,9 @@ class SimDevice final : public worker::WorkerDevice {
     int32_t prompt_len = 0;
   };
   std::map<SlotId, Poisoned> poisoned_;  // slots
+  struct Hang {
+    bool on = false, capturing = false;
+  } hang_;
   StepFault fault_ = StepFault::kNone;
   Duration slower_{};
 };

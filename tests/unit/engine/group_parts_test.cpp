@@ -158,5 +158,32 @@ TEST(StartBoard, ShowsTheRankFurthestBehindAndOnlyChanges) {
   EXPECT_EQ(progress_bar(*next, 10), "[##--------] rank 0: capturing graphs 2/10");
 }
 
+TEST(StartBoard, FindsRanksThatDoNotMoveThoughTheyWaitForNobody_R7) {
+  const auto at = [](int64_t s) { return TimePoint{} + std::chrono::seconds(s); };
+  StartBoard board(3);
+  board.moved(0, at(0), true);
+  board.moved(1, at(0), true);
+  EXPECT_TRUE(board.stuck(at(100)).empty()) << "they may wait for rank 2";
+  board.restart(at(90));
+  board.moved(2, at(90), true);
+  EXPECT_TRUE(board.stuck(at(89)).empty());
+  EXPECT_EQ(board.stuck(at(90)), (std::vector<int32_t>{0, 1, 2})) << "nobody stands out";
+  // Who loads waits for nobody, though another is further behind and gets on.
+  board.report(0, progress(ipc::StartPhase::kLoadWeights, 8, 10));
+  board.moved(0, at(100), true);
+  board.report(1, progress(ipc::StartPhase::kLoadWeights, 2, 10));
+  board.moved(1, at(150), true);
+  board.moved(2, at(120), false);
+  EXPECT_EQ(board.stuck(at(130)), std::vector<int32_t>{0});
+  // In captures the others wait for the one behind.
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    board.report(rank, progress(ipc::StartPhase::kCapture, rank == 1 ? 3 : 4, 10));
+    board.moved(rank, at(200), true);
+  }
+  EXPECT_EQ(board.stuck(at(200)), std::vector<int32_t>{1});
+  board.moved(1, at(210), false);
+  EXPECT_EQ(board.stuck(at(205)), (std::vector<int32_t>{0, 2}));
+}
+
 }  // namespace
 }  // namespace refrain

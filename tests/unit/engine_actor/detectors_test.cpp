@@ -8,6 +8,8 @@ namespace refrain {
 namespace {
 
 using testing::EngineWorld;
+using testing::MockRank;
+using testing::MockRankOptions;
 using testing::prompt_of;
 
 bool contains(const std::string& text, const std::string& part) {
@@ -132,6 +134,69 @@ TEST(WorkerGroup, ARankInALongFirstStepIsNotKilled_R7) {
   world.ranks[0]->answer();
   world.scheduler.run_until_idle();
   EXPECT_EQ(world.answers[id].tokens.size(), 1u);
+}
+
+// A start whose phases go on may take --start-timeout; a rank that does not get on is found in 60
+// s.
+TEST(WorkerGroup, ARankThatHangsInItsStartIsFoundInAMinuteAndNamedWithItsPhase_R7) {
+  for (const bool loading : {true, false}) {
+    SCOPED_TRACE(loading);
+    EngineWorld world(2);
+    world.start();
+    world.add_ranks();
+    (loading ? world.newest(1).hold_loaded : world.newest(1).hold_ready) = true;
+    world.scheduler.advance(std::chrono::seconds(59));
+    EXPECT_EQ(world.engine->stats().state, GroupState::kStarting);
+    world.scheduler.advance(std::chrono::milliseconds(1600));
+    EXPECT_EQ(world.engine->stats().state, GroupState::kWaiting);
+    ASSERT_EQ(world.losses.size(), 1u);
+    EXPECT_EQ(world.losses[0].detector, "start");
+    EXPECT_EQ(world.losses[0].ranks, std::vector<int32_t>{1});
+    EXPECT_FALSE(world.losses[0].for_good);
+    EXPECT_EQ(world.losses[0].reason,
+              "the start of rank 1 (pid 101 on here) has stood still for 60 s: rank 1: loading "
+              "weights 1/1");
+    world.add_ranks();
+    world.scheduler.advance(std::chrono::seconds(1));
+    EXPECT_EQ(world.engine->stats().state, GroupState::kReady);
+  }
+}
+
+TEST(WorkerGroup, AStartThatGetsOnMayTakeItsTime_R7) {
+  EngineWorld world(2);
+  world.start();
+  world.add_ranks();
+  world.newest(1).hold_ready = true;
+  for (int i = 1; i <= 10; ++i) {
+    world.scheduler.advance(std::chrono::seconds(55));
+    ASSERT_EQ(world.engine->stats().state, GroupState::kStarting);
+    world.newest(1).say(ipc::Progress{ipc::StartPhase::kCapture, i, 10, ""});
+  }
+  world.newest(1).say(world.newest(1).ready);
+  world.scheduler.advance(std::chrono::seconds(1));
+  EXPECT_EQ(world.engine->stats().state, GroupState::kReady);
+  EXPECT_TRUE(world.losses.empty());
+}
+
+// Workers started by hand: one may come long after the other, which waits for it.
+TEST(WorkerGroup, ARankThatWaitsForOneThatIsNotHereYetIsNotStuck_R7) {
+  EngineWorld world(2);
+  world.start();
+  MockRankOptions options;
+  options.rank = 0;
+  options.pid = 71;
+  MockRank& first = world.add_rank(options);
+  first.hold_ready = true;
+  world.scheduler.advance(std::chrono::seconds(300));
+  ASSERT_EQ(world.engine->stats().state, GroupState::kStarting);
+  options.rank = 1;
+  options.pid = 72;
+  world.add_rank(options);
+  world.scheduler.advance(std::chrono::seconds(2));
+  EXPECT_EQ(world.engine->stats().state, GroupState::kStarting);
+  first.say(first.ready);
+  world.scheduler.advance(std::chrono::seconds(1));
+  EXPECT_EQ(world.engine->stats().state, GroupState::kReady);
 }
 
 }  // namespace

@@ -85,7 +85,7 @@ class MockRank {
   bool dead = false;          // hears and says nothing any more
   bool silent = false;        // hears all, says no heartbeats
   bool hold_answers = false;  // steps run, their answers stay in `held`
-  bool hold_ready = false;
+  bool hold_loaded = false, hold_ready = false;
   bool corrupt_next = false;
   int32_t key_skew = 0;                             // added to the key of its answers
   std::function<bool(const ipc::Step&)> ends_with;  // its process ends in such a step
@@ -120,7 +120,7 @@ class MockRank {
       ipc::Loaded loaded;
       loaded.num_kv_blocks = options.num_kv_blocks;
       loaded.kept = !options.held_group.empty();
-      say(loaded);
+      if (!hold_loaded) say(loaded);
       return;
     }
     ASSERT_TRUE(gate_.accept(frame->info)) << "a frame out of order";
