@@ -102,20 +102,23 @@ TEST_P(InFlight, OverlappingStepsGiveWhatStepsAloneGive) {
   }
 }
 
-// Each step may sample one token only, another in every step.
+// Each row may sample one token only, another in every step.
 TEST_P(InFlight, ResultsAreThoseOfTheirOwnStep) {
   const auto session = started(options());
   session->setup().has_allowed_tokens = true;
   const auto submit = [&](TokenId token) {
     session->setup().allowed_tokens = {token};
-    session->runner().submit(session->make_step({{token % 6, prompt(4, token), 0}}));
+    ipc::Step step = session->make_step(
+        {{token % 6, prompt(4, token), 0}, {(token + 1) % 6, prompt(3, token), 0}});
+    step.setups[1].allowed_tokens = {token + 100};
+    session->runner().submit(step);
   };
   submit(100);
   for (TokenId token = 101; token < 130; ++token) {
     submit(token);
-    EXPECT_EQ(session->runner().wait().tokens, std::vector<TokenId>{token - 1});
+    EXPECT_EQ(session->runner().wait().tokens, (std::vector<TokenId>{token - 1, token + 99}));
   }
-  EXPECT_EQ(session->runner().wait().tokens, std::vector<TokenId>{129});
+  EXPECT_EQ(session->runner().wait().tokens, (std::vector<TokenId>{129, 229}));
 }
 
 TEST_P(InFlight, RefusedStepLeavesNoTrace) {
