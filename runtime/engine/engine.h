@@ -32,8 +32,8 @@ const char* to_string(GroupState state);
 struct GroupLoss {
   static constexpr size_t kMaxRequests = 256;
   Epoch epoch = 0;
-  std::string
-      detector;  // process, heartbeat, progress, step deadline, worker, answers, frames, start
+  // Process, heartbeat, progress, step deadline, worker, answers, frames or start.
+  std::string detector;
   std::string reason;               // one sentence
   bool for_good = false;            // the input is at fault: no restart will help
   std::vector<int32_t> ranks;       // at fault, as far as this process knows
@@ -103,11 +103,11 @@ class Engine {
   // Called once on every change of state (ready, failed, …), on the engine's executor.
   virtual void on_state(std::function<void(GroupState, const std::string& detail)> handler) = 0;
   // How the workers' start goes (progress_line, progress_bar), on the engine's executor.
-  virtual void on_progress(std::function<void(const StartProgress&)> /*handler*/) {}
+  virtual void on_progress(std::function<void(const StartProgress&)> handler) = 0;
   // Called once for every group that is lost, on the engine's executor.
-  virtual void on_loss(std::function<void(const GroupLoss&)> /*handler*/) {}
+  virtual void on_loss(std::function<void(const GroupLoss&)> handler) = 0;
   // Called when an isolation begins, is over or has explained losses, on the engine's executor.
-  virtual void on_isolation(std::function<void(Isolation)> /*handler*/) {}
+  virtual void on_isolation(std::function<void(Isolation)> handler) = 0;
   virtual void drain(std::function<void()> drained) = 0;  // stop admitting, finish what runs
   virtual void stop() = 0;  // tells workers to shut down; outstanding requests end with an error
   virtual const ModelConfig& model() const = 0;

@@ -85,6 +85,7 @@ double measure_read_bandwidth(int threads) {
   for (int repeat = 0; repeat < 5; ++repeat) {
     std::atomic<bool> found{false};
     std::vector<std::thread> team;
+    team.reserve(static_cast<size_t>(threads));
     const auto begun = std::chrono::steady_clock::now();
     for (int t = 0; t < threads; ++t) {
       team.emplace_back([&, from = memory.data() + share * static_cast<size_t>(t)] {

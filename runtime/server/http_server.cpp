@@ -101,7 +101,7 @@ class BeastServer final : public HttpServer {
       forget_closed(*listener);
       auto session = std::make_shared<HttpSession>(std::move(socket), listener->shared);
       listener->sessions.insert(session);
-      net::co_spawn(strand, session->run(), [session](std::exception_ptr failure) {
+      net::co_spawn(strand, session->run(), [session](const std::exception_ptr& failure) {
         if (!failure) return;
         try {
           std::rethrow_exception(failure);

@@ -48,7 +48,7 @@ Value indent(FilterCall& call) {
 }
 
 Value to_integer(FilterCall& call) {
-  const Value fallback = call.reader.get(0, "default", int64_t{0});
+  Value fallback = call.reader.get(0, "default", int64_t{0});
   const int64_t base = call.reader.integer(1, "base", 10);
   const Value& input = call.input;
   if (input.is_undefined()) throw TemplateError(input.why_undefined());
@@ -72,7 +72,7 @@ Value to_integer(FilterCall& call) {
 }
 
 Value to_float(FilterCall& call) {
-  const Value fallback = call.reader.get(0, "default", 0.0);
+  Value fallback = call.reader.get(0, "default", 0.0);
   if (call.input.is_undefined()) throw TemplateError(call.input.why_undefined());
   if (call.input.is_number()) return call.input.number();
   if (!call.input.is_text()) return fallback;
@@ -118,7 +118,7 @@ Value tojson(FilterCall& call) {
   } else if (!indent.is_none()) {
     throw TemplateError("tojson: 'indent' must be an integer, a string or none");
   }
-  if (options.indent) options.item_separator = ",";
+  if (options.indent) options.item_separator = std::string(",");
   if (const List* pair = separators.as_list()) {
     if (pair->items.size() != 2 || !pair->items[0].is_text() || !pair->items[1].is_text())
       throw TemplateError("tojson: 'separators' must be two strings");
