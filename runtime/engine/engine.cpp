@@ -11,6 +11,7 @@
 #include "runtime/actor/io_context.h"
 #include "runtime/base/build_info.h"
 #include "runtime/base/check.h"
+#include "runtime/base/host_name.h"
 #include "runtime/base/log.h"
 #include "runtime/engine/engine_core.h"
 
@@ -66,13 +67,6 @@ class CoreEngine final : public Engine {
   }
   std::shared_ptr<EngineCore> core_;
 };
-
-std::string host_name() {
-  std::string name(256, '\0');
-  REFRAIN_CHECK(gethostname(name.data(), name.size() - 1) == 0, "this host has no name");
-  name.resize(name.find('\0'));
-  return name;
-}
 
 }  // namespace
 

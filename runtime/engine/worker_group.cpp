@@ -1,5 +1,7 @@
 #include "runtime/engine/worker_group.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -248,20 +250,17 @@ bool WorkerGroup::check_start_progress(TimePoint now) {
 void WorkerGroup::check_start_deadline(TimePoint now) {
   const Duration left = options_.start_timeout - (now - waiting_since_);
   if (left > Duration::zero()) return arm_timer(std::min(left, options_.heartbeat_interval));
-  std::string missing;
-  std::vector<int32_t> ranks;
+  std::vector<int32_t> missing;
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-    if (ranks_[rank]) continue;
-    missing += fmt::format("{}{}", missing.empty() ? "" : ", ", rank);
-    ranks.push_back(static_cast<int32_t>(rank));
+    if (!ranks_[rank]) missing.push_back(static_cast<int32_t>(rank));
   }
-  lose("start", ranks,
+  lose("start", missing,
        missing.empty()
            ? fmt::format("the workers were not ready after {} s: {}",
                          seconds(options_.start_timeout), progress_line(board_.slowest()))
            : fmt::format("no worker of rank {} came within {} s; start it with the coordinator's "
                          "address",
-                         missing, seconds(options_.start_timeout)),
+                         fmt::join(missing, ", "), seconds(options_.start_timeout)),
        true);
 }
 
@@ -297,15 +296,14 @@ void WorkerGroup::check_step(TimePoint now) {
   if (!hangs && now < gather_.deadline()) return;
   const std::vector<int32_t> late = gather_.missing();
   std::vector<int32_t> behind = positions_.laggards(late, now);
-  std::string names;
-  for (const int32_t rank : behind)
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", name_of(rank));
+  std::vector<std::string> names;
+  for (const int32_t rank : behind) names.push_back(name_of(rank));
   const bool singled_out = behind.size() == 1;
   lose(hangs ? kProgress : kStepDeadline, std::move(behind),
        fmt::format("{} {}, {} {}: {}",
                    hangs ? "no rank gets on with step" : "the time is over for step",
-                   gather_.oldest(), singled_out ? "held up by" : "nobody stands out of", names,
-                   positions_.text(now)));
+                   gather_.oldest(), singled_out ? "held up by" : "nobody stands out of",
+                   fmt::join(names, ", "), positions_.text(now)));
 }
 
 }  // namespace refrain

@@ -93,7 +93,7 @@ class LoadBench {
     nlohmann::json more = nlohmann::json::object();
   };
   Result<double> load_once(size_t& bytes);  // seconds
-  Copied copy_limit();
+  Result<Copied> copy_limit();
 
   ModelSetting s_;
 };

@@ -8,6 +8,7 @@
 
 #include "runtime/base/unique_handle.h"
 #include "worker/bench/kinds.h"
+#include "worker/weights/weight_source.h"
 #include "worker/weights/weights.h"
 
 namespace refrain::worker {
@@ -63,14 +64,6 @@ double read_files(const std::vector<fs::path>& files, unsigned readers) {
   return static_cast<double>(total) / seconds;
 }
 
-std::vector<fs::path> checkpoint_files(const fs::path& model) {
-  std::vector<fs::path> files;
-  for (const auto& entry : fs::directory_iterator(model)) {
-    if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
-  }
-  return files;
-}
-
 }  // namespace
 
 Result<double> LoadBench::load_once(size_t& bytes) {
@@ -92,12 +85,12 @@ Result<double> LoadBench::load_once(size_t& bytes) {
 
 // Reading and copying overlap in the loader, so the slower of the two is the limit. Made-up weights
 // are written where they are made.
-LoadBench::Copied LoadBench::copy_limit() {
+Result<LoadBench::Copied> LoadBench::copy_limit() {
   BenchDevice& device = s_.device;
   if (s_.options.config.load_dummy) {
     const Pool pool(device, s_.options.pool_bytes, 0);
     const double copied = measure_copy(device, pool);
-    return {copied, "memory written on the device, measured", {{"copy_limit", copied}}};
+    return Copied{copied, "memory written on the device, measured", {{"copy_limit", copied}}};
   }
   const auto from = device.device().allocate_pinned(s_.options.pool_bytes / 2);
   std::memset(from->data(), 1, from->bytes());
@@ -105,16 +98,16 @@ LoadBench::Copied LoadBench::copy_limit() {
   const double copied = static_cast<double>(from->bytes()) / device.least_time([&](int) {
     device.stream().copy(to->data(), from->data(), from->bytes());
   });
-  const auto files = checkpoint_files(s_.options.model);
+  REFRAIN_ASSIGN_OR_RETURN(const auto files, checkpoint_files(s_.options.model));
   const unsigned cores = std::clamp(std::thread::hardware_concurrency(), 1u, kMostReaders);
   double read = 0;
   for (int run = 0; run < kReadRuns; ++run) {
     read = std::max({read, read_files(files, 1), read_files(files, cores)});
   }
-  return {std::min(copied, read),
-          read < copied ? "reading from the page cache, measured"
-                        : "copying from host memory to the device, measured",
-          {{"copy_limit", copied}, {"page_cache_limit", read}}};
+  return Copied{std::min(copied, read),
+                read < copied ? "reading from the page cache, measured"
+                              : "copying from host memory to the device, measured",
+                {{"copy_limit", copied}, {"page_cache_limit", read}}};
 }
 
 Status LoadBench::run() {
@@ -127,7 +120,7 @@ Status LoadBench::run() {
     one.samples.push_back(seconds);
   }
   s_.device.group().barrier();
-  Copied copied = copy_limit();
+  REFRAIN_ASSIGN_OR_RETURN(Copied copied, copy_limit());
   one.achieved = static_cast<double>(bytes) / median(one.samples);
   one.limit = copied.limit;
   one.limit_source = copied.source;

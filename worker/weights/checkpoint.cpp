@@ -3,6 +3,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "worker/weights/convert.h"
 #include "worker/weights/safetensors.h"
@@ -104,7 +105,9 @@ class Checkpoint final : public WeightSource {
 };
 
 // "weight_map" of the index: tensor name -> file name.
-Result<std::vector<std::pair<std::string, std::string>>> read_index(const fs::path& path) {
+using IndexEntries = std::vector<std::pair<std::string, std::string>>;
+
+Result<IndexEntries> read_index(const fs::path& path) {
   const auto wrong = [&](const std::string& what) {
     return fail(ErrorCode::kInvalidArgument, "{}: {}", path.string(), what);
   };
@@ -118,7 +121,7 @@ Result<std::vector<std::pair<std::string, std::string>>> read_index(const fs::pa
   const auto map = index.is_object() ? index.find("weight_map") : index.end();
   if (!index.is_object() || map == index.end() || !map->is_object())
     return wrong("\"weight_map\" is missing; an object from tensor to file name is needed");
-  std::vector<std::pair<std::string, std::string>> entries;
+  IndexEntries entries;
   for (const auto& [tensor, name] : map->items()) {
     const std::string text = name.is_string() ? name.get<std::string>() : std::string();
     // A plain name: nothing that could leave the directory.
@@ -134,40 +137,52 @@ Result<std::vector<std::pair<std::string, std::string>>> read_index(const fs::pa
   return entries;
 }
 
-Status add_shards(const fs::path& directory, Checkpoint& checkpoint) {
-  const fs::path path = directory / kIndex;
-  REFRAIN_ASSIGN_OR_RETURN(const auto entries, read_index(path));
-  std::unordered_map<std::string, bool> opened;
-  for (const auto& [tensor, name] : entries) {
-    if (!opened.emplace(name, true).second) continue;
-    std::error_code error;
-    if (!fs::exists(directory / name, error))
-      return fail(ErrorCode::kNotFound, "{}: shard {} is missing from the directory", path.string(),
-                  name);
-    REFRAIN_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::open(directory / name));
-    REFRAIN_RETURN_IF_ERROR(checkpoint.add_file(std::move(file)));
+// What a directory's checkpoint consists of; without an index, one file and no entries.
+struct Parts {
+  std::vector<fs::path> files;
+  IndexEntries entries;
+};
+
+Result<Parts> parts_of(const fs::path& directory) {
+  Parts parts;
+  std::error_code error;
+  const fs::path index = directory / kIndex;
+  if (!fs::exists(index, error)) {
+    parts.files = {directory / kSingle};
+    if (fs::exists(parts.files[0], error)) return parts;
+    return fail(ErrorCode::kNotFound, "{}: neither {} nor {} is there", directory.string(), kSingle,
+                kIndex);
   }
-  for (const auto& [tensor, name] : entries)
-    if (!checkpoint.has(tensor, (directory / name).string()))
-      return fail(ErrorCode::kInvalidArgument, "{}: tensor \"{}\" is not in {}", path.string(),
-                  tensor.substr(0, 200), name);
-  return {};
+  REFRAIN_ASSIGN_OR_RETURN(parts.entries, read_index(index));
+  std::unordered_set<std::string> seen;
+  for (const auto& [tensor, name] : parts.entries) {
+    if (!seen.insert(name).second) continue;
+    if (!fs::exists(directory / name, error))
+      return fail(ErrorCode::kNotFound, "{}: shard {} is missing from the directory",
+                  index.string(), name);
+    parts.files.push_back(directory / name);
+  }
+  return parts;
 }
 
 }  // namespace
 
+Result<std::vector<fs::path>> checkpoint_files(const fs::path& directory) {
+  REFRAIN_ASSIGN_OR_RETURN(Parts parts, parts_of(directory));
+  return std::move(parts.files);
+}
+
 Result<std::unique_ptr<WeightSource>> open_checkpoint(const fs::path& directory) {
+  REFRAIN_ASSIGN_OR_RETURN(const Parts parts, parts_of(directory));
   auto checkpoint = std::make_unique<Checkpoint>();
-  std::error_code error;
-  if (fs::exists(directory / kIndex, error)) {
-    REFRAIN_RETURN_IF_ERROR(add_shards(directory, *checkpoint));
-  } else if (fs::exists(directory / kSingle, error)) {
-    REFRAIN_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::open(directory / kSingle));
+  for (const fs::path& path : parts.files) {
+    REFRAIN_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::open(path));
     REFRAIN_RETURN_IF_ERROR(checkpoint->add_file(std::move(file)));
-  } else {
-    return fail(ErrorCode::kNotFound, "{}: neither {} nor {} is there", directory.string(), kSingle,
-                kIndex);
   }
+  for (const auto& [tensor, name] : parts.entries)
+    if (!checkpoint->has(tensor, (directory / name).string()))
+      return fail(ErrorCode::kInvalidArgument, "{}: tensor \"{}\" is not in {}",
+                  (directory / kIndex).string(), tensor.substr(0, 200), name);
   return checkpoint;
 }
 

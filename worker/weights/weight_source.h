@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "kernels/core/dtype.h"
 #include "runtime/base/result.h"
@@ -34,6 +35,8 @@ class WeightSource {
 
 // model.safetensors, or the shards that model.safetensors.index.json names.
 Result<std::unique_ptr<WeightSource>> open_checkpoint(const std::filesystem::path& directory);
+// Those files, each once.
+Result<std::vector<std::filesystem::path>> checkpoint_files(const std::filesystem::path& directory);
 
 // Numbers that depend on seed, tensor name, row and column alone: matrices of variance 1 / columns,
 // norms near 1, biases near 0.

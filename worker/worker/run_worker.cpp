@@ -3,13 +3,13 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <climits>
 #include <cstdlib>
 #include <initializer_list>
 #include <optional>
 #include <utility>
 
 #include "runtime/actor/io_context.h"
+#include "runtime/base/host_name.h"
 #include "runtime/base/log.h"
 #include "worker/device/factory/factory.h"
 #include "worker/worker/fault_hook.h"
@@ -32,11 +32,6 @@ int environment_number(std::initializer_list<const char*> names, int otherwise) 
     if (*end == '\0' && number >= 0 && number < 1'000'000) return static_cast<int>(number);
   }
   return otherwise;
-}
-
-std::string host_name() {
-  char name[HOST_NAME_MAX + 1] = {};
-  return gethostname(name, sizeof name - 1) == 0 ? name : "";
 }
 
 // Launchers that spread ranks over machines say which of them are on this one.
