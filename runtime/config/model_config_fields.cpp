@@ -91,7 +91,7 @@ bool ModelConfigFields::boolean(const char* name, bool fallback) {
   return found->get<bool>();
 }
 
-std::string ModelConfigFields::text(const char* name, std::optional<std::string> fallback) {
+std::string ModelConfigFields::text(const char* name, const std::optional<std::string>& fallback) {
   const json* found = find(name);
   if (found == nullptr) {
     if (!fallback) missing(name, "a string");

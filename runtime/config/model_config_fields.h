@@ -22,7 +22,7 @@ class ModelConfigFields {
   int64_t integer(const char* name, int64_t min, int64_t max, std::optional<int64_t> fallback = {});
   double number(const char* name, double min, double max, std::optional<double> fallback = {});
   bool boolean(const char* name, bool fallback);
-  std::string text(const char* name, std::optional<std::string> fallback = {});
+  std::string text(const char* name, const std::optional<std::string>& fallback = {});
   // One integer or a list of them; absent: empty.
   std::vector<int32_t> integers(const char* name, int64_t min, int64_t max);
   // A field that is an object, as fields; absent: an empty object.

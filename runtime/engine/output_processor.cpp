@@ -77,7 +77,7 @@ void OutputProcessor::push(std::vector<TokenArrival> arrivals) {
 }
 
 // Before min_tokens nothing stops a request, its text passes as it is.
-void OutputProcessor::add_text(Request& request, std::string text, RequestOutput& output) {
+void OutputProcessor::add_text(Request& request, std::string_view text, RequestOutput& output) {
   if (request.output_tokens < request.min_tokens) {
     output.text += text;
     return;

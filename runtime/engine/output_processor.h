@@ -48,7 +48,7 @@ class OutputProcessor {
     int64_t cached_tokens = 0;
     int64_t output_tokens = 0;
   };
-  static void add_text(Request& request, std::string text, RequestOutput& output);
+  static void add_text(Request& request, std::string_view text, RequestOutput& output);
   static void finish_text(Request& request, const TokenArrival& arrival, RequestOutput& output);
 
   std::shared_ptr<const text::Tokenizer> tokenizer_;
