@@ -136,6 +136,19 @@ TEST(WorkerGroup, ARankInALongFirstStepIsNotKilled_R7) {
   EXPECT_EQ(world.answers[id].tokens.size(), 1u);
 }
 
+TEST(WorkerGroup, AFrameThatIsLostFencesItsGroup_R3) {
+  EngineWorld world(2);
+  world.start_ready();
+  world.ranks[1]->lose_a_frame();
+  EXPECT_EQ(world.engine->stats().state, GroupState::kReady);
+  world.ranks[1]->say(ipc::Heartbeat{});
+  world.scheduler.run_until_idle();
+  EXPECT_EQ(world.engine->stats().state, GroupState::kWaiting);
+  ASSERT_EQ(world.losses.size(), 1u);
+  EXPECT_EQ(world.losses[0].detector, "frames");
+  EXPECT_EQ(world.losses[0].ranks, std::vector<int32_t>{1});
+}
+
 // A start whose phases go on may take --start-timeout; a rank that does not get on is found in 60
 // s.
 TEST(WorkerGroup, ARankThatHangsInItsStartIsFoundInAMinuteAndNamedWithItsPhase_R7) {

@@ -72,6 +72,7 @@ class MockRank {
     corrupt_next = false;
     EXPECT_TRUE(endpoint_->send("", frame).has_value());
   }
+  void lose_a_frame() { ++sent_; }  // it is sent and never comes
   // Answers the oldest step that was held back.
   void answer() {
     ASSERT_FALSE(held.empty());
