@@ -65,10 +65,9 @@ std::string file_name(int op, const char* op_name, const std::string& value) {
 
 }  // namespace
 
-ValueDump::ValueDump(std::filesystem::path directory, int rank, int32_t steps, Device& device)
-    : directory_(std::move(directory) / fmt::format("rank{}", rank)),
-      left_(steps),
-      device_(device) {}
+ValueDump::ValueDump(const std::filesystem::path& directory, int rank, int32_t steps,
+                     Device& device)
+    : directory_(directory / fmt::format("rank{}", rank)), left_(steps), device_(device) {}
 
 Bytes ValueDump::read(Stream& stream, const void* from, size_t bytes) {
   const auto pinned = device_.allocate_pinned(std::max<size_t>(bytes, 1));
@@ -158,7 +157,7 @@ std::vector<ValueDump::Array> ValueDump::outputs(const OpContext& context, const
 
 std::string ValueDump::write(const std::filesystem::path& folder, int op, const char* op_name,
                              const Array& array) const {
-  const std::string name = file_name(op, op_name, array.name);
+  std::string name = file_name(op, op_name, array.name);
   REFRAIN_CHECK(array.dtype != DType::kFloat16, "--dump-values: {} is float16", array.name);
   write_file(folder / name, npy_header(array.dtype, array.rows, array.cols),
              array.dtype == DType::kBFloat16 ? widened(array.data) : array.data);

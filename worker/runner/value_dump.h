@@ -17,7 +17,7 @@ namespace refrain::worker {
 
 class ValueDump {
  public:
-  ValueDump(std::filesystem::path directory, int rank, int32_t steps, Device& device);
+  ValueDump(const std::filesystem::path& directory, int rank, int32_t steps, Device& device);
 
   bool more() const { return left_ > 0; }  // steps to write
   // Runs every op of the Program at `key`, for the step whose inputs lie on the device. Throws

@@ -44,11 +44,10 @@ void* map_huge(size_t bytes, int protection) {
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (raw == MAP_FAILED) return nullptr;
   const auto begin = reinterpret_cast<uintptr_t>(raw);
-  const uintptr_t aligned = round_up(begin, kHugePage);
-  if (aligned > begin) munmap(raw, aligned - begin);
-  const uintptr_t tail = begin + kHugePage - aligned;
-  if (tail > 0) munmap(reinterpret_cast<void*>(aligned + bytes), tail);
-  void* data = reinterpret_cast<void*>(aligned);
+  const size_t head = round_up(begin, kHugePage) - begin;
+  if (head > 0) munmap(raw, head);
+  std::byte* data = static_cast<std::byte*>(raw) + head;
+  if (head < kHugePage) munmap(data + bytes, kHugePage - head);
   madvise(data, bytes, MADV_HUGEPAGE);  // advice: without huge pages it is merely slower
   return data;
 }
