@@ -15,15 +15,13 @@
 
 namespace refrain::worker {
 
-// Persistent memory of the step's inputs and outputs: blocks and outputs are pinned, by turn; the
-// rest is the device's.
+// Persistent device memory of the step's inputs and outputs.
 struct StepBuffers {
-  const uint8_t* blocks[kernels::kTurns] = {};
-  uint8_t* block_copy = nullptr;
+  const uint8_t* block = nullptr;  // the step block on the device
   kernels::StepLayout layout;
   kernels::SlotState slots;
   kernels::BatchInputs inputs;
-  kernels::SampleOutputs outputs[kernels::kTurns];
+  kernels::SampleOutputs outputs;
   float* sample_scratch = nullptr;  // [R, vocab_size]
 };
 
