@@ -3,15 +3,12 @@
 // cache. Its tile scheduler is ours: the host plans nothing, each block finds its tiles from the
 // lengths on the device, so that the launch shape depends on the key alone.
 
-#pragma nv_diagnostic push
-#pragma nv_diag_suppress 20012  // an annotation without effect in CUTLASS; in our code an error
-#include <flashinfer/attention/hopper/prefill_sm90.cuh>
-#include <flashinfer/attention/hopper/variants.cuh>
-#pragma nv_diagnostic pop
+#include <limits>
 
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/paged_mainloop.cuh"
 #include "kernels/cuda/prefill_order.h"
 
 namespace refrain::kernels {
@@ -39,7 +36,7 @@ struct RowTiles {
   int32_t turn = 0;
   int32_t first_row = 0, before = 0;  // 32 rows that are looked at; work units of those before them
 
-  // All threads come here first.
+  // All warps that copy or compute come here first.
   __device__ WorkTileInfo get_initial_work(const Params& params) {
     wait_for_predecessor();
     return find(params, unit_of_turn(0, blockIdx.x, gridDim.x));
@@ -92,19 +89,15 @@ struct RowTiles {
   }
 };
 
-struct ScoreScale {
-  float sm_scale = 1;  // FlashInfer's name
-};
-
 // kTileQueries a multiple of 64: a warp group for each 64 queries, and one that copies.
 template <int kDim, int kTileQueries, int kTileKeys>
 struct FlashPrefill {
   using Element = cutlass::bfloat16_t;
   using Traits =
-      flashinfer::AttentionKernelTraits</*USE_TMA_LOAD_KV=*/false, kDim, kDim, kTileQueries,
+      flashinfer::AttentionKernelTraits</*USE_TMA_LOAD_KV=*/true, kDim, kDim, kTileQueries,
                                         kTileKeys, /*NUM_STAGES=*/2, Element, Element, Element,
                                         int32_t, flashinfer::StandardAttention>;
-  using Mainloop = flashinfer::SparseCollectiveMainloop<ScoreScale, Traits, /*CAUSAL=*/true>;
+  using Mainloop = PagedMainloop<Traits>;
   using Epilogue = flashinfer::CollectiveEpilogue<Traits>;
   using Tiles = RowTiles<kTileQueries>;
   static constexpr auto kKernel =
@@ -113,17 +106,22 @@ struct FlashPrefill {
   static constexpr size_t kSharedBytes = sizeof(typename Traits::SharedStorage);
 
   static void run(StreamRef stream, const AttentionArgs& args, int32_t short_tokens) {
-    const int64_t page = int64_t{args.block_size} * kDim, value_at = args.kv_heads * page;
-    const auto* cache = static_cast<const Element*>(args.cache);
-    const auto q =
-        flashinfer::get_gmem_layout(args.tokens.padded, args.q_heads, kDim, args.q.stride, kDim);
-    const auto kv = flashinfer::get_gmem_layout(0, args.kv_heads, kDim, kDim, page);
+    const auto cache_map = [&](uint32_t box_rows) {
+      return make_tensor_map_3d(
+          args.cache, {kDim, args.block_size, std::numeric_limits<int32_t>::max()},
+          {kDim, int64_t{args.block_size} * kDim}, {kPageBoxCols, box_rows, 1});
+    };
+    typename Mainloop::Params mainloop;
+    mainloop.queries = make_tensor_map_3d(args.q.data, {kDim, args.q_heads, args.tokens.padded},
+                                          {kDim, args.q.stride}, {kPageBoxCols, 1, kTileQueries});
+    mainloop.boxes = cache_map(kPageBoxRows);
+    mainloop.rows = cache_map(1);
+    mainloop.block_table = args.block_table;
+    mainloop.block_size = args.block_size;
+    mainloop.kv_heads = args.kv_heads;
+    mainloop.additional_params = {args.scale};
     const auto out =
         flashinfer::get_gmem_layout(args.tokens.padded, args.q_heads, kDim, args.out.stride, kDim);
-    const typename Mainloop::Params mainloop = Mainloop::to_underlying_arguments(
-        {static_cast<const Element*>(args.q.data), q, cache, kv, cache + value_at, kv,
-         args.block_table, /*window_left=*/-1, 2 * value_at, 2 * value_at,
-         static_cast<uint32_t>(args.block_size), ScoreScale{args.scale}});
     const typename Epilogue::Params epilogue = Epilogue::to_underlying_arguments(
         {static_cast<Element*>(args.out.data), out, /*lse_ptr=*/nullptr,
          flashinfer::get_lse_gmem_layout(args.tokens.padded, args.q_heads)});

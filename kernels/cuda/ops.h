@@ -32,9 +32,10 @@ void linear_gemv(StreamRef stream, const LinearArgs& args);
 void linear_simple(StreamRef stream, const LinearArgs& args);  // any type and alignment, slow
 
 // The lowerings of attention. can_attend_mma: bfloat16, head_dim 32, 64, 80, 96 or 128, aligned.
-// can_attend_flashinfer, of those: on Hopper, head_dim 64 or 128, no window, rows of q and out at
-// multiples of 16 bytes; for the rows of more than `short_tokens` tokens, all else is left alone.
-// can_attend_stream, of those: a decode batch for attention_stream, rows of more tokens left out.
+// can_attend_flashinfer, of those: on Hopper, head_dim 64 or 128, no window, blocks of a multiple
+// of 16 tokens, rows of q and out at multiples of 16 bytes; for the rows of more than
+// `short_tokens` tokens, all else is left alone. can_attend_stream, of those: a decode batch for
+// attention_stream, rows of more tokens left out.
 bool can_attend_mma(const AttentionArgs& args);
 void attention_mma(StreamRef stream, const AttentionArgs& args, bool flashinfer);
 bool can_attend_flashinfer(StreamRef stream, const AttentionArgs& args);

@@ -59,8 +59,8 @@ TEST_P(PrefillTest, MatchesDoublePrecisionForTheHeadsOfModels) {
   check({32, 1, 64, 16}, {{9, 77}});
 }
 
-TEST_P(PrefillTest, MatchesDoublePrecisionForEveryBlockSize) {
-  for (const int32_t block : {1, 8, 16, 24, 32, 64, 128}) {
+TEST_P(PrefillTest, MatchesDoublePrecisionForBlocksOfWholeCopies) {
+  for (const int32_t block : {16, 32, 48, 64, 128}) {
     check({4, 2, 64, block}, {{100, 40}, {0, 210}});
     check({4, 2, 128, block}, {{100, 40}, {0, 210}});
   }
