@@ -126,10 +126,9 @@ show_progress() {
   done
 }
 
-# cuda_options ASKED(auto|on|off): sets CUDA_OPTIONS, what cmake is told about the CUDA device. Fetches FlashInfer's
-# headers where the device is built.
+# cuda_options ASKED(auto|on|off): sets CUDA_OPTIONS, what cmake is told about the CUDA device.
 cuda_options() {
-  local nvcc major flashinfer
+  local nvcc major
   nvcc=$(nvcc_path || true)
   CUDA_OPTIONS=(-DREFRAIN_CUDA=OFF)
   if [ "$1" = off ]; then return 0; fi
@@ -145,9 +144,7 @@ cuda_options() {
     fi
     die "--cuda needs CUDA 13 or later; $nvcc is of release ${major:-unknown}" "install a newer toolkit, or leave --cuda out"
   fi
-  flashinfer=$("$ROOT/tools/flashinfer") ||
-    die "the CUDA device needs FlashInfer's headers" "check the network connection, or build without CUDA: --no-cuda"
-  CUDA_OPTIONS=(-DREFRAIN_CUDA=ON "-DCMAKE_CUDA_COMPILER=$nvcc" "-DREFRAIN_FLASHINFER=$flashinfer")
+  CUDA_OPTIONS=(-DREFRAIN_CUDA=ON "-DCMAKE_CUDA_COMPILER=$nvcc")
 }
 
 # nvcc_path: prints where nvcc is, on PATH or in the usual place.

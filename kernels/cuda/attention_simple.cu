@@ -114,15 +114,7 @@ void attention_simple(StreamRef stream, const AttentionArgs& args) {
 
 void attention(StreamRef stream, const AttentionArgs& args) {
   if (can_attend_mma(args)) {
-    attention_mma(stream, args, can_attend_flashinfer(stream, args));
-  } else {
-    attention_simple(stream, args);
-  }
-}
-
-void plain_attention(StreamRef stream, const AttentionArgs& args) {
-  if (can_attend_mma(args)) {
-    attention_mma(stream, args, false);
+    attention_mma(stream, args);
   } else {
     attention_simple(stream, args);
   }

@@ -43,27 +43,4 @@ CUtensorMap make_tensor_map(const void* data, int64_t rows, int64_t cols, int64_
   return map;
 }
 
-CUtensorMap make_tensor_map_3d(const void* data, const std::array<int64_t, 3>& sizes,
-                               const std::array<int64_t, 2>& strides,
-                               const std::array<uint32_t, 3>& box) {
-  static const Encode encode = find_encode();
-  CUtensorMap map;
-  const cuuint64_t counts[3] = {static_cast<cuuint64_t>(sizes[0]),
-                                static_cast<cuuint64_t>(sizes[1]),
-                                static_cast<cuuint64_t>(sizes[2])};
-  const cuuint64_t bytes[2] = {static_cast<cuuint64_t>(strides[0]) * 2,
-                               static_cast<cuuint64_t>(strides[1]) * 2};
-  const cuuint32_t steps[3] = {1, 1, 1};
-  const CUresult result =
-      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(data), counts, bytes,
-             box.data(), steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  REFRAIN_CHECK(result == CUDA_SUCCESS,
-                "cuTensorMapEncodeTiled failed with {}: [{}, {}, {}] at {}, {} and {} apart, boxes "
-                "[{}, {}, {}]",
-                static_cast<int>(result), sizes[0], sizes[1], sizes[2], data, strides[0],
-                strides[1], box[0], box[1], box[2]);
-  return map;
-}
-
 }  // namespace refrain::kernels

@@ -4,7 +4,6 @@
 
 #include <cuda.h>
 
-#include <array>
 #include <cstdint>
 
 namespace refrain::kernels {
@@ -15,11 +14,5 @@ namespace refrain::kernels {
 // box starts at a multiple of 1024 bytes.
 CUtensorMap make_tensor_map(const void* data, int64_t rows, int64_t cols, int64_t stride,
                             uint32_t box_rows, uint32_t box_cols, bool swizzled);
-
-// Boxes of a tensor of three dimensions, the columns first: sizes, distances of the second and of
-// the third in elements (growing), box. 64 columns a box, swizzled as above by the box's rows.
-CUtensorMap make_tensor_map_3d(const void* data, const std::array<int64_t, 3>& sizes,
-                               const std::array<int64_t, 2>& strides,
-                               const std::array<uint32_t, 3>& box);
 
 }  // namespace refrain::kernels
