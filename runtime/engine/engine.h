@@ -47,8 +47,8 @@ struct GroupLoss {
 // one that ends its workers.
 struct Isolation {
   bool on = false;
-  int explained =
-      0;  // losses before it whose cause is gone: a request was ended, another completed
+  // Losses before it whose cause is gone: a request was ended, another completed.
+  int explained = 0;
 };
 
 // One row of CG-32's table.

@@ -59,6 +59,13 @@ std::string WorkerGroup::name_of(int32_t rank) const {
   return fmt::format("rank {} (pid {} on {})", rank, known->hello.pid, known->hello.host);
 }
 
+std::string WorkerGroup::names_of(const std::vector<int32_t>& ranks) const {
+  std::vector<std::string> names;
+  names.reserve(ranks.size());
+  for (const int32_t rank : ranks) names.push_back(name_of(rank));
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
 void WorkerGroup::beat_or_fence(Rank& rank) {
   if (const Status sent = beat(rank); !sent)
     fence(fmt::format("{} takes no messages: {}", name_of(rank.hello.rank), sent.error().message));
@@ -238,12 +245,9 @@ bool WorkerGroup::check_start_progress(TimePoint now) {
   const Duration limit = std::max<Duration>(kStartStall, options_.start_timeout / 10);
   std::vector<int32_t> stuck = board_.stuck(now - limit);
   if (stuck.empty()) return true;
-  std::string names;
-  for (const int32_t rank : stuck)
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", name_of(rank));
-  const std::string where = progress_line(board_.of(stuck.front()));
-  lose("start", std::move(stuck),
-       fmt::format("the start of {} has stood still for {} s: {}", names, seconds(limit), where));
+  std::string reason = fmt::format("the start of {} has stood still for {} s: {}", names_of(stuck),
+                                   seconds(limit), progress_line(board_.of(stuck.front())));
+  lose("start", std::move(stuck), std::move(reason));
   return false;
 }
 
@@ -296,14 +300,11 @@ void WorkerGroup::check_step(TimePoint now) {
   if (!hangs && now < gather_.deadline()) return;
   const std::vector<int32_t> late = gather_.missing();
   std::vector<int32_t> behind = positions_.laggards(late, now);
-  std::vector<std::string> names;
-  for (const int32_t rank : behind) names.push_back(name_of(rank));
-  const bool singled_out = behind.size() == 1;
-  lose(hangs ? kProgress : kStepDeadline, std::move(behind),
-       fmt::format("{} {}, {} {}: {}",
-                   hangs ? "no rank gets on with step" : "the time is over for step",
-                   gather_.oldest(), singled_out ? "held up by" : "nobody stands out of",
-                   fmt::join(names, ", "), positions_.text(now)));
+  std::string reason = fmt::format(
+      "{} {}, {} {}: {}", hangs ? "no rank gets on with step" : "the time is over for step",
+      gather_.oldest(), behind.size() == 1 ? "held up by" : "nobody stands out of",
+      names_of(behind), positions_.text(now));
+  lose(hangs ? kProgress : kStepDeadline, std::move(behind), std::move(reason));
 }
 
 }  // namespace refrain

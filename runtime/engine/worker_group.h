@@ -112,9 +112,10 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
   void on_process_end(int32_t rank);
 
   // worker_group.cpp: life
-  bool active() const;                             // waiting, starting or ready
-  int32_t rank_of(const ipc::PeerId& peer) const;  // -1: none
-  std::string name_of(int32_t rank) const;         // "rank 1 (pid 4711 on host)"
+  bool active() const;                                            // waiting, starting or ready
+  int32_t rank_of(const ipc::PeerId& peer) const;                 // -1: none
+  std::string name_of(int32_t rank) const;                        // "rank 1 (pid 4711 on host)"
+  std::string names_of(const std::vector<int32_t>& ranks) const;  // joined by commas
   void beat_or_fence(Rank& rank);
   void broadcast(const ipc::Message& message);
   // `detector` and `ranks`: GroupLoss.

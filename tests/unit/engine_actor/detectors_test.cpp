@@ -149,8 +149,8 @@ TEST(WorkerGroup, AFrameThatIsLostFencesItsGroup_R3) {
   EXPECT_EQ(world.losses[0].ranks, std::vector<int32_t>{1});
 }
 
-// A start whose phases go on may take --start-timeout; a rank that does not get on is found in 60
-// s.
+// A start whose phases go on may take --start-timeout; a rank that does not get on is found in a
+// minute.
 TEST(WorkerGroup, ARankThatHangsInItsStartIsFoundInAMinuteAndNamedWithItsPhase_R7) {
   for (const bool loading : {true, false}) {
     SCOPED_TRACE(loading);
