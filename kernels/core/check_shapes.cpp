@@ -101,9 +101,12 @@ void check_shapes(const SampleArgs& args) {
                 "sample: {} shards of {} columns hold fewer than {} tokens", args.shards,
                 args.shard_cols, args.vocab_size);
   REFRAIN_CHECK(args.vocab_size > 0, "sample: a vocabulary of {}", args.vocab_size);
-  REFRAIN_CHECK(args.outputs.logprobs != nullptr && args.outputs.top_tokens != nullptr &&
-                    args.outputs.top_logprobs != nullptr && args.outputs.tokens != nullptr,
-                "sample: an output is null");
+  REFRAIN_CHECK(args.inputs.turn != nullptr, "sample: no turn");
+  for (const SampleOutputs& out : args.outputs) {
+    REFRAIN_CHECK(out.turn != nullptr && out.logprobs != nullptr && out.top_tokens != nullptr &&
+                      out.top_logprobs != nullptr && out.tokens != nullptr,
+                  "sample: an output is null");
+  }
 }
 
 }  // namespace refrain::kernels

@@ -38,10 +38,11 @@ struct Rows {
   const int32_t* live = nullptr;
 };
 
-// Reads the step block, applies block-table and parameter updates, fills BatchInputs, pads it to
-// `tokens` and `reqs`, and records fed tokens in the slots' history.
+// Reads the next turn's step block, applies block-table and parameter updates, fills BatchInputs,
+// pads it to `tokens` and `reqs`, and records fed tokens in the slots' history.
 struct PrepareInputsArgs {
-  const uint8_t* block = nullptr;  // the step block on the device
+  const uint8_t* blocks[kTurns] = {};  // the step blocks, pinned memory
+  uint8_t* block_copy = nullptr;       // [layout.total] device memory, for this op alone
   StepLayout layout;
   SlotState slots;
   BatchInputs inputs;
@@ -211,9 +212,9 @@ struct SampleArgs {
   int64_t shard_stride = 0;  // elements from one shard to the next
   int32_t vocab_size = 0;
   BatchInputs inputs;
-  SlotState slots;  // last_token and output_count are updated
-  SampleOutputs outputs;
-  float* scratch = nullptr;  // [R, vocab_size]
+  SlotState slots;                // last_token and output_count are updated
+  SampleOutputs outputs[kTurns];  // those of inputs.turn are written
+  float* scratch = nullptr;       // [R, vocab_size]
   Rows rows;
 };
 

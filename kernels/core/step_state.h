@@ -1,8 +1,11 @@
 #pragma once
 // What a step's kernels read and write besides weights and activations. Three groups of memory:
-//  StepBlock   what the coordinator decided: one pinned block, copied to the device once a step;
+//  StepBlock   what the coordinator decided: pinned memory, read by prepare_inputs;
 //  SlotState   per request, lives on the device from step to step (addresses never change);
 //  BatchInputs per step, written on the device by prepare_inputs from the two above.
+// A turn is one run of prepare_inputs … sample. Turns are counted from 1; even and odd ones have a
+// step block and outputs each, in pinned memory, so that the host may fill and read those of one
+// turn while the device is at the other.
 // Sizes: S slots (max_num_seqs) plus one reserved slot S for padded rows, T tokens, R rows.
 
 #include <cstddef>
@@ -12,6 +15,7 @@ namespace refrain::kernels {
 
 inline constexpr int kMaxLogprobs = 20;
 inline constexpr int kMaxLogitBias = 300;
+inline constexpr uint32_t kTurns = 2;  // that have memory of their own: turn t uses t % kTurns
 
 // What the coordinator says of a row (a request taking part in the step).
 enum RowFlags : uint8_t {
@@ -40,6 +44,7 @@ struct StepHeader {
   int32_t num_reqs = 0;    // live rows
   int32_t num_block_updates = 0;
   int32_t num_slot_updates = 0;
+  uint32_t turn = 0;  // that the block is for
 };
 
 // Offsets in bytes into the step block. Fixed when the worker starts.
@@ -83,6 +88,7 @@ struct SlotState {
 // have token 0, position 0, kv_slot 0 (the reserved block), row -1; padded rows have slot S, no
 // tokens, seq_len = the fill value, logit_index 0.
 struct BatchInputs {
+  uint32_t* turn = nullptr;        // [1] of the block read last; kernels take the next one's
   int32_t* live_tokens = nullptr;  // [1]
   int32_t* live_reqs = nullptr;    // [1]
   int32_t* token_ids = nullptr;    // [T]
@@ -96,8 +102,10 @@ struct BatchInputs {
   uint8_t* row_flags = nullptr;    // [R]
 };
 
-// Written by sample, read by the host after the step. Rows that do not sample hold token -1.
+// Pinned memory, written by sample, read by the host after the step. Rows that do not sample hold
+// token -1.
 struct SampleOutputs {
+  uint32_t* turn = nullptr;       // [1] as in the step block
   int32_t* tokens = nullptr;      // [R]
   float* logprobs = nullptr;      // [R]
   int32_t* top_tokens = nullptr;  // [R, kMaxLogprobs]

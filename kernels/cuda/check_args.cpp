@@ -28,7 +28,10 @@ void check_head_dim(const char* op, int32_t head_dim) {
 }  // namespace
 
 void check_args(const PrepareInputsArgs& args) {
-  REFRAIN_CHECK(args.block != nullptr && args.layout.max_reqs <= kMaxStepReqs,
+  REFRAIN_CHECK(args.blocks[0] != nullptr && args.blocks[1] != nullptr &&
+                    args.block_copy != nullptr && args.inputs.turn != nullptr,
+                "prepare_inputs: a step block, its copy or the turn is null");
+  REFRAIN_CHECK(args.layout.max_reqs <= kMaxStepReqs,
                 "prepare_inputs: {} rows at most; the CUDA kernel takes {}", args.layout.max_reqs,
                 kMaxStepReqs);
 }

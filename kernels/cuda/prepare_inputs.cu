@@ -1,6 +1,7 @@
-// prepare_inputs: integer bookkeeping, latency bound. Steps of few tokens take one block that
-// applies the updates and then fills; others two kernels, since every block reads what the updates
-// wrote.
+// prepare_inputs: integer bookkeeping, latency bound. What the step has of the step block is pulled
+// out of pinned memory first, all loads under way together: one trip over the bus, a second one
+// when there are updates. Steps of few tokens take one block that pulls, applies the updates and
+// fills; others a kernel each, since every block reads what the one before wrote.
 
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -12,11 +13,74 @@ namespace {
 
 constexpr int kThreads = 512;
 constexpr int kOneBlockTokens = 512;  // up to here one block does it all
+constexpr int kPullBlocks = 8;
 constexpr int kUpdateBlocks = 64;
 
 template <class T>
 __device__ const T* part(const PrepareInputsArgs& args, size_t offset) {
-  return reinterpret_cast<const T*>(args.block + offset);
+  return reinterpret_cast<const T*>(args.block_copy + offset);
+}
+
+// A part of the step block, with room for whole words (step_state.cpp).
+struct Part {
+  size_t offset;
+  int64_t bytes;
+};
+constexpr int64_t kWord = sizeof(uint4);
+
+// By thread `at` of `count`: all parts are one row of words.
+template <int kParts>
+__device__ void pull_parts(const PrepareInputsArgs& args, const uint8_t* from,
+                           const Part (&parts)[kParts], int64_t at, int64_t count) {
+  int64_t words = 0;
+#pragma unroll
+  for (const Part& p : parts) words += (p.bytes + kWord - 1) / kWord;
+  for (int64_t i = at; i < words; i += count) {
+    int64_t before = 0;
+    size_t offset = 0;
+#pragma unroll
+    for (const Part& p : parts) {
+      const int64_t past = before + (p.bytes + kWord - 1) / kWord;
+      if (i >= before && i < past) offset = p.offset + static_cast<size_t>((i - before) * kWord);
+      before = past;
+    }
+    // The host has written it since the last kernel that read it: no cached line is asked.
+    const uint4 word = __ldcv(reinterpret_cast<const uint4*>(from + offset));
+    *reinterpret_cast<uint4*>(args.block_copy + offset) = word;
+  }
+}
+
+// The next turn's block in pinned memory; inputs.turn stays the last one's until all have read it.
+__device__ const uint8_t* next_block(const PrepareInputsArgs& args) {
+  static_assert(kTurns == 2);
+  return (*args.inputs.turn + 1) % 2 == 0 ? args.blocks[0] : args.blocks[1];
+}
+
+__device__ void pull_rows(const PrepareInputsArgs& args, const uint8_t* from, int64_t at,
+                          int64_t count) {
+  const StepLayout& l = args.layout;
+  const int64_t tokens = min(args.tokens, l.max_tokens), reqs = min(args.reqs, l.max_reqs);
+  const Part parts[] = {{l.header, sizeof(StepHeader)}, {l.token_ids, 4 * tokens},
+                        {l.row_slot, 4 * reqs},         {l.row_query_len, 4 * reqs},
+                        {l.row_context, 4 * reqs},      {l.row_flags, reqs}};
+  pull_parts(args, from, parts, at, count);
+}
+
+__device__ void pull_updates(const PrepareInputsArgs& args, const uint8_t* from,
+                             int64_t block_updates, int64_t slot_updates, int64_t at,
+                             int64_t count) {
+  const StepLayout& l = args.layout;
+  const Part parts[] = {{l.update_slot, 4 * block_updates},
+                        {l.update_index, 4 * block_updates},
+                        {l.update_block, 4 * block_updates},
+                        {l.params_slot, 4 * slot_updates},
+                        {l.params, static_cast<int64_t>(sizeof(SlotParams)) * slot_updates}};
+  pull_parts(args, from, parts, at, count);
+}
+
+// By one thread of the step, when the block is here.
+__device__ void take_turn(const PrepareInputsArgs& args) {
+  *args.inputs.turn = part<StepHeader>(args, args.layout.header)->turn;
 }
 
 __device__ bool keeps_history(const SlotState& slots, const SlotParams& params) {
@@ -170,14 +234,36 @@ __device__ void fill(const PrepareInputsArgs& args) {
 __global__ void __launch_bounds__(kThreads) prepare_kernel(PrepareInputsArgs args) {
   wait_for_predecessor();
   let_successor_start();
+  const uint8_t* block = next_block(args);
+  pull_rows(args, block, threadIdx.x, blockDim.x);
+  __syncthreads();
+  if (threadIdx.x == 0) take_turn(args);
+  const auto& header = *part<StepHeader>(args, args.layout.header);
+  if (header.num_block_updates > 0 || header.num_slot_updates > 0) {
+    pull_updates(args, block, header.num_block_updates, header.num_slot_updates, threadIdx.x,
+                 blockDim.x);
+    __syncthreads();
+  }
   apply_updates(args, threadIdx.x, blockDim.x);
   __syncthreads();
   fill(args);
 }
 
+__global__ void __launch_bounds__(kThreads) pull_kernel(PrepareInputsArgs args) {
+  wait_for_predecessor();
+  let_successor_start();
+  const int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const int64_t count = int64_t{gridDim.x} * blockDim.x;
+  const uint8_t* block = next_block(args);
+  pull_rows(args, block, at, count);
+  const auto& header = *reinterpret_cast<const volatile StepHeader*>(block + args.layout.header);
+  pull_updates(args, block, header.num_block_updates, header.num_slot_updates, at, count);
+}
+
 __global__ void __launch_bounds__(kThreads) update_kernel(PrepareInputsArgs args) {
   wait_for_predecessor();
   let_successor_start();
+  if (blockIdx.x == 0 && threadIdx.x == 0) take_turn(args);
   apply_updates(args, int64_t{blockIdx.x} * blockDim.x + threadIdx.x,
                 int64_t{gridDim.x} * blockDim.x);
 }
@@ -199,6 +285,10 @@ void prepare_inputs(StreamRef stream, const PrepareInputsArgs& args) {
     launch<&prepare_kernel, kMaxSharedBytes - 1024>(stream, "prepare_inputs", shape, args);
     return;
   }
+  LaunchShape pull;
+  pull.threads = kThreads;
+  pull.grid = dim3(kPullBlocks);
+  launch<&pull_kernel>(stream, "prepare_inputs", pull, args);
   LaunchShape update;
   update.threads = kThreads;
   update.grid = dim3(kUpdateBlocks);

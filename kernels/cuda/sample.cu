@@ -28,6 +28,7 @@ __device__ Sum weight_of(float logit, float highest, float scale) {
 // One row: what all threads of the cluster know of it.
 struct Sampler {
   const SampleArgs& args;
+  const SampleOutputs& out;
   const SlotParams& params;
   int64_t row;
   int64_t slot;
@@ -202,13 +203,13 @@ __device__ void Sampler::write_logprobs(Sum best, int32_t token) {
   const auto log_sum = static_cast<float>(highest + log(sum));
   const int32_t at = token - cluster.begin;
   if (at >= 0 && at < cluster.count && threadIdx.x == 0) {
-    args.outputs.logprobs[row] = logits[at] - log_sum;
+    out.logprobs[row] = logits[at] - log_sum;
   }
   const int32_t n = min(min(params.num_logprobs, kMaxLogprobs), args.vocab_size);
   for (int32_t i = 0; i < n; ++i) {
     if (cluster.rank() == 0 && threadIdx.x == 0) {
-      args.outputs.top_tokens[row * kMaxLogprobs + i] = best == 0 ? -1 : token_of(best);
-      args.outputs.top_logprobs[row * kMaxLogprobs + i] =
+      out.top_tokens[row * kMaxLogprobs + i] = best == 0 ? -1 : token_of(best);
+      out.top_logprobs[row * kMaxLogprobs + i] =
           best == 0 ? -INFINITY : logit_of(static_cast<uint32_t>(best >> 32)) - log_sum;
     }
     if (best != 0) best = best_below(best);
@@ -237,26 +238,26 @@ __device__ int32_t Sampler::run() {
 }
 
 // By a whole cluster.
-__device__ void sample_row(const SampleArgs& args, int64_t row, int32_t slice, RowShared& shared,
-                           float* logits) {
+__device__ void sample_row(const SampleArgs& args, const SampleOutputs& out, int64_t row,
+                           int32_t slice, RowShared& shared, float* logits) {
   const bool first = blockIdx.x == 0;
   const bool samples = row_samples(args, row);
-  if (first) {
-    clear_top(args, row);
-    if (threadIdx.x == 0) args.outputs.tokens[row] = -1;
-  }
+  if (first) clear_top(out, row);
   const int64_t slot = samples ? args.inputs.row_slot[row] : 0;
   if (first && threadIdx.x == 0 && (!samples || args.slots.params[slot].num_logprobs < 0)) {
-    args.outputs.logprobs[row] = 0;
+    out.logprobs[row] = 0;
   }
-  if (!samples) return;
-  Sampler sampler{args, args.slots.params[slot], row, slot, {&shared}, logits};
+  if (!samples) {
+    if (first && threadIdx.x == 0) out.tokens[row] = -1;
+    return;
+  }
+  Sampler sampler{args, out, args.slots.params[slot], row, slot, {&shared}, logits};
   sampler.cluster.begin = min(args.vocab_size, static_cast<int32_t>(blockIdx.x) * slice);
   sampler.cluster.count = min(slice, args.vocab_size - sampler.cluster.begin);
   const int32_t token = sampler.run();
   if (first && threadIdx.x == 0) {
-    if (token < 0) args.outputs.logprobs[row] = 0;
-    args.outputs.tokens[row] = token;
+    if (token < 0) out.logprobs[row] = 0;
+    out.tokens[row] = token;
     args.slots.last_token[slot] = token;
     if (token >= 0 && sampler.params.uses_history != 0 && args.slots.output_count != nullptr) {
       ++args.slots.output_count[slot * args.vocab_size + token];
@@ -276,7 +277,10 @@ __global__ void __launch_bounds__(kRowThreads)
   const bool done = greedy_done && is_greedy_row(args, row);
   if (done && row > 0) return;
   wait_for_predecessor();
-  if (!done) sample_row(args, row, slice, shared, logits);
+  const uint32_t turn = *args.inputs.turn;
+  const SampleOutputs out = outputs_of_turn(args, turn);
+  if (blockIdx.x == 0 && row == 0 && threadIdx.x == 0) *out.turn = turn;
+  if (!done) sample_row(args, out, row, slice, shared, logits);
 }
 
 }  // namespace

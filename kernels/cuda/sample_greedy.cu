@@ -19,6 +19,7 @@ __global__ void __launch_bounds__(kGreedyThreads)
   let_successor_start();
   const int64_t row = blockIdx.y;
   const bool here = is_greedy_row(args, row);
+  const SampleOutputs out = outputs_of_turn(args, *args.inputs.turn);
   wait_for_predecessor();
   if (!here) return;
   const int64_t slot = args.inputs.row_slot[row];
@@ -49,15 +50,15 @@ __global__ void __launch_bounds__(kGreedyThreads)
     __threadfence();
   }
   if (!__any_sync(~0u, last)) return;
-  clear_top(args, row);
+  clear_top(out, row);
   if (threadIdx.x != 0) return;
   for (unsigned i = 0; i < gridDim.x; ++i) {
     const Sum other = __ldcg(parts + i);
     mine = other > mine ? other : mine;
   }
   const int32_t found = mine >> 32 < kLowestKey ? -1 : token_of(mine);
-  args.outputs.logprobs[row] = 0;
-  args.outputs.tokens[row] = found;
+  out.logprobs[row] = 0;
+  out.tokens[row] = found;
   args.slots.last_token[slot] = found;
   arrivals[row] = 0;
 }

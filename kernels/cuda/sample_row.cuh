@@ -81,10 +81,16 @@ __device__ void for_each_logit(const SampleArgs& args, int64_t row, int64_t begi
   }
 }
 
-__device__ inline void clear_top(const SampleArgs& args, int64_t row) {
+// Where this turn's outputs go, in pinned memory. The turn, too, was written by prepare_inputs.
+__device__ inline SampleOutputs outputs_of_turn(const SampleArgs& args, uint32_t turn) {
+  static_assert(kTurns == 2);
+  return turn % 2 == 0 ? args.outputs[0] : args.outputs[1];
+}
+
+__device__ inline void clear_top(const SampleOutputs& out, int64_t row) {
   if (threadIdx.x < kMaxLogprobs) {
-    args.outputs.top_tokens[row * kMaxLogprobs + threadIdx.x] = -1;
-    args.outputs.top_logprobs[row * kMaxLogprobs + threadIdx.x] = 0;
+    out.top_tokens[row * kMaxLogprobs + threadIdx.x] = -1;
+    out.top_logprobs[row * kMaxLogprobs + threadIdx.x] = 0;
   }
 }
 

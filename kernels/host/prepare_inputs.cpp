@@ -10,7 +10,7 @@ namespace {
 
 template <class T>
 const T* part(const PrepareInputsArgs& args, size_t offset) {
-  return reinterpret_cast<const T*>(args.block + offset);
+  return reinterpret_cast<const T*>(args.blocks[*args.inputs.turn % kTurns] + offset);
 }
 
 bool keeps_history(const SlotState& slots, int64_t slot) {
@@ -101,6 +101,7 @@ void pad(const PrepareInputsArgs& args, int32_t live_tokens, int32_t live_reqs) 
 
 void prepare_inputs(const PrepareInputsArgs& args, const Team& team) {
   if (team.rank != 0) return;
+  ++*args.inputs.turn;
   const auto& header = *part<StepHeader>(args, args.layout.header);
   apply_parameters(args, header.num_slot_updates);
   apply_block_updates(args, header.num_block_updates);
@@ -110,6 +111,7 @@ void prepare_inputs(const PrepareInputsArgs& args, const Team& team) {
   int32_t token = 0;
   for (int32_t row = 0; row < header.num_reqs; ++row) token = fill_row(args, row, token);
   pad(args, header.num_tokens, header.num_reqs);
+  *args.inputs.turn = header.turn;
 }
 
 }  // namespace

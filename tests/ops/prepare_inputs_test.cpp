@@ -40,6 +40,7 @@ class PrepareInputsTest : public OpsTest {
     s.output_count = harness().put(std::vector<int32_t>((kSlots + 1) * kVocab, 9));
     s.in_prompt = harness().put(std::vector<uint8_t>((kSlots + 1) * kVocab, 1));
     BatchInputs& in = args_.inputs;
+    in.turn = harness().put(std::vector<uint32_t>{turn_});
     in.live_tokens = harness().fresh<int32_t>(1);
     in.live_reqs = harness().fresh<int32_t>(1);
     in.token_ids = harness().fresh<int32_t>(kTokens);
@@ -81,11 +82,15 @@ class PrepareInputsTest : public OpsTest {
       put(l.params_slot + 4 * header.num_slot_updates, slot);
       put(l.params + sizeof(SlotParams) * header.num_slot_updates++, params);
     }
+    header.turn = ++turn_;
     put(l.header, header);
-    args_.block = harness().put(block);
+    args_.blocks[turn_ % kTurns] = harness().put(block);
+    args_.blocks[(turn_ + 1) % kTurns] = harness().fresh<uint8_t>(l.total);  // not this turn's
+    args_.block_copy = harness().fresh<uint8_t>(l.total);
     args_.tokens = tokens;
     args_.reqs = reqs;
     table().prepare_inputs(stream(), args_);
+    EXPECT_EQ(harness().get(args_.inputs.turn, 1)[0], turn_);
   }
 
   template <class T>
@@ -95,6 +100,7 @@ class PrepareInputsTest : public OpsTest {
   using Ints = std::vector<int32_t>;
 
   PrepareInputsArgs args_;
+  uint32_t turn_ = 6;
 };
 
 TEST_P(PrepareInputsTest, FillsTokensRowsAndPadding) {
@@ -175,8 +181,16 @@ TEST_P(PrepareInputsTest, FillsManyTokensAndRows) {
   in.row_slot = harness().fresh<int32_t>(kManyReqs);
   in.logit_index = harness().fresh<int32_t>(kManyReqs);
   in.row_flags = harness().fresh<uint8_t>(kManyReqs);
-  args_.layout = make_step_layout(2048, 640, 16);
+  args_.layout = make_step_layout(2048, 640, 32);
   Step step;
+  Ints table;  // of slots 1 to 4; slot 0's stays 0
+  for (int32_t i = 0; i < kSlots * kMaxBlocks; ++i) {
+    table.push_back(100 + i);
+    step.block_updates.push_back({1 + i / kMaxBlocks, i % kMaxBlocks, table.back()});
+  }
+  SlotParams params;
+  params.top_k = 5;
+  step.params = {{3, params}};
   Ints ids, rows, positions, starts = {0}, lengths;
   for (int32_t r = 0; r < kLive; ++r) {
     Row row{r % kSlots, r % 7, {}, 0};
@@ -201,6 +215,31 @@ TEST_P(PrepareInputsTest, FillsManyTokensAndRows) {
   EXPECT_EQ(got(in.positions, kManyTokens), positions);
   EXPECT_EQ(got(in.query_start, kManyReqs + 1), starts);
   EXPECT_EQ(got(in.seq_lens, kManyReqs), lengths);
+  EXPECT_EQ(got(args_.slots.block_table, kMaxBlocks), Ints(kMaxBlocks, 0));
+  EXPECT_EQ(got(args_.slots.block_table + kMaxBlocks, table.size()), table);
+  EXPECT_EQ(got(args_.slots.params + 3, 1)[0].top_k, 5);
+}
+
+// Turn after turn from the same two blocks; a block that is not of the turn shows in inputs.turn.
+TEST_P(PrepareInputsTest, TakesTheBlocksInTurns) {
+  const auto block_of = [this](uint32_t turn, int32_t token) {
+    std::vector<uint8_t> block(args_.layout.total);
+    const StepHeader header{1, 1, 0, 0, turn};
+    std::memcpy(block.data() + args_.layout.header, &header, sizeof header);
+    std::memcpy(block.data() + args_.layout.token_ids, &token, sizeof token);
+    const int32_t length = 1;
+    std::memcpy(block.data() + args_.layout.row_query_len, &length, sizeof length);
+    return harness().put(block);
+  };
+  args_.blocks[0] = block_of(8, 10);
+  args_.blocks[1] = block_of(7, 20);
+  args_.block_copy = harness().fresh<uint8_t>(args_.layout.total);
+  args_.tokens = args_.reqs = 1;
+  for (const auto& [turn, token] : {std::pair{7, 20}, {8, 10}, {7, 20}}) {
+    table().prepare_inputs(stream(), args_);
+    EXPECT_EQ(got(args_.inputs.turn, 1)[0], static_cast<uint32_t>(turn));
+    EXPECT_EQ(got(args_.inputs.token_ids, 1), Ints({token}));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Device, PrepareInputsTest, testing::ValuesIn(all_harnesses()),

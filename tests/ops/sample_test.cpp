@@ -67,21 +67,33 @@ class SampleCase {
     args.slots.bias_token = harness_.put(bias_token);
     args.slots.bias_value = harness_.put(bias_value);
     args.slots.allowed_mask = harness_.put(mask);
-    args.outputs.tokens = harness_.fresh<int32_t>(rows_);
-    args.outputs.logprobs = harness_.fresh<float>(rows_);
-    args.outputs.top_tokens = harness_.fresh<int32_t>(rows_ * kMaxLogprobs);
-    args.outputs.top_logprobs = harness_.fresh<float>(rows_ * kMaxLogprobs);
+    args.inputs.turn = harness_.put(std::vector<uint32_t>{turn});
+    for (SampleOutputs& out : args.outputs) {
+      out.turn = harness_.fresh<uint32_t>(1);
+      out.tokens = harness_.fresh<int32_t>(rows_);
+      out.logprobs = harness_.fresh<float>(rows_);
+      out.top_tokens = harness_.fresh<int32_t>(rows_ * kMaxLogprobs);
+      out.top_logprobs = harness_.fresh<float>(rows_ * kMaxLogprobs);
+    }
     args.scratch = harness_.fresh<float>(rows_ * vocab_);
     args.rows = {rows_, live < 0 ? nullptr : put_int(harness_, live)};
     harness_.table().sample(harness_.stream(), args);
-    tokens = harness_.get(args.outputs.tokens, rows_);
-    logprobs = harness_.get(args.outputs.logprobs, rows_);
-    top_tokens = harness_.get(args.outputs.top_tokens, rows_ * kMaxLogprobs);
-    top_logprobs = harness_.get(args.outputs.top_logprobs, rows_ * kMaxLogprobs);
+    const SampleOutputs& out = args.outputs[turn % kTurns];
+    const SampleOutputs& other = args.outputs[(turn + 1) % kTurns];
+    EXPECT_EQ(harness_.get(out.turn, 1)[0], turn);
+    tokens = harness_.get(out.tokens, rows_);
+    logprobs = harness_.get(out.logprobs, rows_);
+    top_tokens = harness_.get(out.top_tokens, rows_ * kMaxLogprobs);
+    top_logprobs = harness_.get(out.top_logprobs, rows_ * kMaxLogprobs);
+    EXPECT_EQ(harness_.get(other.turn, 1)[0], ~0u) << "the other turn's outputs stay as they are";
+    EXPECT_EQ(harness_.get(other.tokens, rows_), std::vector<int32_t>(rows_, -1));
+    EXPECT_TRUE(std::isnan(harness_.get(other.logprobs, rows_)[0]));
+    EXPECT_TRUE(std::isnan(harness_.get(other.top_logprobs, rows_)[0]));
     last_token = harness_.get(args.slots.last_token, rows_ + 1);
     output_count = harness_.get(args.slots.output_count, output_count.size());
   }
 
+  uint32_t turn = 7;
   std::vector<SlotParams> params;
   std::vector<float> logits;
   std::vector<uint8_t> flags;
@@ -169,6 +181,7 @@ TEST_P(SampleTest, GreedyTakesTheHighestLogitAndTheLowestTokenOfATie) {
   for (const int32_t vocab : {1, 7, 1023, 5000}) {
     for (const int32_t shards : {1, 2, 3}) {
       SampleCase c(harness(), 4, vocab, shards);
+      c.turn = static_cast<uint32_t>(7 + shards);
       c.logits = random_values(4 * vocab, DType::kFloat32, 1);
       c.logit(1, vocab / 2) = c.logit(1, vocab - 1) = 3;
       c.logit(2, 0) = c.logit(2, vocab / 3) = 2;
@@ -179,6 +192,27 @@ TEST_P(SampleTest, GreedyTakesTheHighestLogitAndTheLowestTokenOfATie) {
       EXPECT_EQ(c.tokens, std::vector<int32_t>(
                               {static_cast<int32_t>(std::max_element(row, row + vocab) - row),
                                vocab / 2, 0, vocab - 1}));
+    }
+  }
+}
+
+TEST_P(SampleTest, ManyRowsGoToTheOutputsOfTheirTurn) {
+  constexpr int32_t kRows = 40, kVocab = 300;
+  for (const uint32_t turn : {20u, 21u}) {
+    SampleCase c(harness(), kRows, kVocab);
+    c.turn = turn;
+    c.logits = random_values(kRows * kVocab, DType::kFloat32, turn);
+    std::vector<int32_t> expected;
+    for (int32_t r = 0; r < kRows; ++r) {
+      c.params[r].num_logprobs = r % 3 == 1 ? 1 : -1;  // these are not plainly greedy
+      const auto row = c.logits.begin() + r * kVocab;
+      expected.push_back(static_cast<int32_t>(std::max_element(row, row + kVocab) - row));
+    }
+    c.run();
+    EXPECT_EQ(c.tokens, expected);
+    for (int32_t r = 0; r < kRows; ++r) {
+      EXPECT_EQ(c.top_tokens[r * kMaxLogprobs], r % 3 == 1 ? expected[r] : -1);
+      EXPECT_EQ(c.logprobs[r] < 0, r % 3 == 1);
     }
   }
 }

@@ -45,7 +45,8 @@ enum class MemoryTag : uint8_t {
 inline constexpr int kNumMemoryTags = 7;
 const char* to_string(MemoryTag tag);
 
-// Owned device (or pinned host) memory; freed with the handle. 256-byte aligned.
+// Owned device (or pinned host) memory; freed with the handle. 256-byte aligned. Kernels may read
+// and write pinned memory, at the same address.
 class Buffer {
  public:
   virtual ~Buffer() = default;

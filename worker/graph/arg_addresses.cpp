@@ -21,11 +21,16 @@ class Collector {
     const bool attends =
         std::holds_alternative<AttentionOp>(op) || std::holds_alternative<RopeAttentionOp>(op);
     const bool samples = std::holds_alternative<SampleOp>(op);
-    if (prepares) add("block", c_.buffers.block);
+    if (prepares) {
+      for (const uint8_t* block : c_.buffers.blocks) add("block", block);
+      add("block_copy", c_.buffers.block_copy);
+    }
     if (prepares || attends || samples) add_inputs(c_.buffers.inputs);
     if (prepares || samples) add_slots(c_.buffers.slots);
     if (attends) add("block_table", c_.buffers.slots.block_table);
-    if (samples) add_outputs(c_.buffers.outputs);
+    if (!samples) return;
+    for (const kernels::SampleOutputs& out : c_.buffers.outputs) add_outputs(out);
+    add("scratch", c_.buffers.sample_scratch);
   }
 
  private:
@@ -40,6 +45,7 @@ class Collector {
     return weight.vector != nullptr ? weight.vector : weight.matrix.data;
   }
   void add_inputs(const kernels::BatchInputs& in) {
+    add("inputs.turn", in.turn);
     add("inputs.live_tokens", in.live_tokens);
     add("inputs.live_reqs", in.live_reqs);
     add("inputs.token_ids", in.token_ids);
@@ -63,11 +69,11 @@ class Collector {
     add("slots.allowed_mask", slots.allowed_mask);
   }
   void add_outputs(const kernels::SampleOutputs& out) {
+    add("outputs.turn", out.turn);
     add("outputs.tokens", out.tokens);
     add("outputs.logprobs", out.logprobs);
     add("outputs.top_tokens", out.top_tokens);
     add("outputs.top_logprobs", out.top_logprobs);
-    add("scratch", c_.buffers.sample_scratch);
   }
 
   const OpContext& c_;

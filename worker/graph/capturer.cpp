@@ -62,7 +62,6 @@ class Capturer {
       launch_ops(context, lowering.all_ops(), key);
       ++pool_.counters().num_warmup_runs;
     }
-    hooks_.prepare(key);
     context.stream->synchronize();
     if (context.communicator != nullptr) context.communicator->barrier();
     try {

@@ -20,8 +20,8 @@ struct CaptureProgress {
 
 struct CaptureHooks {
   // Puts a batch as large as the key into the step's buffers, stream-ordered: decode keys with q
-  // tokens a request, mixed keys with one request holding all tokens. Called before each warm-up
-  // run and again before the capture.
+  // tokens a request, mixed keys with one request holding all tokens. Called once before each
+  // warm-up run.
   std::function<void(const BatchDescriptor&)> prepare;
   // Did this key fail on any rank? Null: there is one rank.
   std::function<bool(bool failed_here)> any_rank_failed;

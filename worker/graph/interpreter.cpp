@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "runtime/base/check.h"
 
 namespace refrain::worker {
@@ -39,9 +41,17 @@ struct Launch {
 
   void operator()(const PrepareInputsOp&) const {
     const StepBuffers& b = c.buffers;
-    c.kernels->prepare_inputs(c.stream_ref,
-                              {b.block, b.layout, b.slots, b.inputs, key.num_tokens, key.num_reqs,
-                               c.block_size, c.attention->padded_seq_len});
+    kernels::PrepareInputsArgs args;
+    std::copy(std::begin(b.blocks), std::end(b.blocks), args.blocks);
+    args.block_copy = b.block_copy;
+    args.layout = b.layout;
+    args.slots = b.slots;
+    args.inputs = b.inputs;
+    args.tokens = key.num_tokens;
+    args.reqs = key.num_reqs;
+    args.block_size = c.block_size;
+    args.padded_seq_len = c.attention->padded_seq_len;
+    c.kernels->prepare_inputs(c.stream_ref, args);
   }
   void operator()(const EmbedOp& op) const {
     c.kernels->embed(c.stream_ref,
@@ -147,7 +157,7 @@ struct Launch {
     args.vocab_size = static_cast<int32_t>(op.vocab_size);
     args.inputs = c.buffers.inputs;
     args.slots = c.buffers.slots;
-    args.outputs = c.buffers.outputs;
+    std::copy(std::begin(c.buffers.outputs), std::end(c.buffers.outputs), args.outputs);
     args.scratch = c.buffers.sample_scratch;
     args.rows = request_rows();
     c.kernels->sample(c.stream_ref, args);

@@ -15,13 +15,15 @@
 
 namespace refrain::worker {
 
-// Persistent device memory of the step's inputs and outputs.
+// Persistent memory of the step's inputs and outputs: blocks and outputs are pinned, by turn; the
+// rest is the device's.
 struct StepBuffers {
-  const uint8_t* block = nullptr;  // the step block on the device
+  const uint8_t* blocks[kernels::kTurns] = {};
+  uint8_t* block_copy = nullptr;
   kernels::StepLayout layout;
   kernels::SlotState slots;
   kernels::BatchInputs inputs;
-  kernels::SampleOutputs outputs;
+  kernels::SampleOutputs outputs[kernels::kTurns];
   float* sample_scratch = nullptr;  // [R, vocab_size]
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 // How long the device runs no op between two decode steps (--time-steps): from the end of a step's
-// last op to the start of the next step's first. Copies of inputs and outputs count as idle.
+// last op to the start of the next step's first. Copies of inputs (new slots' masks) count as idle.
 // Device thread; logs median and 99th percentile when it is destroyed.
 
 #include <cstddef>

@@ -29,20 +29,22 @@ class Carver {
 
 void carve_outputs(Carver& carver, const InputSizes& sizes, kernels::SampleOutputs& out) {
   const auto reqs = static_cast<size_t>(sizes.max_reqs);
+  carver.take(out.turn, 1);
   carver.take(out.tokens, reqs);
   carver.take(out.logprobs, reqs);
   carver.take(out.top_tokens, reqs * kMaxLogprobs);
   carver.take(out.top_logprobs, reqs * kMaxLogprobs);
 }
 
-// What must be cleared comes first; returns its size. `block` is the step block on the device.
-size_t carve_device(Carver& carver, const InputSizes& sizes, StepBuffers& b, uint8_t*& block) {
+// What must be cleared comes first; returns its size.
+size_t carve_device(Carver& carver, const InputSizes& sizes, StepBuffers& b) {
   const auto tokens = static_cast<size_t>(sizes.max_tokens);
   const auto reqs = static_cast<size_t>(sizes.max_reqs);
   const size_t rows = reqs + 1;  // one reserved slot for padded rows
   const auto vocab = static_cast<size_t>(sizes.vocab_size);
   carver.take(b.slots.last_token, rows);
   carver.take(b.slots.block_table, rows * static_cast<size_t>(sizes.max_blocks));
+  carver.take(b.inputs.turn, 1);
   carver.take(b.inputs.live_tokens, 1);
   carver.take(b.inputs.live_reqs, 1);
   carver.take(b.inputs.token_ids, tokens);
@@ -54,9 +56,8 @@ size_t carve_device(Carver& carver, const InputSizes& sizes, StepBuffers& b, uin
   carver.take(b.inputs.row_slot, reqs);
   carver.take(b.inputs.logit_index, reqs);
   carver.take(b.inputs.row_flags, reqs);
-  carve_outputs(carver, sizes, b.outputs);
   const size_t cleared = carver.used();
-  carver.take(block, b.layout.total);
+  carver.take(b.block_copy, b.layout.total);
   carver.take(b.slots.params, rows);
   carver.take(b.slots.output_count, rows * vocab);
   carver.take(b.slots.in_prompt, rows * vocab);
@@ -87,22 +88,22 @@ InputBuffers::InputBuffers(Device& device, Stream& stream, const InputSizes& siz
   buffers_.slots.num_slots = sizes.max_reqs;
   buffers_.slots.max_blocks = sizes.max_blocks;
   buffers_.slots.vocab_size = sizes.vocab_size;
-  uint8_t* block = nullptr;
   Carver size(nullptr);
-  const size_t cleared = carve_device(size, sizes, buffers_, block);
+  const size_t cleared = carve_device(size, sizes, buffers_);
   device_memory_ = device.allocate(size.used(), MemoryTag::kInputs);
   Carver place(device_memory_->data());
-  carve_device(place, sizes, buffers_, block);
-  buffers_.block = block;
+  carve_device(place, sizes, buffers_);
 
-  for (int flight = 0; flight < kInFlight; ++flight) {
-    const auto i = static_cast<size_t>(flight);
+  for (size_t i = 0; i < kernels::kTurns; ++i) {
     Carver pinned_size(nullptr);
     carve_pinned(pinned_size, sizes, buffers_.layout.total, pinned_[i]);
     pinned_memory_[i] = device.allocate_pinned(pinned_size.used());
     Carver pinned_place(pinned_memory_[i]->data());
     carve_pinned(pinned_place, sizes, buffers_.layout.total, pinned_[i]);
     std::memset(pinned_[i].block, 0, buffers_.layout.total);
+    *pinned_[i].outputs.turn = 0;
+    buffers_.blocks[i] = pinned_[i].block;
+    buffers_.outputs[i] = pinned_[i].outputs;
   }
 
   const Filler zeros(device, 0);  // until the copies have been made
@@ -116,26 +117,10 @@ InputBuffers::InputBuffers(Device& device, Stream& stream, const InputSizes& siz
   stream.synchronize();
 }
 
-void InputBuffers::copy_block(Stream& stream, int flight) const {
-  const uint8_t* from = pinned(flight).block;
-  auto* to = static_cast<uint8_t*>(const_cast<uint8_t*>(buffers_.block));
-  const kernels::StepLayout& layout = buffers_.layout;
-  const auto& header = *reinterpret_cast<const kernels::StepHeader*>(from + layout.header);
-  // What every step has lies in front; updates and parameters are copied when there are any.
-  const bool all = header.num_block_updates > 0 || header.num_slot_updates > 0;
-  stream.copy(to, from, all ? layout.total : layout.update_slot);
-}
-
-void InputBuffers::copy_outputs(Stream& stream, int flight, int32_t reqs, bool with_logprobs,
-                                bool with_top) const {
-  const kernels::SampleOutputs& to = pinned(flight).outputs;
-  const kernels::SampleOutputs& from = buffers_.outputs;
-  const auto rows = static_cast<size_t>(reqs);
-  stream.copy(to.tokens, from.tokens, rows * sizeof(int32_t));
-  if (with_logprobs) stream.copy(to.logprobs, from.logprobs, rows * sizeof(float));
-  if (!with_top) return;
-  stream.copy(to.top_tokens, from.top_tokens, rows * kMaxLogprobs * sizeof(int32_t));
-  stream.copy(to.top_logprobs, from.top_logprobs, rows * kMaxLogprobs * sizeof(float));
+uint32_t InputBuffers::begin_turn() {
+  uint8_t* block = next().block;
+  reinterpret_cast<kernels::StepHeader*>(block + buffers_.layout.header)->turn = ++turn_;
+  return turn_;
 }
 
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
-// Device memory that steps read and write, with addresses that never change: the step block, the
-// slots' state, the batch's inputs, the sampled outputs; and beside them pinned memory for the two
-// steps that may be in flight. Device thread; as long as the runner.
+// Memory that steps read and write, with addresses that never change: the slots' state and the
+// batch's inputs on the device; step blocks and sampled outputs in pinned memory, which kernels
+// read and write, so that no copy stands between two steps. Device thread; as long as the runner.
 
 #include <array>
 #include <cstdint>
@@ -26,36 +26,37 @@ struct InputSizes {
 
 class InputBuffers {
  public:
-  static constexpr int kInFlight = 2;
-
   // Throws OutOfMemory. The state of all slots is cleared on the stream.
   InputBuffers(Device& device, Stream& stream, const InputSizes& sizes);
 
   const StepBuffers& device() const { return buffers_; }
   const InputSizes& sizes() const { return sizes_; }
 
-  // Pinned memory of one step in flight.
+  // Pinned memory of a turn (step_state.h). With two steps in flight at most, that of the next one
+  // is free: the turn that had it before has been waited for.
   struct Pinned {
-    uint8_t* block = nullptr;          // StepLayout
+    uint8_t* block = nullptr;          // StepLayout; prepare_inputs reads it
     int32_t* block_table = nullptr;    // [R, max_blocks] updates that the block has no room for
     int32_t* bias_token = nullptr;     // [R, kMaxLogitBias]
     float* bias_value = nullptr;       // [R, kMaxLogitBias]
     uint32_t* allowed_mask = nullptr;  // [R, mask_words]
-    kernels::SampleOutputs outputs;    // copied back after the step
+    kernels::SampleOutputs outputs;    // sample writes them
   };
-  const Pinned& pinned(int flight) const { return pinned_[static_cast<size_t>(flight)]; }
-
-  // Stream-ordered copies. `reqs` rows; the alternatives only when `with_top`.
-  void copy_block(Stream& stream, int flight) const;
-  void copy_outputs(Stream& stream, int flight, int32_t reqs, bool with_logprobs,
-                    bool with_top) const;
+  const Pinned& next() const { return pinned_[(turn_ + 1) % kernels::kTurns]; }
+  const kernels::SampleOutputs& outputs(uint32_t turn) const {
+    return pinned_[turn % kernels::kTurns].outputs;
+  }
+  // For each run of the Program, when the block of next() is written and before the launches. The
+  // device counts its runs too; the number, returned here, comes back with the outputs.
+  uint32_t begin_turn();
 
  private:
   InputSizes sizes_;
   std::unique_ptr<Buffer> device_memory_;
-  std::array<std::unique_ptr<Buffer>, kInFlight> pinned_memory_;
+  std::array<std::unique_ptr<Buffer>, kernels::kTurns> pinned_memory_;
   StepBuffers buffers_;
-  std::array<Pinned, kInFlight> pinned_;
+  std::array<Pinned, kernels::kTurns> pinned_;
+  uint32_t turn_ = 0;
 };
 
 // Fills device memory with one byte by copies from pinned memory, stream-ordered.

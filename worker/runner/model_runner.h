@@ -45,7 +45,7 @@ class ModelRunner {
   // The cache's memory, unless it has it already, and what the start came to.
   virtual Result<ipc::Ready> back_cache() = 0;
 
-  // Checks, fills the pinned block, dispatches, pads, copies, runs the pieces (CG-34). Scheduling
+  // Checks, fills the pinned block, dispatches, pads, runs the pieces (CG-34). Scheduling
   // mistakes (unknown slot, more tokens than the budget) are FatalErrors.
   virtual void submit(const ipc::Step& step) = 0;
   virtual ipc::StepResult wait() = 0;  // oldest submitted step; tokens on every rank

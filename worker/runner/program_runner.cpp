@@ -1,4 +1,4 @@
-// Steps of the ProgramRunner: check, fill, dispatch, pad, copy, run, copy back.
+// Steps of the ProgramRunner: check, fill, dispatch, pad, run, read the outputs.
 
 #include "worker/runner/program_runner.h"
 
@@ -19,7 +19,7 @@ void ProgramRunner::submit(const ipc::Step& step) {
   InFlight& flight = flights_[static_cast<size_t>(index)];
   flight.start = steady_clock().now();
   flight.step = step.step;
-  writer_->write(step, index, *stream_);
+  writer_->write(step, *stream_);
   const BatchShape shape = batch_shape(step, hosted_->context.uniform_query_len);
   flight.dispatch = hosted_->dispatcher->dispatch(shape);
   flight.num_tokens = shape.num_tokens;
@@ -27,21 +27,20 @@ void ProgramRunner::submit(const ipc::Step& step) {
   note_row_outputs(step, flight);
   if (shape.num_tokens > 0) {
     if (poison_) poison();
-    buffers_->copy_block(*stream_, index);
+    flight.turn = buffers_->begin_turn();
     run_ops(step, flight);
-    buffers_->copy_outputs(*stream_, index, shape.num_reqs, flight.with_logprobs, flight.with_top);
     last_reqs_ = shape.num_reqs;
     last_padded_ = executed_key(flight.dispatch).num_reqs;
   } else {
     REFRAIN_CHECK(step.setups.empty() && step.block_slot.empty(),
                   "step {} brings slots or blocks but no tokens", step.step);
   }
-  flight.done = stream_->record();
+  flight.decode = step.mode == ipc::ForwardMode::kDecode;
+  flight.done = idle_times_ ? stream_->record_time() : stream_->record();
   ++num_in_flight_;
 }
 
 void ProgramRunner::run_ops(const ipc::Step& step, InFlight& flight) {
-  flight.decode = step.mode == ipc::ForwardMode::kDecode;
   if (idle_times_) flight.begun = stream_->record_time();
   if (dump_ && dump_->more()) {
     const BatchDescriptor key = executed_key(flight.dispatch);
@@ -52,7 +51,6 @@ void ProgramRunner::run_ops(const ipc::Step& step, InFlight& flight) {
   } else {
     flight.ran_graph = forward(step.mode, flight.dispatch);
   }
-  if (idle_times_) flight.ended = stream_->record_time();
 }
 
 BatchDescriptor ProgramRunner::executed_key(const Dispatch& dispatch) const {
@@ -125,15 +123,16 @@ ipc::StepResult ProgramRunner::wait() {
   const int index = first_flight_;
   InFlight& flight = flights_[static_cast<size_t>(index)];
   flight.done->synchronize();
+  if (idle_times_) {
+    idle_times_->add(flight.decode, std::move(flight.begun), std::move(flight.done));
+  }
   flight.done.reset();
-  if (idle_times_)
-    idle_times_->add(flight.decode, std::move(flight.begun), std::move(flight.ended));
   first_flight_ = (first_flight_ + 1) % kMaxInFlight;
   --num_in_flight_;
-  return make_result(flight, index);
+  return make_result(flight);
 }
 
-ipc::StepResult ProgramRunner::make_result(const InFlight& flight, int index) const {
+ipc::StepResult ProgramRunner::make_result(const InFlight& flight) const {
   ipc::StepResult result;
   result.step = flight.step;
   result.rank = options_.rank;
@@ -143,10 +142,17 @@ ipc::StepResult ProgramRunner::make_result(const InFlight& flight, int index) co
   result.key_uniform = flight.dispatch.key.uniform;
   result.num_tokens = flight.num_tokens;
   result.device_ms = static_cast<float>(seconds_between(flight.start, steady_clock().now()) * 1e3);
-  const int32_t* tokens = buffers_->pinned(index).outputs.tokens;
-  result.tokens.assign(tokens, tokens + flight.num_reqs);
+  if (flight.num_tokens == 0) return result;
+  const kernels::SampleOutputs& out = buffers_->outputs(flight.turn);
+  if (*out.turn != flight.turn) {
+    throw DeviceError(fmt::format(
+        "step {}: the device gave the results of turn {}, not {}: it and this process disagree on "
+        "the steps that ran",
+        flight.step, *out.turn, flight.turn));
+  }
+  result.tokens.assign(out.tokens, out.tokens + flight.num_reqs);
   check_tokens(flight, result);
-  if (flight.with_logprobs) add_logprobs(flight, index, result);
+  if (flight.with_logprobs) add_logprobs(flight, result);
   return result;
 }
 
@@ -163,8 +169,8 @@ void ProgramRunner::check_tokens(const InFlight& flight, const ipc::StepResult& 
   }
 }
 
-void ProgramRunner::add_logprobs(const InFlight& flight, int index, ipc::StepResult& result) const {
-  const kernels::SampleOutputs& out = buffers_->pinned(index).outputs;
+void ProgramRunner::add_logprobs(const InFlight& flight, ipc::StepResult& result) const {
+  const kernels::SampleOutputs& out = buffers_->outputs(flight.turn);
   result.logprobs.assign(out.logprobs, out.logprobs + flight.num_reqs);
   result.top_offsets.push_back(0);
   for (int32_t row = 0; row < flight.num_reqs; ++row) {

@@ -47,14 +47,15 @@ class ProgramRunner final : public ModelRunner {
   struct InFlight {
     StepId step = 0;
     Dispatch dispatch;
+    uint32_t turn = 0;  // if it has tokens, else no op ran
     bool ran_graph = false;
     bool decode = false;
     int32_t num_tokens = 0, num_reqs = 0;
     bool with_logprobs = false, with_top = false;
     std::vector<bool> samples;          // by row
     std::vector<int32_t> num_logprobs;  // by row; -1: not asked or not sampled
+    std::unique_ptr<Event> begun;       // of its ops; only with time_steps
     std::unique_ptr<Event> done;
-    std::unique_ptr<Event> begun, ended;  // of its ops; only with time_steps
     TimePoint start;
   };
 
@@ -74,9 +75,9 @@ class ProgramRunner final : public ModelRunner {
   BatchDescriptor executed_key(const Dispatch& dispatch) const;
   void poison();
   void note_row_outputs(const ipc::Step& step, InFlight& flight) const;
-  ipc::StepResult make_result(const InFlight& flight, int index) const;
+  ipc::StepResult make_result(const InFlight& flight) const;
   void check_tokens(const InFlight& flight, const ipc::StepResult& result) const;
-  void add_logprobs(const InFlight& flight, int index, ipc::StepResult& result) const;
+  void add_logprobs(const InFlight& flight, ipc::StepResult& result) const;
 
   RunnerOptions options_;
   Device& device_;
@@ -92,6 +93,7 @@ class ProgramRunner final : public ModelRunner {
   std::unique_ptr<HostedProgram> hosted_;
   CaptureResult captured_;
   std::array<InFlight, kMaxInFlight> flights_;
+  static_assert(kernels::kTurns >= kMaxInFlight);  // no turn's memory is used again too early
   int first_flight_ = 0, num_in_flight_ = 0;
   int32_t last_reqs_ = 0;    // of the step last submitted
   int32_t last_padded_ = 0;  // R it ran with

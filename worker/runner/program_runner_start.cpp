@@ -169,8 +169,8 @@ Result<ipc::Ready> ProgramRunner::back_cache() {
 // A batch as large as the key, in slots nobody has yet; every block is the reserved one.
 void ProgramRunner::prepare_capture_batch(const BatchDescriptor& key) {
   const kernels::StepLayout& layout = buffers_->device().layout;
-  uint8_t* block = buffers_->pinned(0).block;
-  stream_->synchronize();  // a copy of the batch before may still be reading it
+  uint8_t* block = buffers_->next().block;
+  stream_->synchronize();  // a run before may still be reading it
   std::memset(block, 0, layout.total);
   const auto put = [block](size_t offset, int32_t row, int32_t value) {
     reinterpret_cast<int32_t*>(block + offset)[row] = value;
@@ -193,7 +193,7 @@ void ProgramRunner::prepare_capture_batch(const BatchDescriptor& key) {
   header.num_tokens = key.uniform ? key.num_tokens : std::min(key.num_tokens, per_row * rows);
   header.num_reqs = rows;
   std::memcpy(block + layout.header, &header, sizeof header);
-  buffers_->copy_block(*stream_, 0);
+  buffers_->begin_turn();
 }
 
 // A sum over ranks of "failed here", so that every rank drops the same keys.

@@ -147,9 +147,9 @@ void StepWriter::write_rows(const ipc::Step& step, uint8_t* block) const {
 
 // As many as the block has room for go into it; the rest, in runs of consecutive indices, straight
 // into the block tables. Both are ordered before the step. Returns the number in the block.
-int32_t StepWriter::write_block_updates(const ipc::Step& step, int flight, Stream& stream) const {
+int32_t StepWriter::write_block_updates(const ipc::Step& step, Stream& stream) const {
   const StepLayout& layout = buffers_.device().layout;
-  const InputBuffers::Pinned& pinned = buffers_.pinned(flight);
+  const InputBuffers::Pinned& pinned = buffers_.next();
   const size_t updates = step.block_slot.size();
   const size_t inside = std::min(updates, static_cast<size_t>(layout.max_block_updates));
   put(pinned.block, layout.update_slot, step.block_slot, inside);
@@ -171,9 +171,8 @@ int32_t StepWriter::write_block_updates(const ipc::Step& step, int flight, Strea
   return static_cast<int32_t>(inside);
 }
 
-void StepWriter::write_side_data(const ipc::SlotSetup& setup, size_t index, int flight,
-                                 Stream& stream) {
-  const InputBuffers::Pinned& pinned = buffers_.pinned(flight);
+void StepWriter::write_side_data(const ipc::SlotSetup& setup, size_t index, Stream& stream) {
+  const InputBuffers::Pinned& pinned = buffers_.next();
   const kernels::SlotState& slots = buffers_.device().slots;
   const auto slot = static_cast<size_t>(setup.slot);
   if (const size_t count = setup.bias_tokens.size(); count > 0) {
@@ -185,13 +184,13 @@ void StepWriter::write_side_data(const ipc::SlotSetup& setup, size_t index, int 
     stream.copy(slots.bias_value + slot * kMaxLogitBias, values, count * sizeof(float));
   }
   end_masks_[slot].until = 0;
-  if (has_mask(setup)) write_mask(setup, index, flight, stream);
+  if (has_mask(setup)) write_mask(setup, index, stream);
 }
 
-void StepWriter::write_mask(const ipc::SlotSetup& setup, size_t index, int flight, Stream& stream) {
+void StepWriter::write_mask(const ipc::SlotSetup& setup, size_t index, Stream& stream) {
   const auto slot = static_cast<size_t>(setup.slot);
   const size_t words = sizes_.mask_words();
-  uint32_t* mask = buffers_.pinned(flight).allowed_mask + index * words;
+  uint32_t* mask = buffers_.next().allowed_mask + index * words;
   std::fill_n(mask, words, setup.has_allowed_tokens ? 0u : ~0u);
   for (const TokenId token : setup.allowed_tokens) set_bit(mask, token);
   const int64_t until = int64_t{setup.prompt_len} + setup.min_tokens;
@@ -206,7 +205,7 @@ void StepWriter::write_mask(const ipc::SlotSetup& setup, size_t index, int fligh
 
 // Of rows that sample beyond their min_tokens in this step. They and the slots that are set up are
 // different slots, so that the pinned rows suffice for both.
-void StepWriter::lift_masks(const ipc::Step& step, int flight, Stream& stream) {
+void StepWriter::lift_masks(const ipc::Step& step, Stream& stream) {
   const size_t words = sizes_.mask_words();
   size_t index = step.setups.size();
   for (const SlotId row_slot : step.row_slot) {
@@ -216,37 +215,37 @@ void StepWriter::lift_masks(const ipc::Step& step, int flight, Stream& stream) {
     held.until = 0;
     REFRAIN_CHECK(index < static_cast<size_t>(sizes_.max_reqs), "step {}: {} masks", step.step,
                   index + 1);
-    uint32_t* mask = buffers_.pinned(flight).allowed_mask + index++ * words;
+    uint32_t* mask = buffers_.next().allowed_mask + index++ * words;
     std::copy(held.mask.begin(), held.mask.end(), mask);
     stream.copy(buffers_.device().slots.allowed_mask + slot * words, mask,
                 words * sizeof(uint32_t));
   }
 }
 
-void StepWriter::write_setups(const ipc::Step& step, int flight, Stream& stream) {
+void StepWriter::write_setups(const ipc::Step& step, Stream& stream) {
   const StepLayout& layout = buffers_.device().layout;
-  uint8_t* block = buffers_.pinned(flight).block;
+  uint8_t* block = buffers_.next().block;
   for (size_t i = 0; i < step.setups.size(); ++i) {
     const ipc::SlotSetup& setup = step.setups[i];
     at<int32_t>(block, layout.params_slot)[i] = setup.slot;
     at<SlotParams>(block, layout.params)[i] = params_of(setup);
     num_logprobs_[static_cast<size_t>(setup.slot)] = setup.num_logprobs;
-    write_side_data(setup, i, flight, stream);
+    write_side_data(setup, i, stream);
   }
 }
 
-void StepWriter::write(const ipc::Step& step, int flight, Stream& stream) {
+void StepWriter::write(const ipc::Step& step, Stream& stream) {
   check_rows(step);
   check_updates(step);
-  uint8_t* block = buffers_.pinned(flight).block;
+  uint8_t* block = buffers_.next().block;
   StepHeader header;
   header.num_tokens = static_cast<int32_t>(step.token_ids.size());
   header.num_reqs = static_cast<int32_t>(step.row_slot.size());
   header.num_slot_updates = static_cast<int32_t>(step.setups.size());
   write_rows(step, block);
-  header.num_block_updates = write_block_updates(step, flight, stream);
-  write_setups(step, flight, stream);
-  lift_masks(step, flight, stream);
+  header.num_block_updates = write_block_updates(step, stream);
+  write_setups(step, stream);
+  lift_masks(step, stream);
   *at<StepHeader>(block, buffers_.device().layout.header) = header;
 }
 

@@ -16,9 +16,9 @@ class StepWriter {
   StepWriter(const InputBuffers& buffers, int64_t max_model_len);
   void set_num_blocks(int64_t num_blocks) { num_blocks_ = num_blocks; }
 
-  // Scheduling mistakes throw FatalError and name the field and row. Side data is copied to the
-  // slots on the stream, in front of the step.
-  void write(const ipc::Step& step, int flight, Stream& stream);
+  // Into the pinned memory of the next turn. Scheduling mistakes throw FatalError and name the
+  // field and row. Side data is copied to the slots on the stream, in front of the step.
+  void write(const ipc::Step& step, Stream& stream);
   // Log-probabilities a slot asked for; -1: none.
   int32_t num_logprobs(SlotId slot) const { return num_logprobs_[static_cast<size_t>(slot)]; }
 
@@ -26,11 +26,11 @@ class StepWriter {
   void check_rows(const ipc::Step& step);
   void check_updates(const ipc::Step& step) const;
   void write_rows(const ipc::Step& step, uint8_t* block) const;
-  int32_t write_block_updates(const ipc::Step& step, int flight, Stream& stream) const;
-  void write_setups(const ipc::Step& step, int flight, Stream& stream);
-  void write_side_data(const ipc::SlotSetup& setup, size_t index, int flight, Stream& stream);
-  void write_mask(const ipc::SlotSetup& setup, size_t index, int flight, Stream& stream);
-  void lift_masks(const ipc::Step& step, int flight, Stream& stream);
+  int32_t write_block_updates(const ipc::Step& step, Stream& stream) const;
+  void write_setups(const ipc::Step& step, Stream& stream);
+  void write_side_data(const ipc::SlotSetup& setup, size_t index, Stream& stream);
+  void write_mask(const ipc::SlotSetup& setup, size_t index, Stream& stream);
+  void lift_masks(const ipc::Step& step, Stream& stream);
 
   const InputBuffers& buffers_;
   const InputSizes& sizes_;

@@ -148,9 +148,13 @@ std::vector<ValueDump::Array> ValueDump::outputs(const OpContext& context, const
   } else if (const auto* fused = std::get_if<RopeAttentionOp>(&op)) {
     arrays.push_back(read_cache_rows(context, fused->rope, live.tokens));
   } else if (std::holds_alternative<SampleOp>(op)) {
+    uint32_t turn = 0;
+    const StepBuffers& buffers = context.buffers;
+    std::memcpy(&turn, read(*context.stream, buffers.inputs.turn, sizeof turn).data(), sizeof turn);
     const auto bytes = static_cast<size_t>(live.reqs) * sizeof(int32_t);
-    arrays.push_back({"sampled", DType::kInt32, live.reqs, 1,
-                      read(*context.stream, context.buffers.outputs.tokens, bytes)});
+    arrays.push_back(
+        {"sampled", DType::kInt32, live.reqs, 1,
+         read(*context.stream, buffers.outputs[turn % kernels::kTurns].tokens, bytes)});
   }
   return arrays;
 }

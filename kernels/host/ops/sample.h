@@ -144,22 +144,23 @@ int32_t draw_token(const SlotParams& params, const float* logits, int64_t n, flo
 }
 
 template <class S>
-void write_logprobs(const SampleArgs& args, int64_t row, int n, const float* logits, float highest,
-                    int32_t token) {
+void write_logprobs(const SampleArgs& args, const SampleOutputs& out, int64_t row, int n,
+                    const float* logits, float highest, int32_t token) {
   const double sum = total_weight<S>(logits, args.vocab_size, highest, 1.0f);
   const auto log_sum = static_cast<float>(highest + std::log(sum));
-  args.outputs.logprobs[row] = logits[token] - log_sum;
+  out.logprobs[row] = logits[token] - log_sum;
   Candidate best[kMaxLogprobs];
   n = std::min({n, kMaxLogprobs, args.vocab_size});
   if (n > 0) top_tokens(logits, args.vocab_size, n, best);
   for (int i = 0; i < n; ++i) {
-    args.outputs.top_tokens[row * kMaxLogprobs + i] = best[i].token;
-    args.outputs.top_logprobs[row * kMaxLogprobs + i] = best[i].logit - log_sum;
+    out.top_tokens[row * kMaxLogprobs + i] = best[i].token;
+    out.top_logprobs[row * kMaxLogprobs + i] = best[i].logit - log_sum;
   }
 }
 
 template <class S>
-int32_t sample_row(const SampleArgs& args, int64_t row, const Team& team) {
+int32_t sample_row(const SampleArgs& args, const SampleOutputs& out, int64_t row,
+                   const Team& team) {
   const int64_t slot = args.inputs.row_slot[row];
   const SlotParams& params = args.slots.params[slot];
   const bool greedy = params.temperature <= kGreedyTemperature;
@@ -177,7 +178,7 @@ int32_t sample_row(const SampleArgs& args, int64_t row, const Team& team) {
                           uniform_draw(params.seed, position), team);
   }
   if (params.num_logprobs >= 0 && token >= 0) {
-    write_logprobs<S>(args, row, params.num_logprobs, logits, best.logit, token);
+    write_logprobs<S>(args, out, row, params.num_logprobs, logits, best.logit, token);
   }
   return token;
 }
@@ -185,18 +186,20 @@ int32_t sample_row(const SampleArgs& args, int64_t row, const Team& team) {
 template <class S>
 void sample(const SampleArgs& args, const Team& team) {
   const int64_t live = live_rows(args.rows);
+  const SampleOutputs& out = args.outputs[*args.inputs.turn % kTurns];
+  if (team.rank == 0) *out.turn = *args.inputs.turn;
   const Range range = share_of(args.rows.padded, team);
   for (int64_t row = range.begin; row < range.end; ++row) {
-    int32_t* top = args.outputs.top_tokens + row * kMaxLogprobs;
-    float* top_logprobs = args.outputs.top_logprobs + row * kMaxLogprobs;
+    int32_t* top = out.top_tokens + row * kMaxLogprobs;
+    float* top_logprobs = out.top_logprobs + row * kMaxLogprobs;
     std::fill(top, top + kMaxLogprobs, -1);
     std::fill(top_logprobs, top_logprobs + kMaxLogprobs, 0.0f);
-    args.outputs.logprobs[row] = 0;
-    args.outputs.tokens[row] = -1;
+    out.logprobs[row] = 0;
+    out.tokens[row] = -1;
     if (row >= live || (args.inputs.row_flags[row] & kRowSamples) == 0) continue;
-    const int32_t token = sample_row<S>(args, row, team);
+    const int32_t token = sample_row<S>(args, out, row, team);
     const int64_t slot = args.inputs.row_slot[row];
-    args.outputs.tokens[row] = token;
+    out.tokens[row] = token;
     args.slots.last_token[slot] = token;
     if (token >= 0 && args.slots.params[slot].uses_history != 0 &&
         args.slots.output_count != nullptr) {

@@ -124,7 +124,11 @@ Line sample_line(BenchTeam& team, const SmolBench& model, const Options& options
   args.slots.params = &slot;
   args.slots.output_count = count.data();
   args.slots.in_prompt = prompt.data();
-  args.outputs = {&ints[3], &floats[0], &ints[4], &floats[1]};
+  uint32_t turn = 0;
+  args.inputs.turn = &turn;
+  for (SampleOutputs& out : args.outputs) {
+    out = {&turn, &ints[3], &floats[0], &ints[4], &floats[1]};
+  }
   args.scratch = scratch.data();
   args.rows = {1, nullptr};
   const auto& table = host_kernel_table(options.isa);

@@ -181,12 +181,14 @@ void SmolBench::record(const SmolStep& step) {
     sample.slots.params[i] = SlotParams{};
     sample.slots.params[i].temperature = 0;
   }
-  sample.outputs.tokens = step_buffers_.emplace_back(step.rows * 4).as<int32_t>();
-  sample.outputs.logprobs = step_buffers_.emplace_back(step.rows * 4).as<float>();
-  sample.outputs.top_tokens =
-      step_buffers_.emplace_back(step.rows * 4 * kMaxLogprobs).as<int32_t>();
-  sample.outputs.top_logprobs =
-      step_buffers_.emplace_back(step.rows * 4 * kMaxLogprobs).as<float>();
+  sample.inputs.turn = step_buffers_.emplace_back(sizeof(uint32_t)).as<uint32_t>();
+  SampleOutputs& out = sample.outputs[0];
+  out.turn = step_buffers_.emplace_back(sizeof(uint32_t)).as<uint32_t>();
+  out.tokens = step_buffers_.emplace_back(step.rows * 4).as<int32_t>();
+  out.logprobs = step_buffers_.emplace_back(step.rows * 4).as<float>();
+  out.top_tokens = step_buffers_.emplace_back(step.rows * 4 * kMaxLogprobs).as<int32_t>();
+  out.top_logprobs = step_buffers_.emplace_back(step.rows * 4 * kMaxLogprobs).as<float>();
+  sample.outputs[1] = out;
   sample.scratch = step_buffers_.emplace_back(count).as<float>();
   sample.rows = r;
   table_.sample(stream, sample);

@@ -227,10 +227,14 @@ void bench_sample(BenchDevice& device, Report& report) {
       args.slots.params = device.put(std::vector<SlotParams>(static_cast<size_t>(rows), params));
       args.slots.last_token = device.put(slots);
       const auto n = static_cast<size_t>(rows);
-      args.outputs.tokens = static_cast<int32_t*>(device.allocate(n * 4));
-      args.outputs.logprobs = static_cast<float*>(device.allocate(n * 4));
-      args.outputs.top_tokens = static_cast<int32_t*>(device.allocate(n * 4 * kMaxLogprobs));
-      args.outputs.top_logprobs = static_cast<float*>(device.allocate(n * 4 * kMaxLogprobs));
+      args.inputs.turn = device.put(std::vector<uint32_t>{0});
+      SampleOutputs& out = args.outputs[0];
+      out.turn = static_cast<uint32_t*>(device.allocate(4));
+      out.tokens = static_cast<int32_t*>(device.allocate(n * 4));
+      out.logprobs = static_cast<float*>(device.allocate(n * 4));
+      out.top_tokens = static_cast<int32_t*>(device.allocate(n * 4 * kMaxLogprobs));
+      out.top_logprobs = static_cast<float*>(device.allocate(n * 4 * kMaxLogprobs));
+      args.outputs[1] = out;
       args.rows = {rows, nullptr};
       const Spread t =
           device.time(16, [&](int) { cuda_kernel_table().sample(device.stream(), args); });

@@ -304,7 +304,7 @@ TEST(Debug, CG29MovedStepBufferIsNamed) {
   SessionOptions options = with_mode("PIECEWISE");
   options.config.debug_cudagraph = true;
   const auto session = started(options);
-  session->runner().hosted().context.buffers.outputs.tokens += 64;
+  session->runner().hosted().context.buffers.outputs[1].tokens += 64;
   try {
     session->run({{0, prompt(4, 0), 0}});
     FAIL() << "the moved output was not noticed";

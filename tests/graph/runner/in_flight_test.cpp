@@ -15,6 +15,8 @@
 namespace refrain::tests {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 const TinyModel& model() {
@@ -157,6 +159,23 @@ TEST_P(InFlight, CG27PaddedRowsGiveNoResult) {
     const ipc::StepResult result = session->runner().wait();
     EXPECT_THAT(result.tokens, SizeIs(count));
     EXPECT_EQ(result.tokens, reference->run(decode(count, count == 5 ? 4 : 5)).tokens);
+  }
+}
+
+// Host and device count the runs each for itself; results of another run are never taken.
+TEST_P(InFlight, RunThatTheRunnerDoesNotKnowOfIsNoticed) {
+  const auto session = started(options());
+  session->run({{0, prompt(5, 0), 0}});
+  session->run({{0, {kTokenOnDevice}, 5}});
+  const auto& hosted = session->runner().hosted();
+  worker::launch_ops(hosted.context, hosted.all_ops(), {1, 1, true});
+  hosted.context.stream->synchronize();
+  session->runner().submit(session->make_step({{0, {kTokenOnDevice}, 6}}));
+  try {
+    session->runner().wait();
+    FAIL() << "took the results of another run";
+  } catch (const worker::DeviceError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("step 3"), HasSubstr("turn")));
   }
 }
 
