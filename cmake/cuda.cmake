@@ -8,6 +8,13 @@ set(CMAKE_CUDA_ARCHITECTURES OFF)
 enable_language(CUDA)
 find_package(CUDAToolkit 13.0 REQUIRED)
 
+set(REFRAIN_FLASHINFER "${CMAKE_SOURCE_DIR}/build/flashinfer" CACHE PATH
+    "Folder with FlashInfer's headers and those they need (tools/flashinfer)")
+if(NOT EXISTS "${REFRAIN_FLASHINFER}/include/flashinfer/attention/hopper/prefill_sm90.cuh")
+  message(FATAL_ERROR "FlashInfer's headers, which the CUDA device needs, are not in "
+          "${REFRAIN_FLASHINFER}\n  What to do: tools/install --cuda fetches them")
+endif()
+
 set(REFRAIN_CUDA_FLAGS -std=c++20 -O3 --expt-relaxed-constexpr -diag-error=20012
     "SHELL:-Xcompiler -Wall,-Wextra,-fPIC")
 foreach(arch ${REFRAIN_CUDA_ARCHITECTURES})

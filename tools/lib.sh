@@ -126,9 +126,10 @@ show_progress() {
   done
 }
 
-# cuda_options ASKED(auto|on|off): sets CUDA_OPTIONS, what cmake is told about the CUDA device.
+# cuda_options ASKED(auto|on|off): sets CUDA_OPTIONS, what cmake is told about the CUDA device. Fetches FlashInfer's
+# headers where the device is built.
 cuda_options() {
-  local nvcc major
+  local nvcc major flashinfer
   nvcc=$(nvcc_path || true)
   CUDA_OPTIONS=(-DREFRAIN_CUDA=OFF)
   if [ "$1" = off ]; then return 0; fi
@@ -144,7 +145,9 @@ cuda_options() {
     fi
     die "--cuda needs CUDA 13 or later; $nvcc is of release ${major:-unknown}" "install a newer toolkit, or leave --cuda out"
   fi
-  CUDA_OPTIONS=(-DREFRAIN_CUDA=ON "-DCMAKE_CUDA_COMPILER=$nvcc")
+  flashinfer=$("$ROOT/tools/flashinfer") ||
+    die "the CUDA device needs FlashInfer's headers" "check the network connection, or build without CUDA: --no-cuda"
+  CUDA_OPTIONS=(-DREFRAIN_CUDA=ON "-DCMAKE_CUDA_COMPILER=$nvcc" "-DREFRAIN_FLASHINFER=$flashinfer")
 }
 
 # nvcc_path: prints where nvcc is, on PATH or in the usual place.

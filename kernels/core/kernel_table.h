@@ -35,6 +35,7 @@ struct KernelTable {
   Kernel<SiluMulArgs> silu_mul = nullptr;
   Kernel<RopeKvWriteArgs> rope_kv_write = nullptr;
   Kernel<AttentionArgs> attention = nullptr;
+  Kernel<AttentionArgs> plain_attention = nullptr;  // no library's kernels; null: nor has attention
   Kernel<SelectRowsArgs> select_rows = nullptr;
   Kernel<SampleArgs> sample = nullptr;
   // For few rows; null where few_rows.max_rows is 0.

@@ -2,7 +2,8 @@
 //  decode   a request's few tokens times the query heads of a KV head are one tile of 16 queries;
 //           the keys are split over a cluster of blocks and the blocks' four warps; bound by
 //           memory. Many requests go to attention_stream.cu.
-//  prefill  64 queries a block, 16 a warp, all keys; bound by arithmetic.
+//  prefill  64 queries a block, 16 a warp, all keys; bound by arithmetic. Where
+//           attention_flashinfer.cu can, it does this.
 // A batch that is not a uniform decode gets both launches: each row belongs to one of them. Launch
 // shapes depend on the padded counts alone; lengths are read on the device.
 //
@@ -184,11 +185,12 @@ void launch_decode(StreamRef stream, const AttentionArgs& args) {
 }
 
 template <int kDim>
-void launch_mma(StreamRef stream, const AttentionArgs& args) {
+void launch_mma(StreamRef stream, const AttentionArgs& args, bool flashinfer) {
   const int32_t group = args.q_heads / args.kv_heads;
   const bool decode_only = args.uniform_query_len > 0 && is_short(args.uniform_query_len, group);
   launch_decode<kDim>(stream, args);
   if (decode_only) return;
+  if (flashinfer) return attention_flashinfer(stream, args, kWarpQueries / group);
   LaunchShape prefill;
   const int64_t per_tile = PrefillAttend<kDim>::kQueries / group;
   const int64_t tiles = args.tokens.padded / per_tile + args.reqs.padded;
@@ -210,18 +212,18 @@ bool can_attend_mma(const AttentionArgs& args) {
          reinterpret_cast<uintptr_t>(args.cache) % 16 == 0;
 }
 
-void attention_mma(StreamRef stream, const AttentionArgs& args) {
+void attention_mma(StreamRef stream, const AttentionArgs& args, bool flashinfer) {
   switch (args.head_dim) {
     case 32:
-      return launch_mma<32>(stream, args);
+      return launch_mma<32>(stream, args, flashinfer);
     case 64:
-      return launch_mma<64>(stream, args);
+      return launch_mma<64>(stream, args, flashinfer);
     case 80:
-      return launch_mma<80>(stream, args);
+      return launch_mma<80>(stream, args, flashinfer);
     case 96:
-      return launch_mma<96>(stream, args);
+      return launch_mma<96>(stream, args, flashinfer);
     case 128:
-      return launch_mma<128>(stream, args);
+      return launch_mma<128>(stream, args, flashinfer);
   }
 }
 

@@ -114,7 +114,15 @@ void attention_simple(StreamRef stream, const AttentionArgs& args) {
 
 void attention(StreamRef stream, const AttentionArgs& args) {
   if (can_attend_mma(args)) {
-    attention_mma(stream, args);
+    attention_mma(stream, args, can_attend_flashinfer(stream, args));
+  } else {
+    attention_simple(stream, args);
+  }
+}
+
+void plain_attention(StreamRef stream, const AttentionArgs& args) {
+  if (can_attend_mma(args)) {
+    attention_mma(stream, args, false);
   } else {
     attention_simple(stream, args);
   }

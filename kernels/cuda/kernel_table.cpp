@@ -31,6 +31,7 @@ const KernelTable& cuda_kernel_table() {
       .silu_mul = &checked<&silu_mul>,
       .rope_kv_write = &checked<&rope_kv_write>,
       .attention = &checked<&attention>,
+      .plain_attention = &checked<&plain_attention>,
       .select_rows = &checked<&select_rows>,
       .sample = &checked<&sample>,
       .fused_linear = &checked<&fused_linear>,

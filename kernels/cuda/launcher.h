@@ -23,6 +23,7 @@ struct CudaLauncher {
   uint32_t* arrivals = nullptr;  // [kMaxArrivals] parts that have come; zeros between kernels
   GemmPlans* gemm_plans = nullptr;
   int sm_count = 0;
+  bool hopper = false;           // compute capability 9.0
   const char* last_kernel = "";  // the last op launched, for reports of errors that stick
 };
 

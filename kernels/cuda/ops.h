@@ -16,6 +16,7 @@ void linear(StreamRef stream, const LinearArgs& args);
 void silu_mul(StreamRef stream, const SiluMulArgs& args);
 void rope_kv_write(StreamRef stream, const RopeKvWriteArgs& args);
 void attention(StreamRef stream, const AttentionArgs& args);
+void plain_attention(StreamRef stream, const AttentionArgs& args);
 void select_rows(StreamRef stream, const SelectRowsArgs& args);
 void sample(StreamRef stream, const SampleArgs& args);
 void fused_linear(StreamRef stream, const FusedLinearArgs& args);
@@ -31,9 +32,13 @@ void linear_gemv(StreamRef stream, const LinearArgs& args);
 void linear_simple(StreamRef stream, const LinearArgs& args);  // any type and alignment, slow
 
 // The lowerings of attention. can_attend_mma: bfloat16, head_dim 32, 64, 80, 96 or 128, aligned.
+// can_attend_flashinfer, of those: on Hopper, head_dim 64 or 128, no window, rows of q and out at
+// multiples of 16 bytes; for the rows of more than `short_tokens` tokens, all else is left alone.
 // can_attend_stream, of those: a decode batch for attention_stream, rows of more tokens left out.
 bool can_attend_mma(const AttentionArgs& args);
-void attention_mma(StreamRef stream, const AttentionArgs& args);
+void attention_mma(StreamRef stream, const AttentionArgs& args, bool flashinfer);
+bool can_attend_flashinfer(StreamRef stream, const AttentionArgs& args);
+void attention_flashinfer(StreamRef stream, const AttentionArgs& args, int32_t short_tokens);
 bool can_attend_stream(StreamRef stream, const AttentionArgs& args);
 void attention_stream(StreamRef stream, const AttentionArgs& args);
 void attention_simple(StreamRef stream, const AttentionArgs& args);

@@ -5,15 +5,30 @@
 #include <numeric>
 
 namespace refrain::kernels {
+namespace {
+
+// Positions of a request that have values of their own; room for as many, or more, in its table.
+constexpr int32_t kPositions = 4096;
+constexpr int32_t kLeastRoom = 256;
+
+int32_t room_for(const std::vector<RowSpec>& rows) {
+  int32_t room = kLeastRoom;
+  for (const RowSpec& row : rows) room = std::max(room, row.context + row.query_len);
+  return room;
+}
+
+}  // namespace
 
 AttentionCase::AttentionCase(Harness& harness, HeadShape shape, DType dtype,
-                             std::vector<RowSpec> rows, int padded, int32_t sliding_window)
+                             std::vector<RowSpec> rows, int padded, int32_t sliding_window,
+                             bool wide_rows)
     : harness_(harness),
       shape_(shape),
       dtype_(dtype),
       rows_(std::move(rows)),
       padded_(padded),
-      max_blocks_((kMaxLen + shape.block_size - 1) / shape.block_size) {
+      wide_rows_(wide_rows),
+      max_blocks_((room_for(rows_) + shape.block_size - 1) / shape.block_size) {
   const auto requests = static_cast<int32_t>(rows_.size());
   std::vector<int32_t> blocks(requests * max_blocks_);
   std::iota(blocks.begin(), blocks.end(), 1);  // block 0 is reserved
@@ -40,7 +55,7 @@ AttentionCase::AttentionCase(Harness& harness, HeadShape shape, DType dtype,
   }
   q.resize((live_tokens_ + padded_) * cols(), std::nanf(""));  // poison, as in padded rows
   put_cache();
-  args_.q = put_matrix(harness_, q, live_tokens_ + padded_, cols(), dtype_, 11);
+  args_.q = put_matrix(harness_, q, live_tokens_ + padded_, cols(), dtype_, wide_rows ? 24 : 11);
   args_.inputs.query_start = harness_.put(query_start);
   args_.inputs.seq_lens = harness_.put(seq_lens);
   args_.inputs.row_slot = harness_.put(row_slot);
@@ -61,7 +76,7 @@ AttentionCase::AttentionCase(Harness& harness, HeadShape shape, DType dtype,
 
 std::vector<float> AttentionCase::draw(int32_t kind, int32_t request, int32_t position,
                                        int32_t heads) const {
-  const auto seed = static_cast<uint32_t>((request * kMaxLen + position) * 3 + kind);
+  const auto seed = static_cast<uint32_t>((request * kPositions + position) * 3 + kind);
   return random_values(heads * shape_.head_dim, dtype_, seed, 2.0f);
 }
 std::vector<float> AttentionCase::query(int32_t request, int32_t position) const {
@@ -74,10 +89,14 @@ std::vector<float> AttentionCase::value(int32_t request, int32_t position) const
   return draw(2, request, position, shape_.kv_heads);
 }
 
+int64_t AttentionCase::cache_rows() const {
+  const auto total_blocks = static_cast<int64_t>(rows_.size()) * max_blocks_ + 1;
+  return total_blocks * 2 * shape_.kv_heads * shape_.block_size;
+}
+
 void AttentionCase::put_cache() {
   const int64_t dim = shape_.head_dim;
-  const auto total_blocks = static_cast<int64_t>(rows_.size()) * max_blocks_ + 1;
-  const int64_t cache_rows = total_blocks * 2 * shape_.kv_heads * shape_.block_size;
+  const int64_t cache_rows = this->cache_rows();
   std::vector<float> cache(cache_rows * dim, std::nanf(""));
   for (int32_t r = 0; r < static_cast<int32_t>(rows_.size()); ++r) {
     for (int32_t p = 0; p < rows_[r].context + rows_[r].query_len; ++p) {
@@ -96,9 +115,17 @@ void AttentionCase::put_cache() {
   args_.cache_dtype = dtype_;
 }
 
-std::vector<float> AttentionCase::run() {
-  args_.out = fresh_matrix(harness_, live_tokens_ + padded_, cols(), dtype_, 4);
-  harness_.table().attention(harness_.stream(), args_);
+void AttentionCase::launch(Kernel<AttentionArgs> KernelTable::*kernel) {
+  args_.out = fresh_matrix(harness_, live_tokens_ + padded_, cols(), dtype_, wide_rows_ ? 8 : 4);
+  (harness_.table().*kernel)(harness_.stream(), args_);
+}
+
+std::vector<float> AttentionCase::run(Kernel<AttentionArgs> KernelTable::*kernel) {
+  launch(kernel);
+  return output();
+}
+
+std::vector<float> AttentionCase::output() {
   auto out = get_matrix(harness_, args_.out, live_tokens_ + padded_, cols());
   for (size_t i = live_tokens_ * cols(); i < out.size(); ++i) {
     EXPECT_EQ(out[i], 0.0f) << "a padded token";
@@ -111,6 +138,11 @@ std::vector<double> AttentionCase::expected() const {
   std::vector<double> out;
   const int64_t dim = shape_.head_dim;
   for (int32_t r = 0; r < static_cast<int32_t>(rows_.size()); ++r) {
+    std::vector<std::vector<float>> keys, values;
+    for (int32_t p = 0; p < rows_[r].context + rows_[r].query_len; ++p) {
+      keys.push_back(key(r, p));
+      values.push_back(value(r, p));
+    }
     for (int32_t p = rows_[r].context; p < rows_[r].context + rows_[r].query_len; ++p) {
       const auto q = query(r, p);
       const int32_t window = args_.sliding_window;
@@ -120,7 +152,7 @@ std::vector<double> AttentionCase::expected() const {
         double total = 0;
         std::vector<double> sum(dim, 0.0);
         for (int32_t j = first; j <= p; ++j) {
-          const auto k = key(r, j), v = value(r, j);
+          const std::vector<float>&k = keys[j], &v = values[j];
           double score = 0;
           for (int64_t d = 0; d < dim; ++d) score += double{q[h * dim + d]} * k[kv * dim + d];
           const double weight = std::exp(score * args_.scale);

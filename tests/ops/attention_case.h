@@ -22,11 +22,10 @@ struct RowSpec {
 
 class AttentionCase {
  public:
-  static constexpr int32_t kMaxLen = 256;
-
-  // One request a row. `padded` tokens and rows follow the live ones.
+  // One request a row. `padded` tokens and rows follow the live ones. `wide_rows`: those of query
+  // and output begin at multiples of 16 bytes, as in a model; else at any.
   AttentionCase(Harness& harness, HeadShape shape, DType dtype, std::vector<RowSpec> rows,
-                int padded = 0, int32_t sliding_window = 0);
+                int padded = 0, int32_t sliding_window = 0, bool wide_rows = false);
 
   // Query, key and value of a request's position: the same in every case (and of no other input).
   std::vector<float> query(int32_t request, int32_t position) const;
@@ -34,10 +33,15 @@ class AttentionCase {
   std::vector<float> value(int32_t request, int32_t position) const;
 
   // Runs attention; [live tokens, q_heads * head_dim]. Checks that padded tokens hold zeros.
-  std::vector<float> run();
+  std::vector<float> run(Kernel<AttentionArgs> KernelTable::*kernel = &KernelTable::attention);
+  // The two parts of run: the launch into a poisoned output, and what it wrote.
+  void launch(Kernel<AttentionArgs> KernelTable::*kernel);
+  std::vector<float> output();
   // The same in double precision.
   std::vector<double> expected() const;
   int64_t cols() const { return int64_t{shape_.q_heads} * shape_.head_dim; }
+  const AttentionArgs& args() const { return args_; }
+  int64_t cache_rows() const;  // of head_dim elements
 
  private:
   std::vector<float> draw(int32_t kind, int32_t request, int32_t position, int32_t heads) const;
@@ -48,6 +52,7 @@ class AttentionCase {
   DType dtype_;
   std::vector<RowSpec> rows_;
   int padded_;
+  bool wide_rows_;
   int32_t max_blocks_;
   std::vector<int32_t> block_table_;  // [rows + 1, max_blocks]
   int32_t live_tokens_ = 0;

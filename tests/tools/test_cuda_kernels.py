@@ -56,6 +56,12 @@ def test_every_kernel_waits_for_its_predecessor(file, name, body):
     assert waits, f"{file}: {name} never waits; the end of a kernel must mean the end of all before it"
 
 
+def test_the_prefill_kernel_of_flashinfer_waits_where_every_block_begins():
+    text = (KERNELS / "attention_flashinfer.cuh").read_text()
+    begin = text.index("get_initial_work(")
+    assert WAIT in text[begin:text.index("return", begin)]
+
+
 @pytest.mark.parametrize("file", ["gemv.cu", "fused_linear.cu", "prepare_inputs.cu"])
 def test_linears_and_prepare_inputs_start_their_successor_after_the_wait(file):
     for name, body in kernels_of((KERNELS / file).read_text()).items():

@@ -8,14 +8,16 @@ namespace {
 using kernels::KernelTable;
 
 // host_varlen plans its work for batches of equal query lengths only as far as graphs go, as many
-// variable-length kernels on accelerators do; host_eager may stand in no graph at all.
-constexpr std::array<AttentionBackend, 6> kBackends = {{
+// variable-length kernels on accelerators do; host_eager may stand in no graph at all. cuda_plain
+// leaves out FlashInfer's kernel, which cuda has for prefill.
+constexpr std::array<AttentionBackend, 7> kBackends = {{
     {"host", "host", AttentionCGSupport::kAlways, 1, &KernelTable::attention},
     {"host_varlen", "host", AttentionCGSupport::kUniformBatch, 1, &KernelTable::attention},
     {"host_single_token", "host", AttentionCGSupport::kUniformSingleTokenDecode, 1,
      &KernelTable::attention},
     {"host_eager", "host", AttentionCGSupport::kNever, 1, &KernelTable::attention},
     {"cuda", "NVIDIA", AttentionCGSupport::kAlways, 1, &KernelTable::attention},
+    {"cuda_plain", "NVIDIA", AttentionCGSupport::kAlways, 1, &KernelTable::plain_attention},
     {"cuda_decode", "NVIDIA", AttentionCGSupport::kUniformBatch, 1, &KernelTable::attention},
 }};
 

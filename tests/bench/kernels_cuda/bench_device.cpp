@@ -16,6 +16,10 @@ BenchDevice::BenchDevice(size_t pool_bytes) : pool_bytes_(pool_bytes) {
   check_cublas(cublasLtCreate(&launcher_.cublas_lt), "cublasLtCreate");
   check_cuda(cudaDeviceGetAttribute(&launcher_.sm_count, cudaDevAttrMultiProcessorCount, 0),
              "cudaDeviceGetAttribute");
+  int major = 0;
+  check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0),
+             "cudaDeviceGetAttribute");
+  launcher_.hopper = major == 9;
   launcher_.workspace_bytes = size_t{64} << 20;
   launcher_.workspace = allocate(launcher_.workspace_bytes);
   launcher_.arrivals = static_cast<uint32_t*>(allocate(kMaxArrivals * sizeof(uint32_t)));

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <string>
 #include <string_view>
@@ -103,60 +104,80 @@ void bench_linear(BenchDevice& device, Report& report) {
   }
 }
 
+struct Heads {
+  const char* name;
+  int32_t q, kv, dim;
+};
+struct Batch {
+  int32_t rows, query, context;
+};
+
+void time_attention(BenchDevice& device, Report& report, const std::string& name, const Heads& h,
+                    const Batch& b, Kernel<AttentionArgs> kernel) {
+  const int32_t length = b.context + b.query, tokens = b.rows * b.query;
+  const int32_t block = 16, blocks = (length + block - 1) / block;
+  const size_t row_bytes = size_t{2} * static_cast<size_t>(h.kv * h.dim) * 2;  // of a token
+  const size_t cache = static_cast<size_t>(b.rows * blocks * block) * row_bytes;
+  std::vector<int32_t> table, slots, lens, starts = {0};
+  for (int32_t r = 0; r < b.rows; ++r) {
+    for (int32_t i = 0; i < blocks; ++i) table.push_back(i * b.rows + r);
+    slots.push_back(r);
+    lens.push_back(length);
+    starts.push_back((r + 1) * b.query);
+  }
+  AttentionArgs args;
+  const int32_t cols = h.q * h.dim;
+  args.q = {device.part(static_cast<size_t>(tokens * cols * 2), 0), kBf16, cols};
+  args.out = {device.allocate(static_cast<size_t>(tokens * cols * 2)), kBf16, cols};
+  args.cache_dtype = kBf16;
+  args.inputs.query_start = device.put(starts);
+  args.inputs.seq_lens = device.put(lens);
+  args.inputs.row_slot = device.put(slots);
+  args.block_table = device.put(table);
+  args.max_blocks = blocks;
+  args.q_heads = h.q;
+  args.kv_heads = h.kv;
+  args.head_dim = h.dim;
+  args.scale = 1.0f / std::sqrt(static_cast<float>(h.dim));
+  args.tokens = {tokens, nullptr};
+  args.reqs = {b.rows, nullptr};
+  args.uniform_query_len = b.query == 1 ? 1 : 0;
+  const Spread t = device.time(std::min(32, chain(static_cast<double>(cache))), [&](int i) {
+    args.cache = device.part(cache, i);
+    kernel(device.stream(), args);
+  });
+  const double pairs = static_cast<double>(b.rows) * b.query * (b.context + (b.query + 1) / 2.0);
+  report.add(name, t, static_cast<double>(b.rows) * length * static_cast<double>(row_bytes),
+             4.0 * pairs * cols);
+}
+
 void bench_attention(BenchDevice& device, Report& report) {
-  struct Heads {
-    const char* name;
-    int32_t q, kv;
+  constexpr Heads kHeads[] = {{"32/8", 32, 8, 128}, {"8/2", 8, 2, 128}};
+  constexpr Batch kDecodes[] = {
+      {1, 1, 512},    {1, 1, 4096},  {1, 1, 32768}, {8, 1, 512},    {8, 1, 1024},  {32, 1, 320},
+      {32, 1, 512},   {32, 1, 1024}, {32, 1, 4096}, {128, 1, 320},  {128, 1, 512}, {128, 1, 1024},
+      {128, 1, 4096}, {256, 1, 320}, {256, 1, 512}, {256, 1, 1024},
   };
-  struct Batch {
-    int32_t rows, query, context;
+  // 8B, 8B and 70B on four GPUs, 1B.
+  constexpr Heads kPrefillHeads[] = {
+      {"32/8", 32, 8, 128}, {"8/2", 8, 2, 128}, {"16/2", 16, 2, 128}, {"32/8 of 64", 32, 8, 64}};
+  constexpr Batch kPrefills[] = {{1, 512, 0},     {1, 2048, 0},   {1, 8192, 0}, {4, 2048, 0},
+                                 {1, 2048, 6144}, {16, 64, 1024}, {1, 20, 4096}};
+  const auto name_of = [](const char* way, const Heads& h, const Batch& b) {
+    return fmt::format("{} {} b {} q {} ctx {}", way, h.name, b.rows, b.query, b.context);
   };
-  constexpr Batch kBatches[] = {{1, 1, 512},    {1, 1, 4096},  {1, 1, 32768}, {8, 1, 512},
-                                {8, 1, 1024},   {32, 1, 320},  {32, 1, 512},  {32, 1, 1024},
-                                {32, 1, 4096},  {128, 1, 320}, {128, 1, 512}, {128, 1, 1024},
-                                {128, 1, 4096}, {256, 1, 320}, {256, 1, 512}, {256, 1, 1024},
-                                {1, 512, 0},    {1, 2048, 0},  {1, 8192, 0},  {16, 64, 1024}};
-  const int32_t dim = 128, block = 16;
-  for (const Heads& h : {Heads{"32/8", 32, 8}, Heads{"8/2", 8, 2}}) {
-    for (const Batch& b : kBatches) {
-      const std::string name =
-          fmt::format("attention {} b {} q {} ctx {}", h.name, b.rows, b.query, b.context);
-      if (!report.wants(name)) continue;
-      const int32_t length = b.context + b.query, tokens = b.rows * b.query;
-      const int32_t blocks = (length + block - 1) / block;
-      const size_t row_bytes = size_t{2} * static_cast<size_t>(h.kv * dim) * 2;  // of a token
-      const size_t cache = static_cast<size_t>(b.rows * blocks * block) * row_bytes;
-      std::vector<int32_t> table, slots, lens, starts = {0};
-      for (int32_t r = 0; r < b.rows; ++r) {
-        for (int32_t i = 0; i < blocks; ++i) table.push_back(i * b.rows + r);
-        slots.push_back(r);
-        lens.push_back(length);
-        starts.push_back((r + 1) * b.query);
-      }
-      AttentionArgs args;
-      args.q = {device.part(static_cast<size_t>(tokens * h.q * dim * 2), 0), kBf16, h.q * dim};
-      args.out = {device.allocate(static_cast<size_t>(tokens * h.q * dim * 2)), kBf16, h.q * dim};
-      args.cache_dtype = kBf16;
-      args.inputs.query_start = device.put(starts);
-      args.inputs.seq_lens = device.put(lens);
-      args.inputs.row_slot = device.put(slots);
-      args.block_table = device.put(table);
-      args.max_blocks = blocks;
-      args.q_heads = h.q;
-      args.kv_heads = h.kv;
-      args.head_dim = dim;
-      args.scale = 0.088f;
-      args.tokens = {tokens, nullptr};
-      args.reqs = {b.rows, nullptr};
-      args.uniform_query_len = b.query == 1 ? 1 : 0;
-      const Spread t = device.time(std::min(32, chain(static_cast<double>(cache))), [&](int i) {
-        args.cache = device.part(cache, i);
-        cuda_kernel_table().attention(device.stream(), args);
-      });
-      const double pairs =
-          static_cast<double>(b.rows) * b.query * (b.context + (b.query + 1) / 2.0);
-      report.add(name, t, static_cast<double>(b.rows) * length * static_cast<double>(row_bytes),
-                 4.0 * pairs * h.q * dim);
+  const KernelTable& table = cuda_kernel_table();
+  for (const Heads& h : kHeads) {
+    for (const Batch& b : kDecodes) {
+      const std::string name = name_of("attention", h, b);
+      if (report.wants(name)) time_attention(device, report, name, h, b, table.attention);
+    }
+  }
+  for (const Heads& h : kPrefillHeads) {
+    for (const Batch& b : kPrefills) {
+      const std::string name = name_of("prefill", h, b), plain = name_of("prefill plain", h, b);
+      if (report.wants(name)) time_attention(device, report, name, h, b, table.attention);
+      if (report.wants(plain)) time_attention(device, report, plain, h, b, table.plain_attention);
     }
   }
 }

@@ -25,6 +25,10 @@ class CudaHarness : public Harness {
     launcher_.gemm_plans = &plans_;
     check_cuda(cudaDeviceGetAttribute(&launcher_.sm_count, cudaDevAttrMultiProcessorCount, 0),
                "cudaDeviceGetAttribute");
+    int major = 0;
+    check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0),
+               "cudaDeviceGetAttribute");
+    launcher_.hopper = major == 9;
   }
   ~CudaHarness() override {
     cudaStreamSynchronize(launcher_.stream);

@@ -27,6 +27,7 @@ CudaContext::CudaContext(int device, size_t memory_limit)
   // Callers tell devices apart by the first word.
   if (!name_.starts_with("NVIDIA")) name_ = "NVIDIA " + name_;
   sm_count_ = properties.multiProcessorCount;
+  hopper_ = properties.major == 9 && properties.minor == 0;
   if (const cublasStatus_t status = cublasLtCreate(&cublas_lt_); status != CUBLAS_STATUS_SUCCESS) {
     throw DeviceError(fmt::format("cublasLtCreate: {}", cublasLtGetStatusString(status)));
   }

@@ -44,6 +44,7 @@ class CudaContext {
   int device() const { return device_; }
   const std::string& name() const { return name_; }
   int sm_count() const { return sm_count_; }
+  bool hopper() const { return hopper_; }  // compute capability 9.0
   cublasLtHandle_t cublas_lt() const { return cublas_lt_; }
 
   // Throws DeviceError naming the call and the last operation unless the status is success.
@@ -82,6 +83,7 @@ class CudaContext {
   int device_;
   std::string name_;
   int sm_count_ = 0;
+  bool hopper_ = false;
   size_t memory_limit_;
   cublasLtHandle_t cublas_lt_ = nullptr;
   const char* last_operation_ = "none";

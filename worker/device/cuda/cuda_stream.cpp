@@ -61,6 +61,7 @@ CudaStream::CudaStream(std::shared_ptr<CudaContext> context)
       reinterpret_cast<uint32_t*>(static_cast<std::byte*>(workspace_->data()) + kWorkspaceBytes);
   launcher_.gemm_plans = &gemm_plans_;
   launcher_.sm_count = context_->sm_count();
+  launcher_.hopper = context_->hopper();
   context_->add_launcher(&launcher_);
   context_->check(cudaMemsetAsync(workspace_->data(), 0, workspace_->bytes(), launcher_.stream),
                   "cudaMemset of a workspace");

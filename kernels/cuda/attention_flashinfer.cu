@@ -1,0 +1,22 @@
+// Prefill attention, bfloat16, by FlashInfer's FlashAttention-3 kernel: 128 queries a block (192 of
+// 64-wide heads), wgmma, keys and values through cp.async; bound by arithmetic. One block a
+// multiprocessor, whatever the batch.
+
+#include "kernels/cuda/attention_flashinfer.cuh"
+
+namespace refrain::kernels {
+
+bool can_attend_flashinfer(StreamRef stream, const AttentionArgs& args) {
+  return launcher(stream).hopper && (args.head_dim == 64 || args.head_dim == 128) &&
+         args.sliding_window == 0 && rows_are_wide(args.q) && rows_are_wide(args.out);
+}
+
+void attention_flashinfer(StreamRef stream, const AttentionArgs& args, int32_t short_tokens) {
+  if (args.head_dim == 64) {
+    FlashPrefill<64, 192, 96>::run(stream, args, short_tokens);
+  } else {
+    FlashPrefill<128, 128, 128>::run(stream, args, short_tokens);
+  }
+}
+
+}  // namespace refrain::kernels
