@@ -1,35 +1,15 @@
 #pragma once
-// What the kernels of sample.cu and sample_greedy.cu know of a row: which kernel it belongs to, its
-// logits, and their order.
+// What the kernels of sample.cu and sample_greedy.cu know of a row: which kernel it belongs to, and
+// its logits.
 
 #include <cstdint>
 
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/sample_select.cuh"
 
 namespace refrain::kernels {
 
-using Sum = unsigned long long;
-
 constexpr float kGreedyTemperature = 1e-5f;  // at or below: greedy
-
-// Unsigned order of keys = order of logits; 0 is NaN.
-__device__ inline uint32_t key_of(float logit) {
-  if (isnan(logit)) return 0;
-  const uint32_t bits = __float_as_uint(logit == 0.0f ? 0.0f : logit);
-  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
-}
-__device__ inline float logit_of(uint32_t key) {
-  return __uint_as_float((key & 0x80000000u) != 0 ? key & 0x7fffffffu : ~key);
-}
-constexpr uint32_t kLowestKey = 0x00800000u;  // of -FLT_MAX: what is below weighs nothing
-
-// (key, token) as one number: higher logits, then lower tokens, are greater.
-__device__ inline Sum ranked(uint32_t key, int32_t token) {
-  return Sum{key} << 32 | (0xffffffffu - static_cast<uint32_t>(token));
-}
-__device__ inline int32_t token_of(Sum ranked) {
-  return static_cast<int32_t>(0xffffffffu - static_cast<uint32_t>(ranked));
-}
 
 // Whether the row's token is that of the greatest logit, and nothing else is asked.
 __device__ inline bool is_plain_greedy(const SlotParams& params) {
@@ -47,10 +27,11 @@ __device__ inline bool is_greedy_row(const SampleArgs& args, int64_t row) {
   return row_samples(args, row) && is_plain_greedy(args.slots.params[args.inputs.row_slot[row]]);
 }
 
-// Calls f(token, logit) for tokens [begin, end) of a row, by all of `threads` threads.
-template <class F>
+// Calls four(token, float4) or one(token, logit) for tokens [begin, end) of a row, by all of
+// `threads` threads, each in ascending order.
+template <class Four, class One>
 __device__ void for_each_logit(const SampleArgs& args, int64_t row, int64_t begin, int64_t end,
-                               int threads, F f) {
+                               int threads, Four four, One one) {
   constexpr int kBatch = 8;  // loads under way together
   for (int64_t shard = begin / args.shard_cols; shard < args.shards; ++shard) {
     const int64_t first = shard * args.shard_cols;
@@ -71,14 +52,22 @@ __device__ void for_each_logit(const SampleArgs& args, int64_t row, int64_t begi
 #pragma unroll
         for (int u = 0; u < kBatch; ++u) {
           const int64_t at = t + u * threads * 4;
-          const auto i = static_cast<int32_t>(at);
-          if (at < whole) f(i, x[u].x), f(i + 1, x[u].y), f(i + 2, x[u].z), f(i + 3, x[u].w);
+          if (at < whole) four(static_cast<int32_t>(at), x[u]);
         }
       }
       t = whole;
     }
-    for (t += threadIdx.x; t < to; t += threads) f(static_cast<int32_t>(t), p[t]);
+    for (t += threadIdx.x; t < to; t += threads) one(static_cast<int32_t>(t), p[t]);
   }
+}
+
+template <class F>
+__device__ void for_each_logit(const SampleArgs& args, int64_t row, int64_t begin, int64_t end,
+                               int threads, F f) {
+  const auto four = [&](int32_t i, const float4& x) {
+    f(i, x.x), f(i + 1, x.y), f(i + 2, x.z), f(i + 3, x.w);
+  };
+  for_each_logit(args, row, begin, end, threads, four, f);
 }
 
 // Where this turn's outputs go, in pinned memory. The turn, too, was written by prepare_inputs.

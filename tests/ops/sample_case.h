@@ -1,0 +1,109 @@
+#pragma once
+// A step of sampling rows for the tests of sample: row r is slot r.
+
+#include <limits>
+#include <numeric>
+
+#include "tests/ops/harness.h"
+
+namespace refrain::kernels {
+
+inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+class SampleCase {
+ public:
+  SampleCase(Harness& harness, int32_t rows, int32_t vocab, int32_t shards = 1)
+      : params(rows + 1),
+        logits(rows * vocab),
+        flags(rows, kRowSamples),
+        seq_lens(rows, 10),
+        output_count((rows + 1) * vocab),
+        in_prompt((rows + 1) * vocab),
+        bias_token((rows + 1) * kMaxLogitBias),
+        bias_value((rows + 1) * kMaxLogitBias),
+        mask((rows + 1) * ((vocab + 31) / 32)),
+        harness_(harness),
+        rows_(rows),
+        vocab_(vocab),
+        shards_(shards) {
+    for (SlotParams& p : params) p.temperature = 0;
+  }
+
+  float& logit(int32_t row, int32_t token) { return logits[row * vocab_ + token]; }
+
+  void run(int32_t live = -1) {
+    // The last shard is partly padding, which holds poison and large values.
+    const int32_t cols = (vocab_ + shards_ - 1) / shards_ + 3;
+    const int64_t stride = rows_ * cols + 5;
+    std::vector<float> sharded(shards_ * stride, std::nanf(""));
+    for (int32_t r = 0; r < rows_; ++r) {
+      for (int32_t t = 0; t < shards_ * cols; ++t) {
+        sharded[t / cols * stride + r * cols + t % cols] =
+            t < vocab_ ? logits[r * vocab_ + t] : 1000.0f;
+      }
+    }
+    SampleArgs args;
+    args.logits = harness_.put(sharded);
+    args.shards = shards_;
+    args.shard_cols = cols;
+    args.shard_stride = stride;
+    args.vocab_size = vocab_;
+    std::vector<int32_t> slots(rows_);
+    std::iota(slots.begin(), slots.end(), 0);
+    args.inputs.row_slot = harness_.put(slots);
+    args.inputs.row_flags = harness_.put(flags);
+    args.inputs.seq_lens = harness_.put(seq_lens);
+    args.slots.num_slots = rows_;
+    args.slots.vocab_size = vocab_;
+    args.slots.last_token = harness_.put(std::vector<int32_t>(rows_ + 1, -5));
+    args.slots.params = harness_.put(params);
+    args.slots.output_count = harness_.put(output_count);
+    args.slots.in_prompt = harness_.put(in_prompt);
+    args.slots.bias_token = harness_.put(bias_token);
+    args.slots.bias_value = harness_.put(bias_value);
+    args.slots.allowed_mask = harness_.put(mask);
+    args.inputs.turn = harness_.put(std::vector<uint32_t>{turn});
+    for (SampleOutputs& out : args.outputs) {
+      out.turn = harness_.fresh<uint32_t>(1);
+      out.tokens = harness_.fresh<int32_t>(rows_);
+      out.logprobs = harness_.fresh<float>(rows_);
+      out.top_tokens = harness_.fresh<int32_t>(rows_ * kMaxLogprobs);
+      out.top_logprobs = harness_.fresh<float>(rows_ * kMaxLogprobs);
+    }
+    args.scratch = harness_.fresh<float>(rows_ * vocab_);
+    args.rows = {rows_, live < 0 ? nullptr : put_int(harness_, live)};
+    harness_.table().sample(harness_.stream(), args);
+    const SampleOutputs& out = args.outputs[turn % kTurns];
+    const SampleOutputs& other = args.outputs[(turn + 1) % kTurns];
+    EXPECT_EQ(harness_.get(out.turn, 1)[0], turn);
+    tokens = harness_.get(out.tokens, rows_);
+    logprobs = harness_.get(out.logprobs, rows_);
+    top_tokens = harness_.get(out.top_tokens, rows_ * kMaxLogprobs);
+    top_logprobs = harness_.get(out.top_logprobs, rows_ * kMaxLogprobs);
+    EXPECT_EQ(harness_.get(other.turn, 1)[0], ~0u) << "the other turn's outputs stay as they are";
+    EXPECT_EQ(harness_.get(other.tokens, rows_), std::vector<int32_t>(rows_, -1));
+    EXPECT_TRUE(std::isnan(harness_.get(other.logprobs, rows_)[0]));
+    EXPECT_TRUE(std::isnan(harness_.get(other.top_logprobs, rows_)[0]));
+    last_token = harness_.get(args.slots.last_token, rows_ + 1);
+    output_count = harness_.get(args.slots.output_count, output_count.size());
+  }
+
+  uint32_t turn = 7;
+  std::vector<SlotParams> params;
+  std::vector<float> logits;
+  std::vector<uint8_t> flags;
+  std::vector<int32_t> seq_lens;
+  std::vector<int32_t> output_count;
+  std::vector<uint8_t> in_prompt;
+  std::vector<int32_t> bias_token;
+  std::vector<float> bias_value;
+  std::vector<uint32_t> mask;
+  std::vector<int32_t> tokens, top_tokens, last_token;
+  std::vector<float> logprobs, top_logprobs;
+
+ private:
+  Harness& harness_;
+  int32_t rows_, vocab_, shards_;
+};
+
+}  // namespace refrain::kernels
