@@ -24,7 +24,7 @@ static_assert(kRowBins <= kRowThreads);
 
 struct RowShared {
   union {
-    uint32_t parts[2][kBins];  // of this block's tokens: low 12 bits, the bits above
+    uint32_t parts[2 * kBins];  // of this block's tokens: low 12 bits, the bits above
     Sum list[kRowList];
   };
   Sum bins[kRowBins];  // [rank * kRowBins, …) of the whole row
@@ -176,15 +176,15 @@ struct ClusterRow {
   }
 
   __device__ void clear_bins() {
-    for (uint32_t i = threadIdx.x; i < 2 * kBins; i += kRowThreads) shared->parts[0][i] = 0;
+    for (uint32_t i = threadIdx.x; i < 2 * kBins; i += kRowThreads) shared->parts[i] = 0;
     __syncthreads();
   }
   // There are no 64-bit additions to shared memory; a block's tokens fit both halves.
   __device__ void add_units(uint32_t bin, uint32_t units) {
-    atomicAdd(&shared->parts[0][bin], units & 0xfffu);
-    atomicAdd(&shared->parts[1][bin], units >> 12);
+    atomicAdd(&shared->parts[bin], units & 0xfffu);
+    atomicAdd(&shared->parts[kBins + bin], units >> 12);
   }
-  __device__ void add_count(uint32_t bin) { atomicAdd(&shared->parts[0][bin], 1u); }
+  __device__ void add_count(uint32_t bin) { atomicAdd(&shared->parts[bin], 1u); }
 
   // Each block adds up a part of the bins, then all read the parts.
   template <bool kWide>
@@ -195,8 +195,8 @@ struct ClusterRow {
       Sum low = 0, high = 0;
 #pragma unroll
       for (unsigned r = 0; r < kRowCluster; ++r) {
-        low += of(r)->parts[0][bin];
-        if (kWide) high += of(r)->parts[1][bin];
+        low += of(r)->parts[bin];
+        if (kWide) high += of(r)->parts[kBins + bin];
       }
       shared->bins[threadIdx.x] = (high << 12) + low;
     }

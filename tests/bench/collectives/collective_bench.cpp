@@ -1,7 +1,7 @@
 // us of a collective inside a graph, one process a GPU: 20 of them in a graph, launched back to
-// back. Sums up to 32 MiB run over peer memory, larger ones and gathers over NCCL; sums of rows of
-// 4096 also with the residual addition and RMSNorm behind them, in one kernel and in two.
-// usage: collective_bench RANKS
+// back. Sums up to 32 MiB run over peer memory, larger ones over NCCL; sums of rows of 4096 also
+// with the residual addition and RMSNorm behind them, in one kernel and in two; gathers (bytes a
+// rank) both ways. usage: collective_bench RANKS [gather]
 
 #include <algorithm>
 #include <chrono>
@@ -17,7 +17,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr int kInGraph = 20;
 
-std::string bench(const std::string& token, int rank, int size) {
+std::string bench(const std::string& token, int rank, int size, bool all) {
   auto device = create_device("cuda", {}, {rank, size});
   if (!device) return device.error().message;
   auto stream = (*device)->create_stream();
@@ -52,12 +52,14 @@ std::string bench(const std::string& token, int rank, int size) {
                         samples[3], samples.front(), samples.back());
   };
   for (size_t kib : {4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 65536}) {
+    if (!all) break;
     const auto count = static_cast<int64_t>(kib * 512);
     time("all_reduce", kib * 1024, [&] {
       group.all_reduce(*stream, {in->data(), DType::kBFloat16, count}, count, {1, nullptr});
     });
   }
   for (int32_t rows : {1, 8, 32, 128, 256}) {
+    if (!all) break;
     constexpr int32_t kCols = 4096;
     const auto bytes = static_cast<size_t>(rows) * kCols * 2;
     kernels::AddRmsNormArgs args;
@@ -75,12 +77,16 @@ std::string bench(const std::string& token, int rank, int size) {
       if (!group.all_reduce_add_rms_norm(*stream, args)) throw DeviceError("two kernels needed");
     });
   }
-  for (size_t kib : {128, 512, 1024, 4096, 8192, 16384}) {
+  for (size_t kib : {4, 16, 32, 64, 125, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768}) {
     const auto count = static_cast<int64_t>(kib * 256);
-    time("all_gather", kib * 1024, [&] {
-      group.all_gather(*stream, {in->data(), DType::kFloat32, count}, out->data(), count,
-                       {1, nullptr});
-    });
+    for (const char* way : {"exchange", "nccl"}) {
+      group.hold_to_sum_way(way);
+      time(way == std::string("nccl") ? "gather nccl" : "gather ours", kib * 1024, [&] {
+        group.all_gather(*stream, {in->data(), DType::kFloat32, count}, out->data(), count,
+                         {1, nullptr});
+      });
+    }
+    group.hold_to_sum_way({});
   }
   return text;
 }
@@ -90,9 +96,10 @@ std::string bench(const std::string& token, int rank, int size) {
 
 int main(int argc, char** argv) {
   const int size = argc > 1 ? std::atoi(argv[1]) : 2;
+  const bool all = argc < 3 || std::string(argv[2]) != "gather";
   const std::string token = refrain::worker::fresh_token();
   const auto results = refrain::worker::run_ranks(
-      size, [&](int rank) { return refrain::worker::bench(token, rank, size); });
+      size, [&](int rank) { return refrain::worker::bench(token, rank, size, all); });
   std::printf("%d ranks, rank 0:\n%s", size, results[0].c_str());
   return 0;
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <random>
 #include <string>
 #include <string_view>
 
@@ -209,26 +210,47 @@ void bench_rows(BenchDevice& device, Report& report) {
   }
 }
 
+// A row of logits: "flat" uniform over 4, most tokens stay; "normal" with spread 2.5; "peaked" with
+// a few tokens far above the others, as trained models give.
+std::vector<float> logits_of(std::string_view kind, int32_t vocab) {
+  std::vector<float> row(static_cast<size_t>(vocab));
+  std::mt19937 random(1);
+  std::uniform_real_distribution<float> flat(0, 4);
+  std::normal_distribution<float> normal(0, 2.5f);
+  for (float& x : row) x = kind == "flat" ? flat(random) : normal(random);
+  for (int i = 0; kind == "peaked" && i < 30; ++i) {
+    row[random() % row.size()] = 20.0f - 0.3f * static_cast<float>(i);
+  }
+  return row;
+}
+
 void bench_sample(BenchDevice& device, Report& report) {
   const int32_t vocab = 128256;
   struct Mode {
     const char* name;
     float temperature, top_p;
     int32_t top_k;
+    const char* logits;
   };
-  constexpr Mode kModes[] = {{"greedy", 0, 1, 0},
-                             {"all", 1, 1, 0},
-                             {"top-p", 1, 0.9f, 0},
-                             {"top-k 50 top-p", 1, 0.9f, 50}};
+  constexpr Mode kModes[] = {{"greedy", 0, 1, 0, "normal"},
+                             {"all", 0.8f, 1, 0, "normal"},
+                             {"top-p flat", 0.8f, 0.95f, 0, "flat"},
+                             {"top-p normal", 0.8f, 0.95f, 0, "normal"},
+                             {"top-p peaked", 0.8f, 0.95f, 0, "peaked"},
+                             {"top-k 50", 0.8f, 1, 50, "normal"},
+                             {"top-k 50 top-p flat", 0.8f, 0.95f, 50, "flat"},
+                             {"top-k 50 top-p", 0.8f, 0.95f, 50, "normal"},
+                             {"top-k 2000 top-p", 0.8f, 0.95f, 2000, "normal"}};
   for (const Mode& mode : kModes) {
+    const std::vector<float> base = logits_of(mode.logits, vocab);
     for (const int32_t rows : {1, 32, 128}) {
       const std::string name = fmt::format("sample {} rows {}", mode.name, rows);
       if (!report.wants(name)) continue;
-      std::vector<float> logits(static_cast<size_t>(rows) * vocab);
-      uint32_t state = 1;
-      for (float& x : logits) {
-        state = state * 1664525u + 1013904223u;
-        x = static_cast<float>(state >> 8) * 0x1.0p-22f;
+      std::vector<float> logits;
+      for (int32_t r = 0; r < rows; ++r) {
+        const auto turn = base.begin() + r * 977 % vocab;
+        logits.insert(logits.end(), turn, base.end());
+        logits.insert(logits.end(), base.begin(), turn);
       }
       SlotParams params;
       params.temperature = mode.temperature;

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <thread>
 #include <vector>
 
 #include "tests/gpu/collectives/gpu_group.h"
@@ -149,6 +150,108 @@ TEST_P(GpuGroup, SumWithAdditionAndNormIsTheTwoOperations) {
              "good");
 }
 
+// Gathers of several sizes with a sum between two of them, replayed from graphs: every bit of every
+// rank, by our own kernels up to 32 MiB and by NCCL.
+std::string check_gathers(Rank& rank, int size, DType dtype) {
+  const std::vector<int64_t> counts = {1, 6, 1000, 4097, 131072, 700001, 4300000, 9000001};
+  const auto bits = [](int r, int64_t index, int round) {
+    const auto mixed = static_cast<uint32_t>(index * 2654435761 + r * 40503 + round * 7919);
+    return index % 97 == 0 ? 0xff800000u : mixed & 0xfeffffffu;  // -inf; never all ones
+  };
+  for (const int64_t count : counts) {
+    const auto words = (static_cast<size_t>(count) * size_of(dtype) + 3) / 4;
+    const size_t bytes = static_cast<size_t>(count) * size_of(dtype);
+    const size_t all = bytes * static_cast<size_t>(size);
+    auto in = rank.device->allocate(bytes, MemoryTag::kOther);
+    auto out = rank.device->allocate(2 * all, MemoryTag::kOther);
+    auto data = rank.device->allocate(4096, MemoryTag::kOther);
+    auto given = rank.device->allocate_pinned(words * 4);
+    auto result = rank.device->allocate_pinned(2 * all);
+    auto* second = static_cast<std::byte*>(out->data()) + all;
+    const auto gather = [&](void* to) {
+      rank.communicator->all_gather(*rank.stream, {in->data(), dtype, count}, to, count,
+                                    {1, nullptr});
+    };
+    const auto step = [&] {
+      gather(out->data());
+      rank.communicator->all_reduce(*rank.stream, {data->data(), DType::kFloat32, 1000}, 1000,
+                                    {1, nullptr});
+      gather(second);
+    };
+    step();
+    rank.stream->synchronize();
+    rank.stream->begin_capture();
+    rank.stream->copy(in->data(), given->data(), bytes);
+    step();
+    auto graph = rank.stream->end_capture();
+    std::vector<uint32_t> expected(words);
+    const int rounds = count > 1000000 ? 2 : 5;
+    for (int round = 0; round < rounds; ++round) {
+      auto* mine = static_cast<uint32_t*>(given->data());
+      for (size_t i = 0; i < words; ++i) {
+        mine[i] = bits(rank.communicator->rank(), static_cast<int64_t>(i), round);
+      }
+      std::memset(result->data(), 0x55, 2 * all);
+      rank.stream->copy(out->data(), result->data(), 2 * all);
+      rank.stream->launch(*graph);
+      rank.stream->copy(result->data(), out->data(), 2 * all);
+      rank.stream->synchronize();
+      for (int r = 0; r < 2 * size; ++r) {
+        for (size_t i = 0; i < words; ++i) {
+          expected[i] = bits(r % size, static_cast<int64_t>(i), round);
+        }
+        const auto* got = static_cast<const std::byte*>(result->data());
+        if (std::memcmp(got + static_cast<size_t>(r) * bytes, expected.data(), bytes) != 0) {
+          return fmt::format("{} bytes of rank {} differ in round {}", bytes, r % size, round);
+        }
+      }
+    }
+  }
+  return "good";
+}
+
+TEST_P(GpuGroup, GathersKeepEveryBit) {
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat32}) {
+    for (const char* way : {"", "nccl"}) {
+      token_ = fresh_token();
+      expect_all(run_ranks(size_,
+                           [&](int r) {
+                             Rank rank(token_, r, size_);
+                             rank.communicator->hold_to_sum_way(way);
+                             return check_gathers(rank, size_, dtype);
+                           }),
+                 "good");
+    }
+  }
+}
+
+TEST_P(GpuGroup, AGatherThatOneRankNeverJoinsEndsByItsDeadline_R9) {
+  const auto results = run_ranks(size_, [&](int r) -> std::string {
+    Rank rank(token_, r, size_, 1500);
+    if (r == size_ - 1) {
+      std::this_thread::sleep_for(std::chrono::seconds(4));
+      return "stayed away";
+    }
+    constexpr int64_t kCount = 32064;
+    auto memory =
+        rank.device->allocate(kCount * 4 * static_cast<size_t>(size_ + 1), MemoryTag::kOther);
+    auto* in = static_cast<std::byte*>(memory->data()) + kCount * 4 * size_;
+    rank.communicator->all_gather(*rank.stream, {in, DType::kFloat32, kCount}, memory->data(),
+                                  kCount, {1, nullptr});
+    try {
+      rank.stream->synchronize();
+    } catch (const DeviceError& error) {
+      // The first to notice names the rank that stayed away; others may see the first leave.
+      const std::string said = error.what();
+      const bool good = said.find("did not come") != std::string::npos ||
+                        said.find("left the group") != std::string::npos;
+      return good ? "told" : said;
+    }
+    return "nobody noticed";
+  });
+  for (int r = 0; r + 1 < size_; ++r) EXPECT_EQ(results[static_cast<size_t>(r)], "told");
+}
+
 TEST_P(GpuGroup, GathersAndBroadcasts) {
   const auto body = [&](int r) -> std::string {
     Rank rank(token_, r, size_);
@@ -184,41 +287,52 @@ TEST_P(GpuGroup, GathersAndBroadcasts) {
   expect_all(run_ranks(size_, body), "good");
 }
 
-// The last rank dies while the others wait for it inside a replayed sum, small (peer memory) or
+// The last rank dies while the others wait for it inside a sum or a gather, small (peer memory) or
 // large (NCCL): they leave with an error that names it, well before the deadline.
-TEST_P(GpuGroup, R7ADeadRankEndsTheOthersAndIsNamed) {
-  for (const int64_t count : {int64_t{4096}, int64_t{1} << 20, int64_t{17} << 20}) {
-    token_ = fresh_token();
-    const auto body = [&](int r) -> std::string {
-      const auto lost = fmt::format("rank {} ", size_ - 1);
-      const auto begun = std::chrono::steady_clock::now();
-      try {
-        Rank rank(token_, r, size_);
-        auto data = rank.device->allocate(static_cast<size_t>(count) * 2, MemoryTag::kOther);
-        const auto sum = [&] {
-          rank.communicator->all_reduce(*rank.stream, {data->data(), DType::kBFloat16, count},
-                                        count, {1, nullptr});
-        };
-        sum();
-        rank.stream->synchronize();
-        rank.communicator->barrier();
-        if (r == size_ - 1) kill(getpid(), SIGKILL);
-        sum();
-        rank.stream->synchronize();
-        return "the sum ended";
-      } catch (const DeviceError& error) {
-        const std::string what = error.what();
-        const auto seconds =
-            std::chrono::duration<double>(std::chrono::steady_clock::now() - begun);
-        if (what.find(lost) == std::string::npos && what.find("gave up") == std::string::npos) {
-          return what;
-        }
-        return seconds.count() < 15 ? "left" : fmt::format("left after {} s", seconds.count());
+std::string wait_for_the_dead(const std::string& token, int r, int size, int64_t count,
+                              bool gathers) {
+  const auto lost = fmt::format("rank {} ", size - 1);
+  const auto begun = std::chrono::steady_clock::now();
+  try {
+    Rank rank(token, r, size);
+    auto data = rank.device->allocate(static_cast<size_t>(count) * 2, MemoryTag::kOther);
+    auto out = rank.device->allocate(data->bytes() * static_cast<size_t>(size), MemoryTag::kOther);
+    const auto meet = [&] {
+      const kernels::Matrix matrix{data->data(), DType::kBFloat16, count};
+      if (gathers) {
+        rank.communicator->all_gather(*rank.stream, matrix, out->data(), count, {1, nullptr});
+      } else {
+        rank.communicator->all_reduce(*rank.stream, matrix, count, {1, nullptr});
       }
     };
-    const auto results = run_ranks(size_, body);
-    for (int r = 0; r + 1 < size_; ++r) EXPECT_EQ(results[static_cast<size_t>(r)], "left") << count;
-    EXPECT_EQ(results.back(), "killed by signal 9");
+    meet();
+    rank.stream->synchronize();
+    rank.communicator->barrier();
+    if (r == size - 1) kill(getpid(), SIGKILL);
+    meet();
+    rank.stream->synchronize();
+    return "it ended";
+  } catch (const DeviceError& error) {
+    const std::string what = error.what();
+    const auto seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun);
+    if (what.find(lost) == std::string::npos && what.find("gave up") == std::string::npos) {
+      return what;
+    }
+    return seconds.count() < 15 ? "left" : fmt::format("left after {} s", seconds.count());
+  }
+}
+
+TEST_P(GpuGroup, R7ADeadRankEndsTheOthersAndIsNamed) {
+  for (const bool gathers : {false, true}) {
+    for (const int64_t count : {int64_t{4096}, int64_t{1} << 20, int64_t{17} << 20}) {
+      token_ = fresh_token();
+      const auto results = run_ranks(
+          size_, [&](int r) { return wait_for_the_dead(token_, r, size_, count, gathers); });
+      for (int r = 0; r + 1 < size_; ++r) {
+        EXPECT_EQ(results[static_cast<size_t>(r)], "left") << count << gathers;
+      }
+      EXPECT_EQ(results.back(), "killed by signal 9");
+    }
   }
 }
 

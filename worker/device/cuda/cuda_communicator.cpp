@@ -14,7 +14,7 @@ namespace refrain::worker {
 
 namespace {
 
-constexpr size_t kMostExchanges = 4;  // of one sum; larger sums go through NCCL
+constexpr size_t kMostExchanges = 4;  // of one sum or gather; NCCL takes larger ones
 constexpr const char* kExchange = "exchange";
 constexpr const char* kNccl = "nccl";
 
@@ -102,7 +102,7 @@ Status CudaCommunicator::connect_nccl() {
     return fail(ErrorCode::kInternal, "NCCL {} made no group of {} ranks: {} ({})", nccl_->version,
                 options_.size, nccl_->error_string(status), nccl_->last_error(nullptr));
   }
-  log::info("group of {} GPUs: NCCL {}.{}.{} ({}), sums up to {} KiB over peer memory",
+  log::info("group of {} GPUs: NCCL {}.{}.{} ({}), sums and gathers up to {} KiB over peer memory",
             options_.size, nccl_->version / 10000, nccl_->version / 100 % 100, nccl_->version % 100,
             nccl_->path, kMostExchanges * kExchangeBytes >> 10);
   return {};
@@ -135,6 +135,12 @@ CudaStream& CudaCommunicator::recording_on(Stream& stream, const Post& post) {
   return cuda;
 }
 
+bool CudaCommunicator::exchanges(const kernels::Matrix& data, size_t bytes) const {
+  return way_ != kNccl && bytes <= kMostExchanges * kExchangeBytes &&
+         (data.dtype == DType::kFloat32 || data.dtype == DType::kBFloat16) &&
+         reinterpret_cast<uintptr_t>(data.data) % kThreadBytes == 0;
+}
+
 void CudaCommunicator::all_reduce(Stream& stream, kernels::Matrix data, int64_t cols,
                                   kernels::Rows rows) {
   REFRAIN_CHECK(data.dtype == DType::kFloat32 || data.dtype == DType::kBFloat16,
@@ -149,8 +155,7 @@ void CudaCommunicator::all_reduce(Stream& stream, kernels::Matrix data, int64_t 
   const size_t bytes = count * size_of(data.dtype);
   context_->note("all_reduce");
   if (bytes == 0) return;
-  if (sum_way_ != kNccl && bytes <= kMostExchanges * kExchangeBytes &&
-      reinterpret_cast<uintptr_t>(data.data) % kThreadBytes == 0) {
+  if (exchanges(data, bytes)) {
     for (size_t begin = 0; begin < bytes; begin += kExchangeBytes) {
       launch_peer_all_reduce(cuda.ref(), peers_->exchange(),
                              static_cast<std::byte*>(data.data) + begin, data.dtype,
@@ -158,7 +163,7 @@ void CudaCommunicator::all_reduce(Stream& stream, kernels::Matrix data, int64_t 
     }
     return;
   }
-  REFRAIN_CHECK(sum_way_ != kExchange, "a sum of {} bytes cannot be made by exchange", bytes);
+  REFRAIN_CHECK(way_ != kExchange, "a sum of {} bytes cannot be made by exchange", bytes);
   check(nccl_->all_reduce(data.data, data.data, count, nccl_type(data.dtype), ncclSum, comm_,
                           cuda.native()),
         "ncclAllReduce");
@@ -193,6 +198,15 @@ void CudaCommunicator::all_gather(Stream& stream, kernels::Matrix in, void* out,
   }
   REFRAIN_CHECK(in.stride == cols || rows.padded == 1,
                 "all_gather takes rows without gaps, not {} of {}", cols, in.stride);
+  if (exchanges(in, count * row_bytes)) {
+    for (size_t begin = 0; begin < count * row_bytes; begin += kExchangeBytes) {
+      launch_peer_all_gather(
+          cuda.ref(), peers_->exchange(), static_cast<const std::byte*>(in.data) + begin,
+          static_cast<std::byte*>(out) + begin, std::min(kExchangeBytes, count * row_bytes - begin),
+          count * row_bytes);
+    }
+    return;
+  }
   check(nccl_->all_gather(in.data, out, count * row_bytes, ncclUint8, comm_, cuda.native()),
         "ncclAllGather");
 }
@@ -230,9 +244,9 @@ std::vector<std::string> CudaCommunicator::sum_ways(size_t bytes) const {
 }
 
 void CudaCommunicator::hold_to_sum_way(const std::string& way) {
-  REFRAIN_CHECK(way.empty() || way == kExchange || way == kNccl, "GPUs sum by {} or {}, not by {}",
-                kExchange, kNccl, way);
-  sum_way_ = way;
+  REFRAIN_CHECK(way.empty() || way == kExchange || way == kNccl,
+                "GPUs sum and gather by {} or {}, not by {}", kExchange, kNccl, way);
+  way_ = way;
 }
 
 std::unique_ptr<Buffer> CudaCommunicator::next_rank_memory(size_t bytes) {

@@ -1,8 +1,9 @@
 #pragma once
-// Collectives of the GPUs of one machine, one process each: small sums over peer memory, the rest
-// over NCCL; ranks find each other in shared memory and meet there for host-side barriers. A rank
-// that is gone is seen by its process while the device thread waits. Device thread; graphs that
-// hold its operations must be gone before it is destroyed, otherwise the process ends.
+// Collectives of the GPUs of one machine, one process each: small sums and gathers over peer
+// memory, the rest over NCCL; ranks find each other in shared memory and meet there for host-side
+// barriers. A rank that is gone is seen by its process while the device thread waits. Device
+// thread; graphs that hold its operations must be gone before it is destroyed, otherwise the
+// process ends.
 
 #include <memory>
 #include <string>
@@ -39,7 +40,7 @@ class CudaCommunicator final : public Communicator, private Watch {
   kernels::PeerSum peer_sum(Stream& stream, int32_t place, kernels::Rows rows) override;
   void barrier() override;
   std::vector<std::string> sum_ways(size_t bytes) const override;
-  void hold_to_sum_way(const std::string& way) override;
+  void hold_to_sum_way(const std::string& way) override;  // gathers too
   std::unique_ptr<Buffer> next_rank_memory(size_t bytes) override;
   size_t bytes() const override {
     return nccl_bytes_ + (peers_ ? peers_->bytes() : 0) + (sums_ ? sums_->bytes() : 0);
@@ -49,6 +50,7 @@ class CudaCommunicator final : public Communicator, private Watch {
   CudaCommunicator(std::shared_ptr<CudaContext> context, Options options);
   Status connect();
   Status connect_nccl();
+  bool exchanges(const kernels::Matrix& data, size_t bytes) const;  // by our own kernels
   CudaStream& recording_on(Stream& stream, const Post& post);
   void check(ncclResult_t status, const char* call);
   void look(std::chrono::steady_clock::duration waited) override;
@@ -63,7 +65,7 @@ class CudaCommunicator final : public Communicator, private Watch {
   size_t nccl_bytes_ = 0;
   std::unique_ptr<PeerMemory> peers_;
   std::unique_ptr<PeerSumMemory> sums_;
-  std::string sum_way_;               // all_reduce is held to it; empty: by size
+  std::string way_;                   // sums and gathers are held to it; empty: by size
   std::shared_ptr<const int> users_;  // one reference here and one in each graph
 };
 

@@ -65,6 +65,35 @@ __global__ void __launch_bounds__(kExchangeThreads)
   }
 }
 
+__device__ void store_part(unsigned char* to, size_t bytes, const uint4& words) {
+  if (bytes >= kThreadBytes && reinterpret_cast<uintptr_t>(to) % kThreadBytes == 0) {
+    *reinterpret_cast<uint4*>(to) = words;
+  } else {
+    store_tail(to, bytes < kThreadBytes ? bytes : kThreadBytes, words);
+  }
+}
+
+__global__ void __launch_bounds__(kExchangeThreads)
+    peer_all_gather(const __grid_constant__ PeerExchange exchange, const unsigned char* in,
+                    unsigned char* out, size_t bytes, size_t rank_bytes) {
+  kernels::let_successor_start();
+  kernels::wait_for_predecessor();
+  const PacketPlace place(exchange, size_t{blockIdx.x} * kExchangeThreads + threadIdx.x);
+  const size_t begin = place.slot * kThreadBytes;
+  if (begin >= bytes || is_broken(exchange)) return;
+  const size_t mine = bytes - begin;
+  uint4 words = mine >= kThreadBytes ? *reinterpret_cast<const uint4*>(in + begin)
+                                     : load_tail(in + begin, mine);
+  words = sendable(words);
+  send_to_all(exchange, place, words);
+  store_part(out + static_cast<size_t>(exchange.rank) * rank_bytes + begin, mine, words);
+  for (int step = 1; step < exchange.size; ++step) {
+    const int peer = (exchange.rank + step) % exchange.size;
+    if (!take(exchange, place.at(exchange, exchange.rank, peer), peer, words)) return;
+    store_part(out + static_cast<size_t>(peer) * rank_bytes + begin, mine, words);
+  }
+}
+
 // A block owns a row, a thread eight columns: bfloat16 rows of a multiple of eight columns.
 __global__ void __launch_bounds__(kMaxRowThreads)
     peer_add_rms_norm(const __grid_constant__ PeerExchange exchange,
@@ -108,6 +137,11 @@ __global__ void __launch_bounds__(kMaxRowThreads)
   kernels::store8(args.out, true, row, col, 8, x);
 }
 
+kernels::LaunchShape message_shape(size_t bytes) {
+  constexpr size_t kBlockBytes = kThreadBytes * kExchangeThreads;
+  return {dim3(static_cast<unsigned>((bytes + kBlockBytes - 1) / kBlockBytes)), kExchangeThreads};
+}
+
 int row_threads(const kernels::AddRmsNormArgs& args) { return (args.cols / 8 + 31) / 32 * 32; }
 
 size_t row_message(const kernels::AddRmsNormArgs& args) {
@@ -124,9 +158,7 @@ bool sums_everywhere(size_t bytes, int size) {
 
 void launch_peer_all_reduce(kernels::StreamRef stream, const PeerExchange& exchange, void* data,
                             DType dtype, size_t bytes) {
-  constexpr size_t kBlockBytes = kThreadBytes * kExchangeThreads;
-  const kernels::LaunchShape shape{
-      dim3(static_cast<unsigned>((bytes + kBlockBytes - 1) / kBlockBytes)), kExchangeThreads};
+  const kernels::LaunchShape shape = message_shape(bytes);
   auto* at = static_cast<unsigned char*>(data);
   const bool shared = !sums_everywhere(bytes, exchange.size);
   if (dtype == DType::kBFloat16) {
@@ -136,6 +168,13 @@ void launch_peer_all_reduce(kernels::StreamRef stream, const PeerExchange& excha
     kernels::launch<peer_all_reduce<false>>(stream, "peer_all_reduce", shape, exchange, at, bytes,
                                             shared);
   }
+}
+
+void launch_peer_all_gather(kernels::StreamRef stream, const PeerExchange& exchange, const void* in,
+                            void* out, size_t bytes, size_t rank_bytes) {
+  kernels::launch<peer_all_gather>(stream, "peer_all_gather", message_shape(bytes), exchange,
+                                   static_cast<const unsigned char*>(in),
+                                   static_cast<unsigned char*>(out), bytes, rank_bytes);
 }
 
 bool can_peer_add_rms_norm(const kernels::AddRmsNormArgs& args) {

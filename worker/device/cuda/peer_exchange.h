@@ -1,7 +1,8 @@
 #pragma once
-// All-reduce over peer memory, one kernel, alone or with the residual addition and RMSNorm behind
-// it. Small messages: every rank pushes all of its data into each peer's buffer and sums. Larger
-// ones: each rank sums its share and pushes the result. Sums are made in rank order in float32, so
+// Collectives over peer memory, one kernel each. All-gather: every rank pushes its data into each
+// peer's buffer. All-reduce, alone or with the residual addition and RMSNorm behind it: of small
+// messages likewise, and every rank sums; of larger ones each rank sums its share and pushes the
+// result. Sums are made in rank order in float32, so
 // that all ranks hold equal bits. Every poll has a deadline; a failure is told through a word in
 // host memory and ends all later exchanges at once.
 
@@ -45,6 +46,11 @@ bool sums_everywhere(size_t bytes, int size);
 // data [bytes] of float32 or bfloat16, 16-byte aligned, at most kExchangeBytes; in place.
 void launch_peer_all_reduce(kernels::StreamRef stream, const PeerExchange& exchange, void* data,
                             DType dtype, size_t bytes);
+
+// out[rank_bytes * i ...] = rank i's in [bytes] of float32 or bfloat16, at most kExchangeBytes;
+// `in` 16-byte aligned. Bits are kept, but for NaNs of all ones, which become others.
+void launch_peer_all_gather(kernels::StreamRef stream, const PeerExchange& exchange, const void* in,
+                            void* out, size_t bytes, size_t rank_bytes);
 
 // Whether rows of these sizes, types and alignments are for the kernel below.
 bool can_peer_add_rms_norm(const kernels::AddRmsNormArgs& args);

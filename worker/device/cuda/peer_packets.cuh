@@ -1,5 +1,6 @@
 #pragma once
-// One packet of an exchange over peer memory: 16 bytes of every rank's message become their sum.
+// One packet of an exchange over peer memory: 16 bytes of every rank's message become their sum,
+// or go to all ranks.
 // A receiver's buffer holds kEmpty wherever nothing has come; a sender never sends that word, and
 // the receiver puts it back when it has read. So packets need no numbers and no fences, and each
 // word is judged by itself.
@@ -98,6 +99,14 @@ struct PacketPlace {
   }
 };
 
+__device__ inline void send_to_all(const PeerExchange& exchange, const PacketPlace& place,
+                                   const uint4& words) {
+  for (int step = 1; step < exchange.size; ++step) {
+    kernels::push_words(place.at(exchange, (exchange.rank + step) % exchange.size, exchange.rank),
+                        words);
+  }
+}
+
 // words = the sum over the ranks, in rank order, equal bits on every rank. owner < 0: everyone
 // sends to everyone; else the owner alone sums and sends the result. False: give up.
 template <bool kNarrow>
@@ -109,11 +118,7 @@ __device__ bool sum_packets(const PeerExchange& exchange, const PacketPlace& pla
     kernels::push_words(place.at(exchange, owner, rank), words);
     return take(exchange, place.at(exchange, rank, owner), owner, words);
   }
-  if (owner < 0) {
-    for (int step = 1; step < exchange.size; ++step) {
-      kernels::push_words(place.at(exchange, (rank + step) % exchange.size, rank), words);
-    }
-  }
+  if (owner < 0) send_to_all(exchange, place, words);
   Sums<kNarrow> sums;
   for (int peer = 0; peer < exchange.size; ++peer) {
     uint4 part = words;
@@ -123,9 +128,7 @@ __device__ bool sum_packets(const PeerExchange& exchange, const PacketPlace& pla
   words = sums.words();
   if (owner == rank) {
     words = sendable(words);
-    for (int step = 1; step < exchange.size; ++step) {
-      kernels::push_words(place.at(exchange, (rank + step) % exchange.size, rank), words);
-    }
+    send_to_all(exchange, place, words);
   }
   return true;
 }
