@@ -19,7 +19,6 @@ inline constexpr int kRowWarps = kRowThreads / 32;
 inline constexpr int kRowWays = 2;                         // values reduced at once
 inline constexpr uint32_t kRowBins = kBins / kRowCluster;  // added up by a block
 inline constexpr int kRowList = 1024;
-static_assert(kRowList <= 2 * kRowThreads);  // sort_list
 static_assert(kRowBins <= kRowThreads);
 
 struct RowShared {
@@ -246,8 +245,8 @@ struct ClusterRow {
     __syncthreads();
     for (uint32_t run = 2; run <= size; run *= 2) {
       for (uint32_t step = run / 2; step > 0; step /= 2) {
-        const uint32_t i = 2 * threadIdx.x - (threadIdx.x & (step - 1)), j = i + step;
-        if (j < size) {
+        for (uint32_t pair = threadIdx.x; pair < size / 2; pair += kRowThreads) {
+          const uint32_t i = 2 * pair - (pair & (step - 1)), j = i + step;
           const Sum a = shared->list[i], b = shared->list[j];
           if ((a < b) == ((i & run) == 0)) {
             shared->list[i] = b;
