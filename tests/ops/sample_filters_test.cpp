@@ -137,6 +137,35 @@ TEST_P(SampleFiltersTest, DrawsAreThoseOfASortOfManyTokens) {
 
 TEST_P(SampleFiltersTest, DrawsAreThoseOfASortOfALargeVocabulary) { check(128256, 4); }
 
+TEST_P(SampleFiltersTest, ARowDrawsTheSameTokenInEveryBatch) {
+  const int32_t vocab = 2003;
+  const auto logits = rows_of_logits(vocab, 11);
+  const auto kinds = static_cast<int32_t>(logits.size());
+  const auto filters = static_cast<int32_t>(std::size(kFilters));
+  const auto fill = [&](SampleCase& c, int32_t at, int32_t row) {
+    const Filters& f = kFilters[row % filters];
+    SlotParams& p = c.params[at];
+    p.temperature = row % 3 == 0 ? 0 : f.temperature;  // greedy among random ones
+    p.top_p = f.top_p, p.min_p = f.min_p, p.top_k = f.top_k;
+    p.seed = 3000 + static_cast<uint64_t>(row);
+    c.seq_lens[at] = 5 + row;
+    std::copy_n(logits[row % kinds].begin(), vocab, c.logits.begin() + int64_t{at} * vocab);
+  };
+  std::vector<int32_t> alone;
+  for (int32_t r = 0; r < 130; ++r) {
+    SampleCase c(harness(), 1, vocab);
+    fill(c, 0, r);
+    c.run();
+    alone.push_back(c.tokens[0]);
+  }
+  for (const int32_t rows : {17, 130}) {
+    SampleCase c(harness(), rows, vocab, 2);
+    for (int32_t r = 0; r < rows; ++r) fill(c, rows - 1 - r, r);
+    c.run();
+    for (int32_t r = 0; r < rows; ++r) EXPECT_EQ(c.tokens[rows - 1 - r], alone[r]) << rows << r;
+  }
+}
+
 TEST_P(SampleFiltersTest, LogprobsListTheBestTokensOfARandomRow) {
   const int32_t vocab = 3001;
   const auto logits = rows_of_logits(vocab, 5);
