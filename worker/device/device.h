@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -81,11 +82,16 @@ class Graph {
   virtual std::string_view node_name(int /*index*/) const { return {}; }
 };
 
+// Asked over and over by a waiting device thread; true: do not wait on.
+using StopFn = std::function<bool()>;
+
 class Event {
  public:
   virtual ~Event() = default;
   virtual bool query() const = 0;  // done? any thread
-  virtual void synchronize() = 0;
+  // Waits until it is done, or until `stop` says so (null: never); whether it is done.
+  virtual bool wait(const StopFn& stop) = 0;
+  void synchronize() { wait({}); }
   // Between two events of record_time() that have happened.
   virtual double seconds_since(const Event& earlier) const = 0;
 };

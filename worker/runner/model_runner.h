@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "ipc/protocol/messages.h"
@@ -48,7 +49,9 @@ class ModelRunner {
   // Checks, fills the pinned block, dispatches, pads, runs the pieces (CG-34). Scheduling
   // mistakes (unknown slot, more tokens than the budget) are FatalErrors.
   virtual void submit(const ipc::Step& step) = 0;
-  virtual ipc::StepResult wait() = 0;  // oldest submitted step; tokens on every rank
+  // The oldest submitted step, tokens on every rank; none if `stop` (null: never) ended the wait.
+  virtual std::optional<ipc::StepResult> wait_unless(const StopFn& stop) = 0;
+  ipc::StepResult wait() { return *wait_unless({}); }
   virtual int in_flight() const = 0;
 };
 

@@ -118,11 +118,11 @@ void ProgramRunner::note_row_outputs(const ipc::Step& step, InFlight& flight) co
   }
 }
 
-ipc::StepResult ProgramRunner::wait() {
+std::optional<ipc::StepResult> ProgramRunner::wait_unless(const StopFn& stop) {
   REFRAIN_CHECK(num_in_flight_ > 0, "no step is in flight");
   const int index = first_flight_;
   InFlight& flight = flights_[static_cast<size_t>(index)];
-  flight.done->synchronize();
+  if (!flight.done->wait(stop)) return std::nullopt;
   if (idle_times_) {
     idle_times_->add(flight.decode, std::move(flight.begun), std::move(flight.done));
   }

@@ -30,7 +30,7 @@ class ProgramRunner final : public ModelRunner {
   Status capture() override;
   Result<ipc::Ready> back_cache() override;
   void submit(const ipc::Step& step) override;
-  ipc::StepResult wait() override;
+  std::optional<ipc::StepResult> wait_unless(const StopFn& stop) override;
   int in_flight() const override { return num_in_flight_; }
 
   // For tests, comparisons and debugging.

@@ -66,6 +66,7 @@ void DeviceThread::start_group(Epoch epoch, RunnerOptions options) {
   {
     const std::lock_guard lock(mutex_);
     commands_.clear();
+    num_commands_ = 0;
   }
   post(StartGroup{epoch, std::move(options)});
 }
@@ -87,6 +88,7 @@ void DeviceThread::post(Command command) {
   {
     const std::lock_guard lock(mutex_);
     commands_.push_back(std::move(command));
+    num_commands_ = commands_.size();
   }
   wake_.notify_one();
 }
@@ -99,6 +101,7 @@ std::optional<DeviceThread::Command> DeviceThread::take(Duration timeout) {
   if (stopping_ || commands_.empty()) return std::nullopt;
   std::optional<Command> command(std::move(commands_.front()));
   commands_.pop_front();
+  num_commands_ = commands_.size();
   return command;
 }
 
@@ -146,7 +149,12 @@ void DeviceThread::serve() {
         return;
       }
     } else if (in_flight > 0) {
-      ipc::StepResult result = runner_->wait();
+      // A device that could take a further step gets it as soon as it comes, so that it has one
+      // when it ends the present one.
+      const auto stop = [&] { return in_flight < depth && num_commands_ > 0; };
+      std::optional<ipc::StepResult> waited = runner_->wait_unless(stop);
+      if (!waited) continue;
+      ipc::StepResult& result = *waited;
       passed(result.step);
       record({.step = result.step,
               .phase = ipc::FlightPhase::kDone,

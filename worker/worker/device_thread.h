@@ -128,6 +128,7 @@ class DeviceThread final : public WorkerDevice {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<Command> commands_;
+  std::atomic<size_t> num_commands_{0};  // commands_.size(), for who cannot wait for the mutex
   bool stopping_ = false;
   std::future<void> ended_;
   std::thread thread_;

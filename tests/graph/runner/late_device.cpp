@@ -45,7 +45,11 @@ class LateEvent final : public Event {
     number_ = queue_->add([happened = happened_, &stream] { *happened = stream.record_time(); });
   }
   bool query() const override { return queue_->has_run(number_); }
-  void synchronize() override { queue_->run_until(number_); }
+  bool wait(const worker::StopFn& stop) override {
+    if (!query() && stop && stop()) return false;
+    queue_->run_until(number_);
+    return true;
+  }
   double seconds_since(const Event& earlier) const override {
     return (*happened_)->seconds_since(**static_cast<const LateEvent&>(earlier).happened_);
   }

@@ -13,6 +13,7 @@
 #include "ipc/protocol/codec.h"
 #include "ipc/transport/inproc_endpoint.h"
 #include "runtime/actor/manual_executor.h"
+#include "tests/graph/runner/late_device.h"
 #include "worker/device/device.h"
 #include "worker/worker/worker.h"
 
@@ -23,8 +24,10 @@ struct RunnerScript {
   std::atomic<int> created{0};
   std::atomic<int> destroyed{0};
   std::atomic<int> captured{0};
+  std::atomic<int> submitted{0};
   std::atomic<int> steps{0};
   std::atomic<bool> hang_in_step{false};  // until it is false again
+  std::atomic<bool> behind{false};        // no step ends until it is false again
   std::atomic<bool> hanging{false};
   std::atomic<StepId> throw_at{0};
   std::optional<Error> create_error, load_error, cache_error;
@@ -66,8 +69,13 @@ class FakeRunner final : public ModelRunner {
       std::this_thread::yield();
     }
     queue_.push_back(step.step);
+    ++script_.submitted;
   }
-  ipc::StepResult wait() override {
+  std::optional<ipc::StepResult> wait_unless(const StopFn& stop) override {
+    while (script_.behind) {
+      if (stop && stop()) return std::nullopt;
+      std::this_thread::yield();
+    }
     ipc::StepResult result;
     result.step = queue_.front();
     result.tokens = {static_cast<TokenId>(result.step)};
@@ -96,7 +104,10 @@ class WorkerFixture : public testing::Test {
   static constexpr Duration kPatience = std::chrono::seconds(20);
 
   void SetUp() override { start_coordinator(); }
-  void TearDown() override { script_.hang_in_step = false; }
+  void TearDown() override {
+    script_.hang_in_step = false;
+    script_.behind = false;
+  }
 
   void start_coordinator() {
     server_ = std::move(*hub_->make_server(coordinator_executor_));
@@ -111,7 +122,11 @@ class WorkerFixture : public testing::Test {
   void start_worker(WorkerOptions options = {}) {
     options.heartbeat = std::chrono::milliseconds(5);
     DeviceThread::Options device;
-    device.make_device = [] { return create_host_device({}); };
+    device.make_device = [this]() -> Result<std::unique_ptr<Device>> {
+      auto host = create_host_device({});
+      if (!host || !late_device_) return host;
+      return tests::make_late_device(std::move(*host));
+    };
     device.make_runner = [this](const RunnerOptions& runner, Device& host,
                                 ModelRunner::ProgressFn p) -> Result<std::unique_ptr<ModelRunner>> {
       group_token_ = runner.group_token;
@@ -233,6 +248,7 @@ class WorkerFixture : public testing::Test {
   Epoch epoch_ = 0;
   uint64_t sequence_ = 0;
   std::optional<int> exit_code_;
+  bool late_device_ = false;    // one that takes a further step before it has ended the present one
   bool watch_process_ = false;  // the coordinator says that it runs on this host
   int64_t watched_pid_ = 0;
   std::function<void()> coordinator_gone_;

@@ -126,6 +126,30 @@ TEST_F(WorkerFixture, AStepBeforeReadyIsAFailure) {
   EXPECT_TRUE(eventually([&] { return exit_code_ == kExitInternal; }));
 }
 
+// Else a device is idle from the end of each step to the launch of the next.
+TEST_F(WorkerFixture, AStepThatComesDuringAnotherIsSubmittedBeforeThatEnds) {
+  late_device_ = true;
+  script_.behind = true;
+  start_worker();
+  bring_up();
+  send(step(1));
+  ASSERT_TRUE(eventually([&] { return script_.submitted == 1; }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));  // the device thread waits for step 1
+  send(step(2));
+  ASSERT_TRUE(eventually([&] { return script_.submitted == 2; }));
+  EXPECT_EQ(script_.steps, 0);
+  send(step(3));
+  scheduler_.run_until_idle();
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_EQ(script_.submitted, 2) << "more than two in flight";
+  script_.behind = false;
+  for (StepId id = 1; id <= 3; ++id) {
+    const auto frame = take<ipc::StepResult>();
+    ASSERT_TRUE(frame);
+    EXPECT_EQ(std::get<ipc::StepResult>(frame->message).step, id);
+  }
+}
+
 TEST_F(WorkerFixture, TheIdleDeviceLoopBeatsAndAHungOneDoesNot) {
   start_worker();
   bring_up();

@@ -90,11 +90,13 @@ cudaEvent_t CudaContext::take_event(EventKind kind) {
   return event;
 }
 
-void CudaContext::wait(const std::function<cudaError_t()>& query, std::string_view call) {
+bool CudaContext::wait(const std::function<cudaError_t()>& query, std::string_view call,
+                       const StopFn& stop) {
   const auto begun = std::chrono::steady_clock::now();
   auto next_look = begun + kLookEvery;
   cudaError_t status = query();
   for (; status == cudaErrorNotReady; status = query()) {
+    if (stop && stop()) return false;
     std::this_thread::yield();
     if (std::chrono::steady_clock::now() < next_look) continue;
     for (Watch* watch : watches_) watch->look(next_look - begun);
@@ -102,6 +104,7 @@ void CudaContext::wait(const std::function<cudaError_t()>& query, std::string_vi
   }
   check(status, call);
   for (Watch* watch : watches_) watch->look_after();
+  return true;
 }
 
 void CudaContext::remove_watch(Watch* watch) { std::erase(watches_, watch); }

@@ -67,8 +67,9 @@ class CudaContext {
     events_[static_cast<size_t>(kind)].push_back(event);
   }
 
-  // Waits until `query` no longer says cudaErrorNotReady, looking at the watches meanwhile.
-  void wait(const std::function<cudaError_t()>& query, std::string_view call);
+  // Waits until `query` no longer says cudaErrorNotReady, looking at the watches meanwhile, or
+  // until `stop` (null: never) says so: false.
+  bool wait(const std::function<cudaError_t()>& query, std::string_view call, const StopFn& stop);
   void add_watch(Watch* watch) { watches_.push_back(watch); }
   void remove_watch(Watch* watch);
 

@@ -29,9 +29,9 @@ class CudaEvent final : public Event {
     context_->check(status, "cudaEventQuery");
     return true;
   }
-  void synchronize() override {
-    context_->refuse_in_capture("Event::synchronize");
-    context_->wait([this] { return cudaEventQuery(event_); }, "waiting for an event");
+  bool wait(const StopFn& stop) override {
+    context_->refuse_in_capture("Event::wait");
+    return context_->wait([this] { return cudaEventQuery(event_); }, "waiting for an event", stop);
   }
   double seconds_since(const Event& earlier) const override {
     float ms = 0;
@@ -84,7 +84,7 @@ void CudaStream::copy(void* to, const void* from, size_t bytes) {
 
 void CudaStream::synchronize() {
   context_->refuse_in_capture("synchronize");
-  context_->wait([this] { return cudaStreamQuery(launcher_.stream); }, "waiting for a stream");
+  context_->wait([this] { return cudaStreamQuery(launcher_.stream); }, "waiting for a stream", {});
 }
 
 std::unique_ptr<Event> CudaStream::record() {

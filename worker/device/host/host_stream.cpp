@@ -28,7 +28,7 @@ void copy_kernel(const CopyArgs& args, const kernels::Team& team) {
 class DoneEvent final : public Event {
  public:
   bool query() const override { return true; }
-  void synchronize() override {}
+  bool wait(const StopFn&) override { return true; }
   double seconds_since(const Event& earlier) const override {
     return seconds_between(static_cast<const DoneEvent&>(earlier).time_, time_);
   }
