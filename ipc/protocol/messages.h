@@ -224,7 +224,7 @@ struct Heartbeat {
 struct Position {
   StepId last_step = 0;          // done
   uint64_t launches = 0;         // done since then
-  bool counts_launches = false;  // false: `launches` stays 0
+  bool counts_launches = false;  // false: `launches` are the steps submitted since then
 };
 
 struct Shutdown {

@@ -61,7 +61,8 @@ std::string RankPositions::text(TimePoint now) const {
     } else if (position->counts_launches) {
       text += fmt::format("is {} launches past step {}", position->launches, position->last_step);
     } else {
-      text += fmt::format("is past step {}", position->last_step);
+      text += fmt::format("is past step {} and has submitted {} more", position->last_step,
+                          position->launches);
     }
     if (silent(rank, now))
       text += fmt::format(" and silent for {:.1f} s", seconds_between(at(rank).heard, now));

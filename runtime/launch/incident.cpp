@@ -26,18 +26,24 @@ constexpr size_t kShown = 16;  // records of a rank
 
 bool is_step(const FlightRecord& record) { return record.phase >= FlightPhase::kTaken; }
 
-// Steps done and taken, as far as the ring goes back; a rank that starts has none.
-std::pair<StepId, StepId> progress(const RankFlight& flight) {
-  StepId done = 0, taken = 0;
+struct Steps {
+  StepId done = 0, submitted = 0, taken = 0;
+};
+
+// As far as the ring goes back; a rank that starts has none.
+Steps progress(const RankFlight& flight) {
+  Steps steps;
   uint64_t epoch = 0;
   for (const FlightRecord& record : flight.records) {
-    if (record.epoch != epoch) done = taken = 0;
+    if (record.epoch != epoch) steps = {};
     epoch = record.epoch;
     if (!is_step(record)) continue;
-    taken = std::max<StepId>(taken, record.step);
-    if (record.phase == FlightPhase::kDone) done = std::max<StepId>(done, record.step);
+    steps.taken = std::max<StepId>(steps.taken, record.step);
+    if (record.phase == FlightPhase::kTaken) continue;
+    steps.submitted = std::max<StepId>(steps.submitted, record.step);
+    if (record.phase == FlightPhase::kDone) steps.done = std::max<StepId>(steps.done, record.step);
   }
-  return {done, taken};
+  return steps;
 }
 
 // A rank that drops steps has taken more of them than one that waits for it.
@@ -76,15 +82,15 @@ Json record_json(const FlightRecord& record, uint64_t now_ns) {
 }
 
 Json flight_json(const RankFlight& flight, uint64_t now_ns) {
-  const auto [done, taken] = progress(flight);
+  const Steps steps = progress(flight);
   Json records = Json::array();
   const size_t skip = flight.records.size() - std::min(flight.records.size(), kShown);
   for (size_t i = skip; i < flight.records.size(); ++i)
     records.push_back(record_json(flight.records[i], now_ns));
   Json json = {{"rank", flight.rank},
                {"pid", flight.pid},
-               {"last_step_done", done},
-               {"last_step_taken", taken},
+               {"last_step_done", steps.done},
+               {"last_step_taken", steps.taken},
                {"records", std::move(records)}};
   json["phase"] = flight.records.empty() ? "starting" : ipc::to_string(flight.records.back().phase);
   json["ended"] = flight.ended.empty() ? Json() : Json(flight.ended);
@@ -123,25 +129,22 @@ int lagging_rank(const Incident& incident) {
         std::ranges::find(incident.loss->ranks, flight.rank) != incident.loss->ranks.end();
     return !flight.ended.empty() || by_coordinator;
   };
-  std::vector<std::tuple<StepId, StepId, bool, int>> order;
+  std::vector<std::pair<std::tuple<StepId, StepId, StepId, bool>, int>> order;
   for (const RankFlight& flight : incident.flights) {
-    const auto [done, taken] = progress(flight);
-    order.emplace_back(done, taken, !named(flight), flight.rank);
+    const Steps steps = progress(flight);
+    order.push_back({{steps.done, steps.submitted, steps.taken, !named(flight)}, flight.rank});
   }
   if (order.empty()) return -1;
   std::ranges::sort(order);
-  const auto without_rank = [](const auto& each) {
-    return std::tuple(std::get<0>(each), std::get<1>(each), std::get<2>(each));
-  };
-  const bool tie = order.size() > 1 && without_rank(order[0]) == without_rank(order[1]);
-  return tie ? -1 : std::get<3>(order[0]);
+  const bool tie = order.size() > 1 && order[0].first == order[1].first;
+  return tie ? -1 : order[0].second;
 }
 
 StepId last_step(const Incident& incident) {
   StepId step = 0;
   for (const RankFlight& flight : incident.flights)
     if (incident.rank < 0 || flight.rank == incident.rank)
-      step = std::max(step, progress(flight).second);
+      step = std::max(step, progress(flight).taken);
   return step;
 }
 

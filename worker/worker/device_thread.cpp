@@ -267,6 +267,7 @@ void DeviceThread::submit(const ipc::Step& message) {
   record(entry);
   if (options_.fault != nullptr && !options_.fault->before_step(message, *device_)) return;
   runner_->submit(message);
+  last_submitted_ = message.step;
   entry.phase = ipc::FlightPhase::kSubmitted;
   record(entry);
 }
@@ -300,12 +301,16 @@ void DeviceThread::beat() {
 }
 
 void DeviceThread::passed(StepId step) {
+  if (step == 0) last_submitted_ = 0;
   last_step_ = step;
   if (launches_) launches_before_ = launches_->done.load(std::memory_order_relaxed);
 }
 
 ipc::Position DeviceThread::position() const {
-  if (!launches_) return {last_step_, 0, false};
+  if (!launches_) {
+    const StepId done = last_step_;
+    return {done, std::max<StepId>(last_submitted_, done) - done, false};
+  }
   const uint64_t before = launches_before_;  // first: the counter only grows
   return {last_step_, launches_->done.load(std::memory_order_relaxed) - before, true};
 }

@@ -123,6 +123,7 @@ class DeviceThread final : public WorkerDevice {
   // Written by the device thread, read by any.
   std::shared_ptr<const LaunchCounter> launches_;  // set before start() returns; null: not counted
   std::atomic<StepId> last_step_{0};
+  std::atomic<StepId> last_submitted_{0};
   std::atomic<uint64_t> launches_before_{0};  // when last_step_ was done
   // Shared.
   std::mutex mutex_;

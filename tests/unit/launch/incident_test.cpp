@@ -14,12 +14,14 @@ namespace {
 using ipc::FlightPhase;
 using testing::HasSubstr;
 
-RankFlight flight(int rank, StepId done, StepId taken) {
+RankFlight flight(int rank, StepId done, StepId taken, StepId submitted = 0) {
   RankFlight flight;
   flight.rank = rank;
   flight.pid = 100 + rank;
   for (StepId step = 1; step <= taken; ++step) {
     flight.records.push_back({.epoch = 5, .step = step, .phase = FlightPhase::kTaken});
+    if (step <= submitted)
+      flight.records.push_back({.epoch = 5, .step = step, .phase = FlightPhase::kSubmitted});
     if (step <= done)
       flight.records.push_back({.epoch = 5, .step = step, .phase = FlightPhase::kDone, .mode = 2});
   }
@@ -39,6 +41,14 @@ TEST(Incident, TheLaggingRankHasDoneLeastThenTakenLeast_R12) {
   EXPECT_EQ(lagging_rank(incident({flight(0, 8, 9), flight(1, 8, 8)})), 1);
   EXPECT_EQ(lagging_rank(incident({flight(0, 8, 9), flight(1, 8, 9)})), -1);
   EXPECT_EQ(lagging_rank(incident({})), -1);
+}
+
+// The others' collectives wait for one that takes its steps and submits none.
+TEST(Incident, OfEqualStepsDoneTheRankThatSubmittedLeastLags_R12_I8) {
+  EXPECT_EQ(lagging_rank(incident({flight(0, 8, 9, 9), flight(1, 8, 9, 8)})), 1);
+  Incident failed = incident({flight(0, 8, 10, 8), flight(1, 8, 10, 10)});
+  failed.flights[1].ended = "exit code 70";
+  EXPECT_EQ(lagging_rank(failed), 0);
 }
 
 TEST(Incident, AmongEqualRanksTheOneThatEndedOrWasNamedLags_R12) {

@@ -210,6 +210,28 @@ TEST_F(WorkerFixture, TellsItsPositionWhenItIsReadyAndWhileADeviceHangs) {  // R
   EXPECT_EQ(std::get<ipc::Position>(after->message).launches, 0u);
 }
 
+TEST_F(WorkerFixture, ADeviceThatDoesNotCountLaunchesTellsTheStepsSubmitted) {  // R-7, I8
+  late_device_ = true;
+  start_worker();
+  bring_up();
+  send(step(1));
+  ASSERT_TRUE(take<ipc::StepResult>());
+  script_.behind = true;
+  send(step(2));
+  ASSERT_TRUE(eventually([&] { return script_.submitted == 2; }));
+  script_.hang_in_step = true;
+  send(step(3));
+  ASSERT_TRUE(eventually([&] { return script_.hanging.load(); }));
+  received_.clear();
+  scheduler_.advance(std::chrono::milliseconds(5));
+  const auto frame = take<ipc::Position>();
+  ASSERT_TRUE(frame);
+  const auto& position = std::get<ipc::Position>(frame->message);
+  EXPECT_EQ(position.last_step, 1u);
+  EXPECT_EQ(position.launches, 1u);
+  EXPECT_FALSE(position.counts_launches);
+}
+
 TEST_F(WorkerFixture, StaleAndRepeatedFramesAreDropped) {
   start_worker();
   bring_up(5);
