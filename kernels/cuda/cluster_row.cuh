@@ -14,7 +14,7 @@
 namespace refrain::kernels {
 
 inline constexpr int kRowCluster = 8;    // blocks a row
-inline constexpr int kRowThreads = 512;  // threads a block
+inline constexpr int kRowThreads = 256;  // threads a block
 inline constexpr int kRowWarps = kRowThreads / 32;
 inline constexpr int kRowWays = 2;                         // values reduced at once
 inline constexpr uint32_t kRowBins = kBins / kRowCluster;  // added up by a block

@@ -237,7 +237,7 @@ __device__ void sample_row(const SampleArgs& args, const SampleOutputs& out, int
 }
 
 // grid: (blocks of a cluster, rows). `greedy_done`: sample_greedy_rows has dealt with those rows.
-__global__ void __launch_bounds__(kRowThreads, 2)
+__global__ void __launch_bounds__(kRowThreads, 3)
     sample_kernel(SampleArgs args, int32_t slice, bool greedy_done) {
   extern __shared__ __align__(16) float logits[];  // [slice]
   __shared__ RowShared shared;
