@@ -115,6 +115,7 @@ struct PeerSum {
   void* slots[kMaxPeerRanks] = {};  // of each rank, as this device sees it
   uint32_t* counters = nullptr;  // [2][kPeerSumBlocks]: pushes, pulls that each block has made here
   uint32_t* broken = nullptr;    // on the device: no further exchange
+  uint32_t* looked = nullptr;    // on the device: when `verdict` was last read
   uint32_t* verdict = nullptr;   // host memory: 1 + the rank that did not come, or a stop
   uint64_t deadline_ns = 0;
 };

@@ -92,6 +92,37 @@ struct RowTiles {
   }
 };
 
+// FlashInfer's epilogue, whose store() arrives at a barrier and then waits at the same one: the
+// wait may end while another warp has not yet written its part of the tile, and what was in shared
+// memory before goes out in its place. Here everyone arrives once.
+template <class Traits>
+struct TileEpilogue : flashinfer::CollectiveEpilogue<Traits> {
+  using Base = flashinfer::CollectiveEpilogue<Traits>;
+
+  template <class BlockCoord, class Storage, class Accumulators, class LogSums, class Mma>
+  __device__ void store(const typename Base::Params& params, const Accumulators& sums,
+                        const LogSums&, Storage& storage, Mma mma, int thread,
+                        const BlockCoord& coord) {
+    const auto [tile, q_head, kv_head, token, table, tokens, length, row] = coord;
+    auto shared =
+        cute::make_tensor(cute::make_smem_ptr(storage.smem_o.data()), typename Base::SmemLayoutO{});
+    const auto copy = cute::make_tiled_copy_C(typename Base::SmemCopyAtomO{}, mma);
+    const auto part = copy.get_thread_slice(thread);
+    auto out = flashinfer::convert_type<typename Base::DTypeO>(sums);
+    using cutlass::arch::NamedBarrier;
+    // The tile lies where the values did: all have read them.
+    NamedBarrier::sync(Base::NUM_MMA_THREADS,
+                       static_cast<int>(flashinfer::NamedBarriers::kValueEmpty));
+    cute::copy(copy, part.retile_S(out), part.partition_D(shared));
+    NamedBarrier::sync(Base::NUM_MMA_THREADS,
+                       cutlass::arch::ReservedNamedBarriers::EpilogueBarrier);
+    flashinfer::write_O<Base::NUM_COPY_THREADS>(
+        params.O_ptr, typename Base::TiledCopyO{}, params.layout_O,
+        cute::select<0, 1>(typename Base::TileShape_PDV{}), shared, thread, tile, q_head, token,
+        tokens, /*write_warp_idx=*/0);
+  }
+};
+
 struct ScoreScale {
   float sm_scale = 1;  // FlashInfer's name
 };
@@ -105,7 +136,7 @@ struct FlashPrefill {
                                         kTileKeys, /*NUM_STAGES=*/2, Element, Element, Element,
                                         int32_t, flashinfer::StandardAttention>;
   using Mainloop = flashinfer::SparseCollectiveMainloop<ScoreScale, Traits, /*CAUSAL=*/true>;
-  using Epilogue = flashinfer::CollectiveEpilogue<Traits>;
+  using Epilogue = TileEpilogue<Traits>;
   using Tiles = RowTiles<kTileQueries>;
   static constexpr auto kKernel =
       &flashinfer::PrefillWithKVCacheKernel<Mainloop, Epilogue, Traits,

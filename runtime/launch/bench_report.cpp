@@ -26,6 +26,7 @@ Json case_json(const BenchCase& bench_case) {
   }
   json["case"] = bench_case.name;
   json[bench_case.unit] = percentile(bench_case.samples, 0.5);
+  json["samples"] = bench_case.samples;
   json["runs"] = bench_case.samples.size();
   json["min"] = percentile(bench_case.samples, 0.0);
   json["median"] = percentile(bench_case.samples, 0.5);

@@ -34,6 +34,7 @@ struct PeerExchange {
   uint4* buffers[kMaxPeers] = {};  // every rank's buffer, as this device sees it
   uint32_t* counters = nullptr;    // [kExchangeWarps] exchanges each warp has made
   uint32_t* broken = nullptr;      // [1] on the device: no further exchange
+  uint32_t* looked = nullptr;      // [1] on the device: when `verdict` was last read
   // [1] in host memory the device can write: 0; 1 + rank that did not come; kAbort from the host.
   uint32_t* verdict = nullptr;
   uint64_t deadline_ns = 0;

@@ -9,7 +9,7 @@ namespace refrain::worker {
 namespace {
 
 constexpr uint64_t kNsPerMs = 1'000'000;
-constexpr size_t kCounterBytes = (kExchangeWarps + 1) * sizeof(uint32_t);
+constexpr size_t kCounterBytes = (kExchangeWarps + 2) * sizeof(uint32_t);
 
 }  // namespace
 
@@ -60,6 +60,7 @@ PeerMemory::PeerMemory(std::shared_ptr<CudaContext> context, HostGroup& group, i
   exchange_.size = size;
   exchange_.counters = static_cast<uint32_t*>(counters_->data());
   exchange_.broken = exchange_.counters + kExchangeWarps;
+  exchange_.looked = exchange_.broken + 1;
   void* verdict = nullptr;
   context_->check(cudaHostGetDevicePointer(&verdict, verdict_->data(), 0),
                   "cudaHostGetDevicePointer");

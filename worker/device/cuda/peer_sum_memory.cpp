@@ -31,6 +31,7 @@ PeerSumMemory::PeerSumMemory(std::shared_ptr<CudaContext> context, HostGroup& gr
   first_.size = size;
   first_.counters = static_cast<uint32_t*>(counters_->data());
   first_.broken = exchange.broken;
+  first_.looked = exchange.looked;
   first_.verdict = exchange.verdict;
   first_.deadline_ns = exchange.deadline_ns;
   open_peers(*context_, group, slots_->data(), first_.slots);
