@@ -2,8 +2,8 @@
 //  decode   a request's few tokens times the query heads of a KV head are one tile of 16 queries;
 //           the keys are split over a cluster of blocks and the blocks' four warps; bound by
 //           memory. Many requests go to attention_stream.cu.
-//  prefill  64 queries a block, 16 a warp, all keys; bound by arithmetic. Of more than
-//           kFlashTokens tokens attention_flashinfer.cu does this, where it can.
+//  prefill  64 queries a block, 16 a warp, all keys; bound by arithmetic. Where
+//           attention_flashinfer.cu can, it does this.
 // A batch that is not a uniform decode gets both launches: each row belongs to one of them. Launch
 // shapes depend on the padded counts alone; lengths are read on the device.
 //
@@ -190,9 +190,7 @@ void launch_mma(StreamRef stream, const AttentionArgs& args, bool flashinfer) {
   const bool decode_only = args.uniform_query_len > 0 && is_short(args.uniform_query_len, group);
   launch_decode<kDim>(stream, args);
   if (decode_only) return;
-  if (flashinfer && args.tokens.padded > kFlashTokens) {
-    return attention_flashinfer(stream, args, kWarpQueries / group);
-  }
+  if (flashinfer) return attention_flashinfer(stream, args, kWarpQueries / group);
   LaunchShape prefill;
   const int64_t per_tile = PrefillAttend<kDim>::kQueries / group;
   const int64_t tiles = args.tokens.padded / per_tile + args.reqs.padded;

@@ -39,9 +39,6 @@ bool can_attend_mma(const AttentionArgs& args);
 void attention_mma(StreamRef stream, const AttentionArgs& args, bool flashinfer);
 bool can_attend_flashinfer(StreamRef stream, const AttentionArgs& args);
 void attention_flashinfer(StreamRef stream, const AttentionArgs& args, int32_t short_tokens);
-// Keys of more tokens use it. A mixed key of FULL may be all decodes: with nothing to do it takes
-// 11 us.
-inline constexpr int64_t kFlashTokens = 128;
 bool can_attend_stream(StreamRef stream, const AttentionArgs& args);
 void attention_stream(StreamRef stream, const AttentionArgs& args);
 void attention_simple(StreamRef stream, const AttentionArgs& args);

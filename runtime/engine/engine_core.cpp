@@ -138,7 +138,7 @@ void EngineCore::on_step(ipc::StepResult result) {
   } else {
     updated = scheduler_->update(result, events_);
   }
-  if (!updated) return group_->fence(fmt::format("rank 0: {}", updated.error().message));
+  if (!updated) return group_->fence(0, fmt::format("rank 0: {}", updated.error().message));
   last_answer_ = executor_->clock().now();
   stats_.answered(last_answer_);
   const bool canary = take_canary(events_);

@@ -67,8 +67,12 @@ std::string WorkerGroup::names_of(const std::vector<int32_t>& ranks) const {
 }
 
 void WorkerGroup::beat_or_fence(Rank& rank) {
-  if (const Status sent = beat(rank); !sent)
-    fence(fmt::format("{} takes no messages: {}", name_of(rank.hello.rank), sent.error().message));
+  if (const Status sent = beat(rank); !sent) fence_deaf(rank, sent.error());
+}
+
+void WorkerGroup::fence_deaf(const Rank& rank, const Error& error) {
+  fence(rank.hello.rank,
+        fmt::format("{} takes no messages: {}", name_of(rank.hello.rank), error.message));
 }
 
 // Encoded once as long as all ranks are at the same sequence, which they are from their start on.
@@ -81,8 +85,7 @@ void WorkerGroup::broadcast(const ipc::Message& message) {
       ipc::encode_frame(message, {epoch_, encoded}, frame_);
     }
     if (const Status sent = endpoint_->send(rank->peer, frame_); !sent)
-      fence(
-          fmt::format("{} takes no messages: {}", name_of(rank->hello.rank), sent.error().message));
+      fence_deaf(*rank, sent.error());
   }
 }
 
@@ -93,10 +96,10 @@ void WorkerGroup::send_step(const ipc::Message& step) {
 }
 
 // From a turn of its own: the caller may be in the middle of the engine's or the group's work.
-void WorkerGroup::fence(std::string reason) {
-  executor_->post([weak = weak_from_this(), epoch = epoch_, reason = std::move(reason)] {
+void WorkerGroup::fence(int32_t rank, std::string reason) {
+  executor_->post([weak = weak_from_this(), epoch = epoch_, rank, reason = std::move(reason)] {
     if (const auto self = weak.lock(); self && self->epoch_ == epoch)
-      self->lose("answers", {}, reason);
+      self->lose("answers", {rank}, reason);
   });
 }
 

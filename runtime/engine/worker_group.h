@@ -59,7 +59,7 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
   void start();
   void send_step(const ipc::Message& step);  // only while ready
   // The engine found a rank's answer wrong: the group is fenced.
-  void fence(std::string reason);
+  void fence(int32_t rank, std::string reason);
   void stop(const std::string& reason);
 
   GroupState state() const { return state_; }
@@ -117,6 +117,7 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
   std::string name_of(int32_t rank) const;                        // "rank 1 (pid 4711 on host)"
   std::string names_of(const std::vector<int32_t>& ranks) const;  // joined by commas
   void beat_or_fence(Rank& rank);
+  void fence_deaf(const Rank& rank, const Error& error);  // a message could not be sent
   void broadcast(const ipc::Message& message);
   // `detector` and `ranks`: GroupLoss.
   void lose(std::string detector, std::vector<int32_t> ranks, std::string reason,

@@ -1,7 +1,5 @@
 // Attention of prompts and of batches that hold them, at lengths and heads that FlashInfer's kernel
 // takes: against double precision, and as a graph that is replayed with other lengths.
-#include <algorithm>
-
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/launcher.h"
 #include "kernels/cuda/ops.h"
@@ -29,13 +27,9 @@ class PrefillTest : public OpsTest {
                  << "heads " << shape.q_heads << "/" << shape.kv_heads << " of " << shape.head_dim
                  << ", block " << shape.block_size << ", " << rows.size() << " rows, the first of "
                  << rows[0].context << " + " << rows[0].query_len);
-    int32_t tokens = 0;
-    for (const RowSpec& row : rows) tokens += row.query_len;
-    padded = std::max(padded, static_cast<int>(kFlashTokens) + 1 - tokens);
     AttentionCase c(harness(), shape, kBf16, std::move(rows), padded, 0, /*wide_rows=*/true);
     expect_right(c, c.run());
     ASSERT_TRUE(can_attend_flashinfer(stream(), c.args()));
-    ASSERT_GT(c.args().tokens.padded, kFlashTokens);
   }
 };
 

@@ -136,6 +136,19 @@ TEST(WorkerGroup, ARankInALongFirstStepIsNotKilled_R7) {
   EXPECT_EQ(world.answers[id].tokens.size(), 1u);
 }
 
+// Its connection may end before the news of its process comes.
+TEST(WorkerGroup, ARankThatTakesNoMessagesIsNamed_R7_I8) {
+  EngineWorld world(2);
+  world.start_ready();
+  world.ranks.pop_back();  // its endpoint is gone, its process is watched
+  world.scheduler.advance(std::chrono::seconds(1));
+  EXPECT_EQ(world.engine->stats().state, GroupState::kWaiting);
+  ASSERT_EQ(world.losses.size(), 1u);
+  EXPECT_EQ(world.losses[0].ranks, std::vector<int32_t>{1});
+  EXPECT_TRUE(contains(world.losses[0].reason, "rank 1 (pid 101 on here) takes no messages"))
+      << world.losses[0].reason;
+}
+
 TEST(WorkerGroup, AFrameThatIsLostFencesItsGroup_R3) {
   EngineWorld world(2);
   world.start_ready();
