@@ -5,7 +5,8 @@
 // top-k nor top-p is on, else the most likely first, ties by token.
 //
 // Bound by reading the logits and by the passes over shared memory; a few rows by the barriers of
-// the cluster. H200, 128256 tokens, greedy (sample_greedy.cu): 5.8 us for one row, 31 us for 128.
+// the cluster. H200, 128256 tokens, 1, 32, 128 rows: greedy (sample_greedy.cu) 5.9, 7.6, 23.8 us;
+// top-k 50 23, 34, 99; top-p of normal logits 45, 69, 196.
 
 #include <cuda_runtime.h>
 
