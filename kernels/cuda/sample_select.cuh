@@ -10,36 +10,41 @@
 // idea of radix selection over histograms: Alabi et al., "Fast k-selection algorithms for graphics
 // processing units", 2012.
 
-#include <cuda_runtime.h>
-
 #include <cmath>
 #include <cstdint>
 
 #include "kernels/core/op_args.h"
+
+// Nothing here needs CUDA: the host's compiler tests it.
+#ifdef __CUDACC__
+#define REFRAIN_HOST_DEVICE __host__ __device__
+#else
+#define REFRAIN_HOST_DEVICE
+#endif
 
 namespace refrain::kernels {
 
 using Sum = unsigned long long;
 
 // Unsigned order of keys = order of logits; 0 is NaN.
-__host__ __device__ inline uint32_t key_of(float logit) {
+REFRAIN_HOST_DEVICE inline uint32_t key_of(float logit) {
   if (logit != logit) return 0;
   const auto bits = __builtin_bit_cast(uint32_t, logit == 0.0f ? 0.0f : logit);
   return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
 }
-__host__ __device__ inline float logit_of(uint32_t key) {
+REFRAIN_HOST_DEVICE inline float logit_of(uint32_t key) {
   return __builtin_bit_cast(float, (key & 0x80000000u) != 0 ? key & 0x7fffffffu : ~key);
 }
 constexpr uint32_t kLowestKey = 0x00800000u;  // of -FLT_MAX: what is below weighs nothing
 
 // (key, token) as one number: higher logits, then lower tokens, are greater.
-__host__ __device__ inline Sum ranked(uint32_t key, int32_t token) {
+REFRAIN_HOST_DEVICE inline Sum ranked(uint32_t key, int32_t token) {
   return Sum{key} << 32 | (0xffffffffu - static_cast<uint32_t>(token));
 }
-__host__ __device__ inline int32_t token_of(Sum ranked) {
+REFRAIN_HOST_DEVICE inline int32_t token_of(Sum ranked) {
   return static_cast<int32_t>(0xffffffffu - static_cast<uint32_t>(ranked));
 }
-__host__ __device__ inline uint32_t key_in(Sum ranked) {
+REFRAIN_HOST_DEVICE inline uint32_t key_in(Sum ranked) {
   return static_cast<uint32_t>(ranked >> 32);
 }
 
@@ -58,13 +63,13 @@ constexpr float kOctavesANat = 1.44269504f;
 struct Distance {
   float highest;
   float octaves;  // of a unit of logits
-  __host__ __device__ float of(float logit) const {
+  REFRAIN_HOST_DEVICE float of(float logit) const {
     const float y = (highest - logit) * octaves;
     return y > 0.0f ? y : 0.0f;  // 0 also between infinities
   }
 };
 
-__host__ __device__ inline uint32_t place_of(float distance) {
+REFRAIN_HOST_DEVICE inline uint32_t place_of(float distance) {
   constexpr uint32_t kLast = (1u << kPlaceBits) - 1;
   const float capped = distance < 32.0f ? distance : 32.0f;
   // Rounds to a whole number in the low bits of the sum.
@@ -74,30 +79,30 @@ __host__ __device__ inline uint32_t place_of(float distance) {
 }
 
 // What weights of a place are multiples of: 2^unit_of(place).
-__host__ __device__ inline int unit_of(uint32_t place) {
+REFRAIN_HOST_DEVICE inline int unit_of(uint32_t place) {
   const int octave = static_cast<int>(place >> kOctaveBits);
   return octave < kFineOctaves ? kFineOctaves - octave : 0;
 }
 
 // kWeightOne / 2^distance in those units: below 2^24.
-__host__ __device__ inline uint32_t units_of(float distance, uint32_t place) {
+REFRAIN_HOST_DEVICE inline uint32_t units_of(float distance, uint32_t place) {
   const auto bits = __builtin_bit_cast(uint32_t, exp2f(-distance));
   const int shift = 127 - kFineOctaves + unit_of(place) - static_cast<int>(bits >> 23);
   return ((bits & 0x7fffffu) | 0x800000u) >> (shift < 31 ? shift : 31);
 }
 
-__host__ __device__ inline Sum weight_of(const Distance& distance, float logit) {
+REFRAIN_HOST_DEVICE inline Sum weight_of(const Distance& distance, float logit) {
   const float y = distance.of(logit);
   const uint32_t place = place_of(y);
   return Sum{units_of(y, place)} << unit_of(place);
 }
 
 // The sum that top-p asks for, and the place of a draw in [0, kept).
-__host__ __device__ inline Sum needed_of(float top_p, Sum total) {
+REFRAIN_HOST_DEVICE inline Sum needed_of(float top_p, Sum total) {
   const auto needed = static_cast<Sum>(static_cast<double>(top_p) * static_cast<double>(total));
   return needed < 1 ? 1 : needed < total ? needed : total;
 }
-__host__ __device__ inline Sum target_of(double uniform, Sum kept) {
+REFRAIN_HOST_DEVICE inline Sum target_of(double uniform, Sum kept) {
   const auto target = static_cast<Sum>(uniform * static_cast<double>(kept));
   return target < kept ? target : kept - 1;
 }
@@ -109,17 +114,17 @@ struct TokenRange {
   Sum code = 0;
   int code_rest = kCodeBits;
 
-  __host__ __device__ static Sum code_of(uint32_t key, int32_t token) {  // ascending in the order
+  REFRAIN_HOST_DEVICE static Sum code_of(uint32_t key, int32_t token) {  // ascending in the order
     return Sum{~key} << (kCodeBits - 32) | static_cast<uint32_t>(token);
   }
-  __host__ __device__ bool holds(uint32_t at, uint32_t key, int32_t token) const {
+  REFRAIN_HOST_DEVICE bool holds(uint32_t at, uint32_t key, int32_t token) const {
     return at >> place_rest == place && code_of(key, token) >> code_rest == code;
   }
-  __host__ __device__ uint32_t digit(uint32_t at, uint32_t key, int32_t token) const {
+  REFRAIN_HOST_DEVICE uint32_t digit(uint32_t at, uint32_t key, int32_t token) const {
     if (place_rest > 0) return at >> (place_rest - kDigitBits) & (kBins - 1);
     return static_cast<uint32_t>(code_of(key, token) >> (code_rest - kDigitBits)) & (kBins - 1);
   }
-  __host__ __device__ void narrow(uint32_t digit) {
+  REFRAIN_HOST_DEVICE void narrow(uint32_t digit) {
     if (place_rest > 0) {
       place = place << kDigitBits | digit;
       place_rest -= kDigitBits;
@@ -130,7 +135,7 @@ struct TokenRange {
   }
   // A place of the tokens with that next digit, for their unit; it is theirs alone from the first
   // digit on, as an octave is 32 digits.
-  __host__ __device__ uint32_t place_at(uint32_t digit) const {
+  REFRAIN_HOST_DEVICE uint32_t place_at(uint32_t digit) const {
     if (place_rest == kPlaceBits) return digit << kDigitBits;
     return place << place_rest;
   }
@@ -166,7 +171,7 @@ struct RowSelect {
   // The next token's digits of those in `range`, counted or weighed. Tokens below `floor` are left
   // out, tokens further away than `limit` added to `rest` instead.
   template <bool kWeigh>
-  __host__ __device__ Shares bin(const TokenRange& range, float floor, float limit, Sum& rest) {
+  REFRAIN_HOST_DEVICE Shares bin(const TokenRange& range, float floor, float limit, Sum& rest) {
     const bool whole = range.place_rest == kPlaceBits;
     team.clear_bins();
     team.each_token([&](int32_t token, float x) {
@@ -198,7 +203,7 @@ struct RowSelect {
   }
 
   // Lists the tokens of a range, or all up to its end (a range of one digit), at `floor` or above.
-  __host__ __device__ int32_t collect(const TokenRange& range, bool from_top, float floor) {
+  REFRAIN_HOST_DEVICE int32_t collect(const TokenRange& range, bool from_top, float floor) {
     team.clear_list();
     team.each_token([&](int32_t token, float x) {
       if (!(x >= floor)) return;
@@ -211,7 +216,7 @@ struct RowSelect {
   }
 
   // By the leader. Weights of the sorted list's tokens down to a key.
-  __host__ __device__ Shares weigh_list(int32_t count, uint32_t least_key) {
+  REFRAIN_HOST_DEVICE Shares weigh_list(int32_t count, uint32_t least_key) {
     Shares shares;
     for (int j = 0; j < Team::kItems; ++j) {
       const auto i = static_cast<int32_t>(team.item(j));
@@ -223,7 +228,7 @@ struct RowSelect {
   }
 
   // At most so many tokens up to the bin (half as many at least), from weights.
-  __host__ __device__ Sum tokens_through(const Shares& bins, uint32_t bin) {
+  REFRAIN_HOST_DEVICE Sum tokens_through(const Shares& bins, uint32_t bin) {
     Shares tokens;
     for (int j = 0; j < Team::kItems; ++j) {
       tokens.own[j] = bins.own[j] >> (22 + unit_of(team.item(j) << kDigitBits));
@@ -234,7 +239,7 @@ struct RowSelect {
 
   // The token at which the count or the weight reaches `needed`; bins: of the first digit.
   template <bool kWeigh>
-  __host__ __device__ Found locate(Shares bins, Sum needed) {
+  REFRAIN_HOST_DEVICE Found locate(Shares bins, Sum needed) {
     TokenRange range;
     Sum before = 0, rest = 0;
     int32_t count = 0;
@@ -271,7 +276,7 @@ struct RowSelect {
   }
 
   // By the leader.
-  __host__ __device__ Found in_list(Sum needed) {
+  REFRAIN_HOST_DEVICE Found in_list(Sum needed) {
     const auto hit = team.find(list, needed - list_before);
     return {team.listed(static_cast<int32_t>(hit.index)), list_before + hit.before + hit.own,
             list_before + list.total};
@@ -279,7 +284,7 @@ struct RowSelect {
 
   // Lists the k best tokens and some more, sorted, at the leader: their number; 0: too many.
   // `sure`: kSureTokens tokens at least have this logit or a higher one.
-  __host__ __device__ int32_t list_top(int32_t& k, float sure, Shares& counts) {
+  REFRAIN_HOST_DEVICE int32_t list_top(int32_t& k, float sure, Shares& counts) {
     const float floor = k <= Team::kSureTokens && sure > least ? sure : least;
     Sum rest = 0;
     counts = bin<false>(TokenRange{}, floor, INFINITY, rest);
@@ -294,7 +299,7 @@ struct RowSelect {
   }
 
   // The token that top-k, then top-p leave and `uniform` of [0, 1) draws, the most likely first.
-  __host__ __device__ int32_t draw(const SlotParams& params, double uniform, float sure) {
+  REFRAIN_HOST_DEVICE int32_t draw(const SlotParams& params, double uniform, float sure) {
     if (params.top_k > 0 && params.top_k < vocab) {
       int32_t k = params.top_k;
       Shares counts;
@@ -326,7 +331,7 @@ struct RowSelect {
 
  private:
   // Tokens tied with the k-th stay.
-  __host__ __device__ int32_t draw_from_list(int32_t count, int32_t k, float top_p,
+  REFRAIN_HOST_DEVICE int32_t draw_from_list(int32_t count, int32_t k, float top_p,
                                              double uniform) {
     Found drawn{};
     if (team.leads()) {

@@ -45,8 +45,8 @@ std::string bench(const std::string& token, int rank, int size, bool all) {
       return std::chrono::duration<double, std::micro>(Clock::now() - begun).count();
     };
     run(2);
-    std::vector<double> samples;
-    for (int i = 0; i < 7; ++i) samples.push_back((run(12) - run(4)) / 8 / kInGraph);
+    std::vector<double> samples(7);
+    for (double& each : samples) each = (run(12) - run(4)) / 8 / kInGraph;
     std::sort(samples.begin(), samples.end());
     text += fmt::format("{:<11} {:>9} bytes {:>8.2f} us ({:.2f}..{:.2f})\n", name, bytes,
                         samples[3], samples.front(), samples.back());

@@ -146,10 +146,12 @@ TEST_P(InFlight, CG27PaddedRowsGiveNoResult) {
   const auto session = started(poisoned);
   const auto reference = started(options("NONE"));
   std::vector<Row> rows;
+  rows.reserve(6);
   for (int slot = 0; slot < 6; ++slot) rows.push_back({slot, prompt(4, slot), 0});
   EXPECT_EQ(session->run(rows).tokens, reference->run(rows).tokens);
   const auto decode = [](int count, int32_t computed) {
     std::vector<Row> some;
+    some.reserve(static_cast<size_t>(count));
     for (int slot = 0; slot < count; ++slot) some.push_back({slot, {kTokenOnDevice}, computed});
     return some;
   };
