@@ -13,7 +13,7 @@
 
 namespace refrain::ipc {
 
-inline constexpr uint16_t kProtocolVersion = 5;
+inline constexpr uint16_t kProtocolVersion = 6;
 
 // ---- configuration (coordinator -> worker, inside Welcome)
 
@@ -45,6 +45,7 @@ struct WorkerConfig {
   double max_padding_ratio = 0;  // 0: off
   bool debug_cudagraph = false;
   int32_t collective_timeout_ms = 30000;
+  bool disable_custom_all_reduce = false;
 
   bool operator==(const WorkerConfig&) const = default;
 };

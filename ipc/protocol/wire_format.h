@@ -11,7 +11,7 @@ namespace refrain::ipc {
 
 template <class Archive>
 void serialize(Archive& ar, WorkerConfig& m) {
-  static_assert(wire::field_count<WorkerConfig>() == 25);
+  static_assert(wire::field_count<WorkerConfig>() == 26);
   ar(m.tensor_parallel_size, m.max_num_seqs, m.max_num_batched_tokens, m.max_model_len,
      m.block_size, wire::Name{"dtype", m.dtype}, wire::Name{"kv_cache_dtype", m.kv_cache_dtype},
      wire::Name{"attention_backend", m.attention_backend}, m.kv_cache_memory_bytes,
@@ -20,7 +20,8 @@ void serialize(Archive& ar, WorkerConfig& m) {
      wire::List<int32_t>{"cudagraph_capture_sizes", m.cudagraph_capture_sizes, kMaxShortList},
      m.max_cudagraph_capture_size, m.num_speculative_tokens, m.has_splitting_ops,
      wire::Texts{"splitting_ops", m.splitting_ops, kMaxSplittingOps, kMaxNameBytes},
-     m.disable_padding, m.max_padding_ratio, m.debug_cudagraph, m.collective_timeout_ms);
+     m.disable_padding, m.max_padding_ratio, m.debug_cudagraph, m.collective_timeout_ms,
+     m.disable_custom_all_reduce);
 }
 
 template <class Archive>

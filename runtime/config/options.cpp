@@ -94,6 +94,9 @@ void add_parallel_options(CLI::App& app, EngineConfig& config) {
                  "Deadline of a collective between workers")
       ->check(CLI::Range(10, 3600000))
       ->group(group);
+  app.add_flag("--disable-custom-all-reduce", config.worker.disable_custom_all_reduce,
+               "GPUs sum and gather by NCCL alone, not over peer memory (slower)")
+      ->group(group);
 }
 
 void add_scheduling_options(CLI::App& app, EngineConfig& config) {

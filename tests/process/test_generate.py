@@ -95,6 +95,13 @@ def test_made_up_weights_run_at_any_layout(generate):
     assert answers[0][0]["output_ids"] == answers[1][0]["output_ids"]
 
 
+def test_nccl_alone_is_refused_where_there_is_none(generate):
+    answers, done = generate([{"prompt_ids": [3]}], "--tensor-parallel-size", 2, "--device", "host",
+                             "--disable-custom-all-reduce", model=TINY_MODEL, check=False)
+    assert done.returncode == 64 and answers is None, done.stderr
+    assert "disable_custom_all_reduce" in done.stderr and "host" in done.stderr, done.stderr
+
+
 def test_an_interrupted_run_writes_nothing_and_leaves_nothing(tmp_path):
     prompts, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     prompts.write_text(json.dumps({"prompt": "Once", "max_tokens": 4000, "ignore_eos": True}) + "\n")

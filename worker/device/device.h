@@ -115,6 +115,8 @@ class Stream {
   virtual std::vector<std::string> slow_launches() const { return {}; }
 };
 
+inline constexpr const char* kNcclWay = "nccl";
+
 // Collectives of one tensor-parallel group; recordable. One communicator per concurrent stream.
 // On the host they run over shared memory, on CUDA over NCCL and peer memory. Ranks that disagree
 // on the operation, or a rank that does not come, end in a DeviceError that names them.
@@ -148,8 +150,9 @@ class Communicator {
   }
   virtual void barrier() = 0;  // host-side, outside of capture
   virtual size_t bytes() const = 0;
-  // For benchmarks: the ways in which all_reduce can sum a message of `bytes`, its own choice
-  // first; and holding it to one of them ("": it chooses), which every rank does alike.
+  // The ways in which all_reduce can sum a message of `bytes`, its own choice first; and holding it
+  // to one of them ("": it chooses), which every rank does alike: for benchmarks, and kNcclWay for
+  // --disable-custom-all-reduce.
   virtual std::vector<std::string> sum_ways(size_t bytes) const = 0;
   virtual void hold_to_sum_way(const std::string& way) = 0;
   // For benchmarks: memory of the next rank that this one can copy to; of its own where ranks share

@@ -51,12 +51,13 @@ std::vector<AttentionGroupSupport> group_support(const Program& program,
 }
 
 Status add_few_rows(HostedProgram& hosted, const kernels::KernelTable& kernels,
+                    const kernels::FewRows& few_rows,
                     const std::vector<std::string>& splitting_ops) {
-  hosted.few_tokens = few_rows_limit(hosted.program, kernels.few_rows);
+  hosted.few_tokens = few_rows_limit(hosted.program, few_rows);
   if (hosted.few_tokens == 0) return {};
   const auto lower = [&](bool decode) -> Result<std::unique_ptr<Lowering>> {
     auto lowering = std::make_unique<Lowering>();
-    lowering->program = lower_few_rows(hosted.program, kernels.few_rows, decode);
+    lowering->program = lower_few_rows(hosted.program, few_rows, decode);
     REFRAIN_RETURN_IF_ERROR(validate(lowering->program, kernels));
     REFRAIN_ASSIGN_OR_RETURN(lowering->pieces, split_program(lowering->program, splitting_ops));
     lowering->plan = plan_memory(lowering->program, hosted.few_tokens, hosted.few_tokens);
@@ -99,7 +100,9 @@ Result<std::unique_ptr<HostedProgram>> plan_program(const ModelConfig& model,
   hosted->plan = plan_memory(hosted->program, config.max_num_batched_tokens, config.max_num_seqs);
   // Other splitting ops may name what the lowerings for few rows do not have.
   if (splitting_ops == default_splitting_ops()) {
-    REFRAIN_RETURN_IF_ERROR(add_few_rows(*hosted, device.kernels(), splitting_ops));
+    kernels::FewRows few_rows = device.kernels().few_rows;
+    if (config.disable_custom_all_reduce) few_rows.max_ranks = 0;
+    REFRAIN_RETURN_IF_ERROR(add_few_rows(*hosted, device.kernels(), few_rows, splitting_ops));
   }
   for (Lowering* lowering : hosted->lowerings()) {
     OpContext& context = lowering->context;

@@ -17,6 +17,21 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(RunnerOptions options, 
 ProgramRunner::ProgramRunner(RunnerOptions options, Device& device, ProgressFn progress)
     : options_(std::move(options)), device_(device), progress_(std::move(progress)) {}
 
+namespace {
+
+Status hold_to_nccl(Communicator& group, const std::string& device) {
+  if (group.size() == 1) return {};
+  const std::vector<std::string> ways = group.sum_ways(1);
+  if (std::ranges::find(ways, kNcclWay) == ways.end()) {
+    return fail_field("disable_custom_all_reduce",
+                      "disable_custom_all_reduce: {} has no NCCL to sum by", device);
+  }
+  group.hold_to_sum_way(kNcclWay);
+  return {};
+}
+
+}  // namespace
+
 Result<std::unique_ptr<ProgramRunner>> ProgramRunner::create(RunnerOptions options, Device& device,
                                                              ProgressFn progress) {
   std::unique_ptr<ProgramRunner> runner(
@@ -28,6 +43,8 @@ Result<std::unique_ptr<ProgramRunner>> ProgramRunner::create(RunnerOptions optio
       runner->communicator_,
       device.create_communicator(given.group_token, given.rank, given.config.tensor_parallel_size,
                                  given.config.collective_timeout_ms));
+  if (given.config.disable_custom_all_reduce)
+    REFRAIN_RETURN_IF_ERROR(hold_to_nccl(*runner->communicator_, device.name()));
   if (runner->hosted_->few != nullptr) {
     const PeerSums sums = peer_sums(runner->hosted_->few->program);
     if (sums.places > 0) runner->communicator_->reserve_peer_sums(sums.places, sums.cols);

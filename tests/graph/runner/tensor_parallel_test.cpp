@@ -17,6 +17,9 @@ namespace refrain::tests {
 namespace {
 
 using ipc::RuntimeMode;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 constexpr const char* kOneProcess = "on CUDA every rank is a process with a GPU of its own";
 
@@ -77,6 +80,19 @@ TEST(TensorParallel, CG22RanksOfUnequalHeadsHaveEqualManifests) {
 }
 
 // CG-25: memory that ends on one rank drops the key on every rank, so that they still agree.
+TEST(TensorParallel, RanksWithoutNcclRefuseToSumByItAlone) {
+  if (SessionOptions{}.device != "host") GTEST_SKIP() << "GPUs have NCCL";
+  const TinyModel model;
+  SessionOptions options;
+  options.config.disable_custom_all_reduce = true;
+  const auto run = [&](int ranks) {
+    on_every_rank(model.directory(), options, ranks, [](Session&, int) {});
+  };
+  EXPECT_NO_THROW(run(1)) << "one rank sums with nobody";
+  EXPECT_THAT([&] { run(2); }, ThrowsMessage<FatalError>(AllOf(
+                                   HasSubstr("disable_custom_all_reduce"), HasSubstr("host"))));
+}
+
 TEST(TensorParallel, CG25RanksDropTheSameKeys) {
   if (SessionOptions{}.device != "host") GTEST_SKIP() << kOneProcess;
   const TinyModel model;

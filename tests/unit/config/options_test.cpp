@@ -48,6 +48,7 @@ std::vector<OptionCase> model_cases() {
       {{"--check-weights"}, [](C c) { return c.debug.check_weights; }},
       {{"--nvtx"}, [](C c) { return c.debug.nvtx; }},
       {{"--time-steps"}, [](C c) { return c.debug.time_steps; }},
+      {{"--disable-custom-all-reduce"}, [](C c) { return c.worker.disable_custom_all_reduce; }},
       {{"--collective-timeout-ms", "70"}, [](C c) { return c.worker.collective_timeout_ms == 70; }},
   };
 }

@@ -60,7 +60,7 @@ void fill(Generator& g, WorkerConfig& m) {
         m.cudagraph_mode, m.has_capture_sizes, m.cudagraph_capture_sizes,
         m.max_cudagraph_capture_size, m.num_speculative_tokens, m.has_splitting_ops,
         m.splitting_ops, m.disable_padding, m.max_padding_ratio, m.debug_cudagraph,
-        m.collective_timeout_ms);
+        m.collective_timeout_ms, m.disable_custom_all_reduce);
 }
 void fill(Generator& g, Hello& m) {
   g.all(m.protocol_version, m.build_id, m.model_digest, m.rank, m.tensor_parallel_size, m.pid,

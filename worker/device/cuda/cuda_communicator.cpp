@@ -16,7 +16,6 @@ namespace {
 
 constexpr size_t kMostExchanges = 4;  // of one sum or gather; NCCL takes larger ones
 constexpr const char* kExchange = "exchange";
-constexpr const char* kNccl = "nccl";
 
 // Memory of this rank that its peers have opened, and theirs: data() is the next rank's.
 class NextRankMemory final : public Buffer {
@@ -136,7 +135,7 @@ CudaStream& CudaCommunicator::recording_on(Stream& stream, const Post& post) {
 }
 
 bool CudaCommunicator::exchanges(const kernels::Matrix& data, size_t bytes) const {
-  return way_ != kNccl && bytes <= kMostExchanges * kExchangeBytes &&
+  return way_ != kNcclWay && bytes <= kMostExchanges * kExchangeBytes &&
          (data.dtype == DType::kFloat32 || data.dtype == DType::kBFloat16) &&
          reinterpret_cast<uintptr_t>(data.data) % kThreadBytes == 0;
 }
@@ -171,7 +170,7 @@ void CudaCommunicator::all_reduce(Stream& stream, kernels::Matrix data, int64_t 
 
 bool CudaCommunicator::all_reduce_add_rms_norm(Stream& stream,
                                                const kernels::AddRmsNormArgs& args) {
-  if (!group_ || !can_peer_add_rms_norm(args)) return false;
+  if (!group_ || way_ == kNcclWay || !can_peer_add_rms_norm(args)) return false;
   CudaStream& cuda = recording_on(
       stream, {Collective::kAllReduce, args.delta.dtype, -1,
                static_cast<uint64_t>(args.rows.padded), static_cast<uint64_t>(args.cols)});
@@ -239,13 +238,13 @@ void CudaCommunicator::barrier() {
 }
 
 std::vector<std::string> CudaCommunicator::sum_ways(size_t bytes) const {
-  if (bytes > kMostExchanges * kExchangeBytes) return {kNccl};
-  return {kExchange, kNccl};
+  if (bytes > kMostExchanges * kExchangeBytes) return {kNcclWay};
+  return {kExchange, kNcclWay};
 }
 
 void CudaCommunicator::hold_to_sum_way(const std::string& way) {
-  REFRAIN_CHECK(way.empty() || way == kExchange || way == kNccl,
-                "GPUs sum and gather by {} or {}, not by {}", kExchange, kNccl, way);
+  REFRAIN_CHECK(way.empty() || way == kExchange || way == kNcclWay,
+                "GPUs sum and gather by {} or {}, not by {}", kExchange, kNcclWay, way);
   way_ = way;
 }
 
