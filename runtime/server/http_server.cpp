@@ -3,12 +3,10 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/strand.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <limits>
 #include <set>
 
@@ -21,7 +19,6 @@ namespace {
 
 namespace net = boost::asio;
 using tcp = net::ip::tcp;
-constexpr auto kAwait = net::as_tuple(net::use_awaitable);
 
 // What descriptors allow: as many as the system gives this process, less what the rest needs.
 int most_connections() {

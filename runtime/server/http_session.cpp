@@ -3,11 +3,9 @@
 #include <poll.h>
 
 #include <array>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/http/empty_body.hpp>
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/write.hpp>
@@ -22,7 +20,6 @@ namespace {
 namespace net = boost::asio;
 namespace beast = boost::beast;
 namespace http = boost::beast::http;
-constexpr auto kAwait = net::as_tuple(net::use_awaitable);
 constexpr auto kWatchPause = std::chrono::milliseconds(100);
 constexpr auto kLingerTime = std::chrono::seconds(1);
 constexpr size_t kLingerBytes = size_t{1} << 20;

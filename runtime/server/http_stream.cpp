@@ -2,8 +2,6 @@
 
 #include <openssl/err.h>
 
-#include <boost/asio/as_tuple.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <fstream>
 #include <sstream>
 
@@ -12,7 +10,6 @@ namespace {
 
 namespace net = boost::asio;
 namespace ssl = boost::asio::ssl;
-constexpr auto kAwait = net::as_tuple(net::use_awaitable);
 
 Result<std::string> read_pem(const char* option, const std::string& path) {
   std::ifstream file(path);

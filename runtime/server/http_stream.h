@@ -2,11 +2,13 @@
 // One accepted connection as a stream of bytes, in the clear or inside TLS (private to
 // runtime/server). The session reads and writes it without knowing which. On its strand.
 
+#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/async_result.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/ssl/context.hpp>
 #include <boost/asio/ssl/stream.hpp>
+#include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
 #include <memory>
 #include <string>
@@ -17,6 +19,9 @@
 namespace refrain {
 
 using TlsContext = boost::asio::ssl::context;
+
+// What is awaited gives a tuple with the error in front, and throws nothing.
+inline constexpr auto kAwait = boost::asio::as_tuple(boost::asio::use_awaitable);
 
 // TLS 1.2 or later with this certificate chain and key (PEM); errors name the option at fault.
 Result<std::shared_ptr<TlsContext>> make_tls_context(const std::string& certificate_file,

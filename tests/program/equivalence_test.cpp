@@ -10,9 +10,6 @@
 namespace refrain::worker::test {
 namespace {
 
-// float32 values, sums in double: what reordered sums over a tiny model can differ by.
-constexpr double kTolerance = 2e-5;
-
 std::vector<Program> shards(const Program& program, int size) {
   std::vector<Program> all;
   for (int rank = 0; rank < size; ++rank) {

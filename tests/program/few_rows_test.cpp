@@ -10,8 +10,6 @@
 namespace refrain::worker::test {
 namespace {
 
-constexpr double kTolerance = 2e-5;
-
 kernels::FewRows device() {
   return {.max_rows = 4,
           .max_norm_cols = 8192,

@@ -11,6 +11,9 @@
 
 namespace refrain::worker::test {
 
+// Logits are float32, sums in double: what reordered sums over these models can differ by.
+inline constexpr double kTolerance = 2e-5;
+
 inline ModelConfig tiny_llama() {
   ModelConfig config;
   config.architecture = "LlamaForCausalLM";

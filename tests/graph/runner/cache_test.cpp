@@ -18,7 +18,7 @@ using worker::MemoryTag;
 constexpr size_t kBlockBytes = 32 * 1024;
 constexpr int64_t kBlocks = 24 * 64 + 1;
 
-const TinyModel& model() {
+const TinyModel& wide_model() {
   static const TinyModel tiny([] {
     TinyModelShape shape;
     shape.heads = shape.kv_heads = 8;
@@ -37,18 +37,12 @@ SessionOptions large_cache() {
   return options;
 }
 
-std::unique_ptr<Session> started(const SessionOptions& options) {
-  auto session = std::make_unique<Session>(model().directory(), options);
-  session->start();
-  return session;
-}
-
 size_t of(const worker::MemoryAccount& memory, MemoryTag tag) {
   return memory.by_tag[static_cast<int>(tag)];
 }
 
 TEST(KvCache, HasItsMemoryAfterTheCapturesAndIsCountedThen) {
-  Session session(model().directory(), large_cache());
+  Session session(wide_model().directory(), large_cache());
   ASSERT_TRUE(session.runner().load().has_value());
   ASSERT_TRUE(session.runner().init_cache(kBlocks).has_value());
   EXPECT_EQ(session.runner().kv_cache().num_blocks(), 1);  // the reserved one
@@ -66,12 +60,12 @@ TEST(KvCache, HasItsMemoryAfterTheCapturesAndIsCountedThen) {
 // Graphs recorded over addresses without memory give the tokens of a cache that always had some.
 TEST(KvCache, CG25LittleMemoryMakesTheCacheSmallerAndKeepsEveryKey) {
   size_t used = 0, cache = 0;
-  const auto plain = started(large_cache());
+  const auto plain = started(large_cache(), wide_model());
   for (const size_t bytes : plain->device().memory().by_tag) used += bytes;
   cache = of(plain->device().memory(), MemoryTag::kKvCache);
   SessionOptions tight = large_cache();
   tight.memory_limit = used - cache / 2;
-  const auto session = started(tight);
+  const auto session = started(tight, wide_model());
   EXPECT_EQ(session->ready.manifest.size(), plain->ready.manifest.size());
   EXPECT_LT(session->ready.num_kv_blocks, kBlocks * 6 / 10);
   EXPECT_GT(session->ready.num_kv_blocks, kBlocks * 4 / 10);
@@ -88,7 +82,7 @@ TEST(KvCache, SizeThatWasAskedForIsAnErrorWhenItDoesNotFit) {
   options.config.num_gpu_blocks_override = kBlocks;
   options.memory_limit = size_t{90} << 20;
   try {
-    started(options);
+    started(options, wide_model());
     FAIL() << "100 MB of cache fit into 90 MiB";
   } catch (const FatalError& error) {
     EXPECT_THAT(error.what(), HasSubstr("1537 KV blocks do not fit"));

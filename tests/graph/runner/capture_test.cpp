@@ -22,23 +22,6 @@ using ::testing::SizeIs;
 
 constexpr int kLayers = 2;
 
-const TinyModel& model() {
-  static const TinyModel tiny;
-  return tiny;
-}
-
-SessionOptions with_mode(const std::string& mode) {
-  SessionOptions options;
-  options.config.cudagraph_mode = mode;
-  return options;
-}
-
-std::unique_ptr<Session> started(const SessionOptions& options) {
-  auto session = std::make_unique<Session>(model().directory(), options);
-  session->start();
-  return session;
-}
-
 std::vector<std::string> keys_of(const ipc::Ready& ready) {
   std::vector<std::string> keys;
   for (const ipc::ManifestEntry& e : ready.manifest) {

@@ -19,17 +19,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-const TinyModel& model() {
-  static const TinyModel tiny;
-  return tiny;
-}
-
-std::unique_ptr<Session> started(const SessionOptions& options) {
-  auto session = std::make_unique<Session>(model().directory(), options);
-  session->start();
-  return session;
-}
-
 // Prompts and decodes of changing slots from a seed, some steps without any row.
 class Script {
  public:

@@ -14,17 +14,6 @@ namespace {
 
 using ipc::RuntimeMode;
 
-const TinyModel& model() {
-  static const TinyModel tiny;
-  return tiny;
-}
-
-SessionOptions with_mode(const std::string& mode) {
-  SessionOptions options;
-  options.config.cudagraph_mode = mode;
-  return options;
-}
-
 struct Trace {
   std::vector<std::vector<TokenId>> tokens;
   std::vector<std::vector<float>> logits;

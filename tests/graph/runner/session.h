@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "runtime/config/model_config.h"
+#include "tests/graph/tiny_model.h"
 #include "worker/device/factory/factory.h"
 #include "worker/runner/program_runner.h"
 
@@ -155,6 +156,24 @@ class Session {
   ipc::SlotSetup setup_;
   StepId steps_ = 0;
 };
+
+inline const TinyModel& model() {
+  static const TinyModel tiny;
+  return tiny;
+}
+
+inline SessionOptions with_mode(const std::string& mode) {
+  SessionOptions options;
+  options.config.cudagraph_mode = mode;
+  return options;
+}
+
+inline std::unique_ptr<Session> started(const SessionOptions& options = {},
+                                        const TinyModel& of = model()) {
+  auto session = std::make_unique<Session>(of.directory(), options);
+  session->start();
+  return session;
+}
 
 // Logits of the same tokens run at different keys: equal bits on the host; on CUDA kernels may
 // differ by the key, and so may the last bits.

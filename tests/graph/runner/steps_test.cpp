@@ -16,17 +16,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-const TinyModel& model() {
-  static const TinyModel tiny;
-  return tiny;
-}
-
-std::unique_ptr<Session> started(const SessionOptions& options = {}) {
-  auto session = std::make_unique<Session>(model().directory(), options);
-  session->start();
-  return session;
-}
-
 void expect_refused(Session& session, const ipc::Step& step, const char* what) {
   try {
     session.runner().submit(step);

@@ -22,7 +22,7 @@ using testing::HasSubstr;
 
 // Of a group in which somebody is missing: to be waited for, and longer than a loaded machine takes
 // to start its ranks.
-constexpr int kTimeoutMs = 2000;
+constexpr int kShortTimeoutMs = 2000;
 
 class GroupFailureTest : public testing::Test {
  protected:
@@ -93,7 +93,7 @@ TEST_F(GroupFailureTest, ARankThatDoesNotComeIsNamedByTheDeadline) {
   auto& given_up = *static_cast<std::atomic<int>*>((*segment)->data());
   const auto results = run_ranks(3, [&](int r) {
     auto device = host_device(1);
-    auto communicator = join(*device, token_, r, 3, kTimeoutMs);
+    auto communicator = join(*device, token_, r, 3, kShortTimeoutMs);
     if (r == 2) {  // stays, but never comes to the barrier, until the others have given up
       while (given_up < 2) std::this_thread::yield();
       return std::string("stayed away");
@@ -130,7 +130,7 @@ TEST_F(GroupFailureTest, ARankThatLeavesIsNamedWithoutWaitingForTheDeadline) {
 TEST_F(GroupFailureTest, AKilledRankIsAnErrorByTheDeadline) {
   const auto results = run_ranks(2, [&](int r) {
     auto device = host_device(1);
-    auto communicator = join(*device, token_, r, 2, kTimeoutMs);
+    auto communicator = join(*device, token_, r, 2, kShortTimeoutMs);
     for (int i = 0; i < 100; ++i) communicator->barrier();
     if (r == 1) kill(getpid(), SIGKILL);
     communicator->barrier();
@@ -145,7 +145,7 @@ TEST_F(GroupFailureTest, AKilledRankIsAnErrorByTheDeadline) {
 TEST_F(GroupFailureTest, JoiningNamesTheRanksThatAreMissing) {
   const auto results = run_ranks(2, [&](int r) {
     auto device = host_device(1);
-    const auto joined = device->create_communicator(token_, r, 4, kTimeoutMs);
+    const auto joined = device->create_communicator(token_, r, 4, kShortTimeoutMs);
     return joined ? std::string("joined") : joined.error().message;
   });
   EXPECT_THAT(results, Each(HasSubstr("rank 2 and 3 has not come within 2000 ms")));
@@ -162,7 +162,8 @@ TEST_F(GroupFailureTest, JoiningWithoutRankZeroSaysSo) {
 TEST_F(GroupFailureTest, TwoProcessesCannotBothBeOneRank) {
   const auto results = run_ranks(3, [&](int process) {
     auto device = host_device(1);
-    const auto joined = device->create_communicator(token_, process == 0 ? 0 : 1, 3, kTimeoutMs);
+    const auto joined =
+        device->create_communicator(token_, process == 0 ? 0 : 1, 3, kShortTimeoutMs);
     return joined ? std::string("joined") : joined.error().message;
   });
   EXPECT_THAT(results, testing::Contains(HasSubstr("rank 1 has joined group")));
@@ -171,7 +172,7 @@ TEST_F(GroupFailureTest, TwoProcessesCannotBothBeOneRank) {
 TEST_F(GroupFailureTest, RanksMustAgreeOnTheSizeOfTheGroup) {
   const auto results = run_ranks(2, [&](int r) {
     auto device = host_device(1);
-    const auto joined = device->create_communicator(token_, r, 2 + r, kTimeoutMs);
+    const auto joined = device->create_communicator(token_, r, 2 + r, kShortTimeoutMs);
     return joined ? std::string("joined") : joined.error().message;
   });
   EXPECT_THAT(results[1], AnyOf(HasSubstr("has 2 ranks, rank 1 says 3"), HasSubstr("bytes")));

@@ -7,14 +7,11 @@
 namespace refrain {
 namespace {
 
+using testing::contains;
 using testing::EngineWorld;
 using testing::MockRank;
 using testing::MockRankOptions;
 using testing::prompt_of;
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 TEST(WorkerGroup, ASilentRankIsFoundByItsHeartbeatWithinTwoSeconds_R7) {
   EngineWorld world(2);

@@ -8,13 +8,10 @@ namespace refrain {
 namespace {
 
 using testing::Answer;
+using testing::contains;
 using testing::EngineWorld;
 using testing::MockRankOptions;
 using testing::prompt_of;
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 TEST(Engine, AnswersARequestWithTokensTextAndOneFinish) {
   EngineWorld world(2);

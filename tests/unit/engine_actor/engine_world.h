@@ -34,6 +34,10 @@ inline std::shared_ptr<const text::Tokenizer> fixture_tokenizer() {
   return std::make_shared<const text::Tokenizer>(std::move(*tokenizer));
 }
 
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
 class EngineWorld {
  public:
   explicit EngineWorld(int32_t ranks = 1, uint64_t seed = 0) : scheduler(seed) {

@@ -7,14 +7,11 @@
 namespace refrain {
 namespace {
 
+using testing::contains;
 using testing::EngineWorld;
 using testing::MockRank;
 using testing::MockRankOptions;
 using testing::prompt_of;
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 MockRankOptions rank_options(int32_t rank, int64_t pid) {
   MockRankOptions options;

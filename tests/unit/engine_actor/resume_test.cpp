@@ -9,14 +9,11 @@ namespace refrain {
 namespace {
 
 using testing::Answer;
+using testing::contains;
 using testing::EngineWorld;
 using testing::MockRank;
 using testing::MockRankOptions;
 using testing::prompt_of;
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 MockRankOptions small_cache() {
   MockRankOptions options;

@@ -15,8 +15,6 @@
 namespace refrain::ipc {
 namespace {
 
-constexpr size_t kTypes = std::variant_size_v<Message>;
-
 std::span<const std::byte> bytes(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }

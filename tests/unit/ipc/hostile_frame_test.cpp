@@ -16,7 +16,6 @@
 namespace refrain::ipc {
 namespace {
 
-constexpr size_t kTypes = std::variant_size_v<Message>;
 constexpr size_t kTypeAt = 6;
 constexpr size_t kLengthAt = 8;
 constexpr size_t kCrcAt = 12;

@@ -3,11 +3,14 @@
 
 #include <cstddef>
 #include <random>
+#include <variant>
 #include <vector>
 
 #include "ipc/protocol/codec.h"
 
 namespace refrain::ipc {
+
+inline constexpr size_t kTypes = std::variant_size_v<Message>;
 
 // A message whose variant index is `type`; containers hold up to about `size` elements.
 Message random_message(size_t type, std::mt19937_64& random, size_t size);
