@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import template_cases
@@ -139,8 +140,10 @@ def main():
     source = unpack(cache)
     make_templates(source, options.out)
     common = [text_corpus.mixed_text()] + text_corpus.random_strings() + [s.encode() for s in text_corpus.SENTENCES]
-    for name in vocabularies.VOCABULARIES:
-        make_vocabulary(name, source, options.out, common)
+    with ProcessPoolExecutor() as pool:
+        made = [pool.submit(make_vocabulary, name, source, options.out, common) for name in vocabularies.VOCABULARIES]
+        for vocabulary in made:
+            vocabulary.result()
     stamp.write_text(str(VERSION))
 
 
