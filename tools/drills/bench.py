@@ -25,6 +25,7 @@ class Settings:
     streams: int
     seed: int
     tensor_parallel_size: int
+    device: str = "host"     # or "cuda"
     compare: str = "text"    # I3: "text", all of it; "agreed", that on which fault-free waves agree; "off"
 
 
