@@ -31,6 +31,7 @@ void on_every_rank(const std::filesystem::path& model, SessionOptions options, i
   options.config.tensor_parallel_size = ranks;
   options.token = fmt::format("tp-{}-{}", getpid(), ++group);
   std::vector<std::thread> threads;
+  threads.reserve(static_cast<size_t>(ranks));
   std::vector<std::exception_ptr> errors(static_cast<size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {

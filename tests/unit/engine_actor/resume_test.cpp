@@ -149,6 +149,7 @@ TEST(Resume, WhatWasRunningComesBeforeWhatCameMeanwhile) {
   world.start_ready();
   for (const auto& rank : world.ranks) rank->hold_answers = true;
   std::vector<RequestId> ids;
+  ids.reserve(3);
   for (int i = 0; i < 3; ++i) ids.push_back(world.submit(prompt_of(6, 1 + 7 * i), 12));
   world.scheduler.run_until_idle();
   for (const auto& rank : world.ranks) rank->answer();
@@ -286,7 +287,7 @@ TEST(Resume, WithoutWorkersRequestsAreAdmittedCancelledAndTimedOut) {
   const RequestId short_lived = world.submit(request);
   const RequestId fifth = world.submit(prompt_of(3), 9);
   world.scheduler.run_until_idle();
-  EXPECT_EQ(world.engine->submit(request, [](RequestOutput) {}).error().code,
+  EXPECT_EQ(world.engine->submit(request, [](const RequestOutput&) {}).error().code,
             ErrorCode::kOverloaded);
   world.engine->cancel(leaving);
   world.engine->cancel(fifth);
