@@ -254,8 +254,8 @@ TEST(Engine, RefusesAtTheDoorWhatCannotRun) {
   const auto submit = [&](std::vector<TokenId> prompt, SamplingParams sampling = {}) {
     GenerateRequest request;
     request.prompt = std::move(prompt);
-    request.sampling = sampling;
-    return world.engine->submit(std::move(request), [](RequestOutput) {});
+    request.sampling = std::move(sampling);
+    return world.engine->submit(std::move(request), [](const RequestOutput&) {});
   };
   EXPECT_EQ(submit({}).error().field, "prompt");
   EXPECT_EQ(submit(prompt_of(64)).error().field, "prompt");
@@ -291,7 +291,7 @@ TEST(Engine, DrainFinishesWhatRunsAndAdmitsNoMore) {  // R-11
   EXPECT_EQ(drained, 1);
   GenerateRequest late;
   late.prompt = {1};
-  EXPECT_EQ(world.engine->submit(late, [](RequestOutput) {}).error().code, ErrorCode::kUnavailable);
+  EXPECT_EQ(world.engine->submit(late, [](const RequestOutput&) {}).error().code, ErrorCode::kUnavailable);
 }
 
 TEST(Engine, DrainOfAnIdleEngineIsDoneAtOnce) {

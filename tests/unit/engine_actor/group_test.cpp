@@ -138,7 +138,7 @@ TEST(WorkerGroup, RanksThatCapturedDifferentGraphsDoNotServe) {  // CG-22
   EXPECT_FALSE(world.ranks[0]->shut_down.empty());
   GenerateRequest late;
   late.prompt = {1};
-  EXPECT_FALSE(world.engine->submit(late, [](RequestOutput) {}).has_value());
+  EXPECT_FALSE(world.engine->submit(late, [](const RequestOutput&) {}).has_value());
 }
 
 TEST(WorkerGroup, ACacheTooSmallForOneRequestIsAConfigurationError) {
