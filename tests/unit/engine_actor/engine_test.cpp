@@ -291,7 +291,8 @@ TEST(Engine, DrainFinishesWhatRunsAndAdmitsNoMore) {  // R-11
   EXPECT_EQ(drained, 1);
   GenerateRequest late;
   late.prompt = {1};
-  EXPECT_EQ(world.engine->submit(late, [](const RequestOutput&) {}).error().code, ErrorCode::kUnavailable);
+  EXPECT_EQ(world.engine->submit(late, [](const RequestOutput&) {}).error().code,
+            ErrorCode::kUnavailable);
 }
 
 TEST(Engine, DrainOfAnIdleEngineIsDoneAtOnce) {
