@@ -40,14 +40,7 @@ struct ClusterRow {
   static constexpr int kListTokens = kRowList;
   static constexpr int kSureTokens = kRowCluster * kRowWarps;  // one a warp
 
-  struct Shares {
-    Sum own[kItems];
-    Sum before, total;
-  };
-  struct Hit {
-    uint32_t index;
-    Sum before, own;
-  };
+  using Shares = BinShares<kItems>;
 
   RowShared* shared;
   const float* logits;           // shared, [count], then NaN up to a multiple of 4
@@ -144,7 +137,7 @@ struct ClusterRow {
     scan_turn ^= 1;
   }
 
-  __device__ Hit find(const Shares& shares, Sum needed) {
+  __device__ BinHit find(const Shares& shares, Sum needed) {
     Sum before = shares.before;
 #pragma unroll
     for (int j = 0; j < kItems; ++j) {

@@ -147,10 +147,20 @@ struct Found {
   Sum list_past;  // weighed up to the end of the list
 };
 
+// kBins numbers, kItems a thread; before and total once the Team's scan() has been called.
+template <int kItems>
+struct BinShares {
+  Sum own[kItems];
+  Sum before, total;
+};
+struct BinHit {
+  uint32_t index;
+  Sum before, own;
+};
+
 // Of Team:
-//   Shares            kBins numbers, some a thread: own[kItems], item(j) is the index of own[j],
-//                     before and total once scan(shares) has been called
-//   find(shares, n)   {index, before, own}: the first at which the sum reaches n, 1 <= n <= total
+//   Shares            BinShares<kItems>; item(j) is the index of own[j]
+//   find(shares, n)   BinHit: the first at which the sum reaches n, 1 <= n <= total
 //   each_token(f)     f(token, logit) for this thread's tokens
 //   clear_bins(), add_count(bin), add_units(bin, units), read_bins<weigh>(): Shares without scan
 //   clear_list(), add_to_list(ranked), end_list(): the number of all added; the leader has them

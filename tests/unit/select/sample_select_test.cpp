@@ -19,14 +19,7 @@ struct OneThread {
   static constexpr int kItems = kBins;
   static constexpr int kListTokens = kList;
   static constexpr int kSureTokens = 1;
-  struct Shares {
-    Sum own[kItems];
-    Sum before, total;
-  };
-  struct Hit {
-    uint32_t index;
-    Sum before, own;
-  };
+  using Shares = BinShares<kItems>;
 
   std::vector<float> logits;
   std::vector<uint32_t> low = std::vector<uint32_t>(kBins), high = low;
@@ -54,7 +47,7 @@ struct OneThread {
     shares.before = shares.total = 0;
     for (const Sum own : shares.own) shares.total += own;
   }
-  Hit find(const Shares& shares, Sum needed) const {
+  BinHit find(const Shares& shares, Sum needed) const {
     Sum before = 0;
     for (uint32_t i = 0; i < kBins; ++i) {
       if (needed >= 1 && needed <= before + shares.own[i]) return {i, before, shares.own[i]};
