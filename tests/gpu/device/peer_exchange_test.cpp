@@ -32,23 +32,20 @@ class PeerExchangeTest : public CudaDeviceFixture {
   };
 
   void join(milliseconds deadline) {
-    constexpr size_t kCounters = (kExchangeWarps + 2) * sizeof(uint32_t);
     for (int r = 0; r < kRanks; ++r) {
       Rank& rank = ranks_[r];
       rank.stream = device_->create_stream();
       rank.buffer = device_->allocate(exchange_buffer_bytes(kRanks), MemoryTag::kCollectives);
-      rank.counters = device_->allocate(kCounters, MemoryTag::kCollectives);
+      rank.counters = device_->allocate(kExchangeCounterBytes, MemoryTag::kCollectives);
       rank.data = device_->allocate(kExchangeBytes, MemoryTag::kCollectives);
       rank.verdict = device_->allocate_pinned(sizeof(uint32_t));
       fill(rank.buffer->data(), 0xff, rank.buffer->bytes());  // "nothing has come"
-      fill(rank.counters->data(), 0, kCounters);
+      fill(rank.counters->data(), 0, kExchangeCounterBytes);
       rank.tell(0);
       PeerExchange& exchange = rank.exchange;
       exchange.rank = r;
       exchange.size = kRanks;
-      exchange.counters = static_cast<uint32_t*>(rank.counters->data());
-      exchange.broken = exchange.counters + kExchangeWarps;
-      exchange.looked = exchange.broken + 1;
+      place_counters(exchange, rank.counters->data());
       exchange.verdict = static_cast<uint32_t*>(rank.verdict->data());
       exchange.deadline_ns = static_cast<uint64_t>(std::chrono::nanoseconds(deadline).count());
     }

@@ -41,6 +41,14 @@ struct PeerExchange {
 };
 inline constexpr uint32_t kAbort = 0xffffffffu;
 
+// The words on the device that an exchange counts in, in one piece of memory, all 0 at first.
+inline constexpr size_t kExchangeCounterBytes = (kExchangeWarps + 2) * sizeof(uint32_t);
+inline void place_counters(PeerExchange& exchange, void* memory) {
+  exchange.counters = static_cast<uint32_t*>(memory);
+  exchange.broken = exchange.counters + kExchangeWarps;
+  exchange.looked = exchange.broken + 1;
+}
+
 // Whether every rank sums all of a message of `bytes`, or only its share.
 bool sums_everywhere(size_t bytes, int size);
 

@@ -9,7 +9,6 @@ namespace refrain::worker {
 namespace {
 
 constexpr uint64_t kNsPerMs = 1'000'000;
-constexpr size_t kCounterBytes = (kExchangeWarps + 2) * sizeof(uint32_t);
 
 }  // namespace
 
@@ -49,18 +48,17 @@ PeerMemory::PeerMemory(std::shared_ptr<CudaContext> context, HostGroup& group, i
     : context_(std::move(context)) {
   const int size = group.size();
   buffer_ = make_cuda_buffer(context_, exchange_buffer_bytes(size), MemoryTag::kCollectives);
-  counters_ = make_cuda_buffer(context_, kCounterBytes, MemoryTag::kCollectives);
+  counters_ = make_cuda_buffer(context_, kExchangeCounterBytes, MemoryTag::kCollectives);
   verdict_ = make_pinned_buffer(context_, sizeof(uint32_t));
   std::memset(verdict_->data(), 0, sizeof(uint32_t));
   context_->check(cudaMemset(buffer_->data(), 0xff, buffer_->bytes()), "clearing peer memory");
-  context_->check(cudaMemset(counters_->data(), 0, kCounterBytes), "clearing peer counters");
+  context_->check(cudaMemset(counters_->data(), 0, kExchangeCounterBytes),
+                  "clearing peer counters");
   context_->check(cudaDeviceSynchronize(), "clearing peer memory");
 
   exchange_.rank = group.rank();
   exchange_.size = size;
-  exchange_.counters = static_cast<uint32_t*>(counters_->data());
-  exchange_.broken = exchange_.counters + kExchangeWarps;
-  exchange_.looked = exchange_.broken + 1;
+  place_counters(exchange_, counters_->data());
   void* verdict = nullptr;
   context_->check(cudaHostGetDevicePointer(&verdict, verdict_->data(), 0),
                   "cudaHostGetDevicePointer");
