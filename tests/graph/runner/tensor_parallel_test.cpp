@@ -80,7 +80,6 @@ TEST(TensorParallel, CG22RanksOfUnequalHeadsHaveEqualManifests) {
   }
 }
 
-// CG-25: memory that ends on one rank drops the key on every rank, so that they still agree.
 TEST(TensorParallel, RanksWithoutNcclRefuseToSumByItAlone) {
   if (SessionOptions{}.device != "host") GTEST_SKIP() << "GPUs have NCCL";
   const TinyModel model;
@@ -94,6 +93,7 @@ TEST(TensorParallel, RanksWithoutNcclRefuseToSumByItAlone) {
                                    HasSubstr("disable_custom_all_reduce"), HasSubstr("host"))));
 }
 
+// CG-25: memory that ends on one rank drops the key on every rank, so that they still agree.
 TEST(TensorParallel, CG25RanksDropTheSameKeys) {
   if (SessionOptions{}.device != "host") GTEST_SKIP() << kOneProcess;
   const TinyModel model;
