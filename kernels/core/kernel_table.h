@@ -42,6 +42,9 @@ struct KernelTable {
   Kernel<FusedLinearArgs> fused_linear = nullptr;
   Kernel<RopeAttentionArgs> rope_attention = nullptr;
   FewRows few_rows;
+  // A linear of `rows` rows runs the algorithm chosen for this many, the most of a range of row
+  // counts; null: nothing is chosen by rows.
+  int32_t (*planned_rows)(int32_t rows) = nullptr;
 };
 
 }  // namespace refrain::kernels

@@ -6,6 +6,7 @@
 #include <compare>
 #include <iterator>
 #include <map>
+#include <optional>
 
 #include "kernels/cuda/launcher.h"
 #include "kernels/cuda/ops.h"
@@ -55,12 +56,18 @@ GemmKey key_of(const LinearArgs& args) {
 
 cudaDataType_t type_of(DType dtype) { return dtype == DType::kFloat32 ? CUDA_R_32F : CUDA_R_16BF; }
 
+// The most rows of the range that `rows` lies in: one algorithm a range, so that no request waits
+// for one to be chosen and loaded because of the length of its prompt.
+constexpr int32_t top_of_range(int32_t rows) {
+  const auto up_to = [rows](int32_t step) { return (rows + step - 1) / step * step; };
+  return up_to(rows <= 64 ? 16 : rows <= 512 ? 32 : rows <= 2048 ? 128 : 512);
+}
+
 // cuBLASLt is column-major: out is [n, m], the weight [k, n] transposed, the input [k, m].
 struct Gemm {
   cublasLtMatmulDescOpaque_t op{};
   cublasLtMatrixLayoutOpaque_t weight{}, in{}, residual{}, out{};
-  cublasLtMatmulAlgo_t algo{};
-  bool found = false;
+  std::optional<cublasLtMatmulAlgo_t> algo;  // none: cuBLASLt has none
 };
 
 void make_descriptors(const GemmKey& key, Gemm& gemm) {
@@ -133,7 +140,8 @@ bool is_measured(const GemmKey& key, const cublasLtMatmulAlgo_t& algo) {
   });
 }
 
-void choose_algorithm(const CudaLauncher& launcher, const GemmKey& key, Gemm& gemm) {
+std::optional<cublasLtMatmulAlgo_t> choose_algorithm(const CudaLauncher& launcher,
+                                                     const GemmKey& key, Gemm& gemm) {
   cublasLtMatmulPreferenceOpaque_t preference{};
   check_cublas(cublasLtMatmulPreferenceInit(&preference), "cublasLtMatmulPreferenceInit");
   const auto set = [&preference](cublasLtMatmulPreferenceAttributes_t name, const auto& value) {
@@ -154,26 +162,52 @@ void choose_algorithm(const CudaLauncher& launcher, const GemmKey& key, Gemm& ge
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
       launcher.cublas_lt, &gemm.op, &gemm.weight, &gemm.in, &gemm.residual, &gemm.out, &preference,
       kMost, results, &count);
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return;
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return {};
   check_cublas(status, "cublasLtMatmulAlgoGetHeuristic");
-  if (count == 0 || results[0].state != CUBLAS_STATUS_SUCCESS) return;
+  if (count == 0 || results[0].state != CUBLAS_STATUS_SUCCESS) return {};
   auto* const end = results + count;
   auto* const found = std::find_if(results, end, [&key](const auto& result) {
     return result.state == CUBLAS_STATUS_SUCCESS && is_measured(key, result.algo);
   });
-  gemm.algo = found == end ? results[0].algo : found->algo;
-  gemm.found = true;
+  return found == end ? results[0].algo : found->algo;
+}
+
+bool takes(const CudaLauncher& launcher, Gemm& gemm, const cublasLtMatmulAlgo_t& algo) {
+  cublasLtMatmulHeuristicResult_t result{};
+  return cublasLtMatmulAlgoCheck(launcher.cublas_lt, &gemm.op, &gemm.weight, &gemm.in,
+                                 &gemm.residual, &gemm.out, &algo,
+                                 &result) == CUBLAS_STATUS_SUCCESS &&
+         result.workspaceSize <= launcher.workspace_bytes;
 }
 
 }  // namespace
 
 struct GemmPlans::Plans {
   std::map<GemmKey, Gemm> by_key;
+  std::map<GemmKey, std::optional<cublasLtMatmulAlgo_t>> by_range;  // m: top_of_range()
+
+  Gemm make(const CudaLauncher& launcher, const GemmKey& key) {
+    Gemm gemm, top;
+    make_descriptors(key, gemm);
+    GemmKey range = key;
+    range.m = top_of_range(static_cast<int32_t>(key.m));
+    const auto [at, fresh] = by_range.try_emplace(range);
+    if (fresh) {
+      make_descriptors(range, top);
+      at->second = choose_algorithm(launcher, range, top);
+    }
+    gemm.algo = at->second;
+    if (gemm.algo && range.m != key.m && !takes(launcher, gemm, *gemm.algo)) {
+      gemm.algo = choose_algorithm(launcher, key, gemm);
+    }
+    return gemm;
+  }
 };
 
 GemmPlans::GemmPlans() : plans_(std::make_unique<Plans>()) {}
 GemmPlans::~GemmPlans() = default;
 size_t GemmPlans::size() const { return plans_->by_key.size(); }
+size_t GemmPlans::algorithms() const { return plans_->by_range.size(); }
 
 bool GemmPlans::run(StreamRef stream, const LinearArgs& args) {
   if (args.residual.data != nullptr && args.residual.dtype != args.out.dtype) return false;
@@ -182,11 +216,8 @@ bool GemmPlans::run(StreamRef stream, const LinearArgs& args) {
   const GemmKey key = key_of(args);
   const auto [at, fresh] = plans_->by_key.try_emplace(key);
   Gemm& gemm = at->second;
-  if (fresh) {
-    make_descriptors(key, gemm);
-    choose_algorithm(launcher, key, gemm);
-  }
-  if (!gemm.found) return false;
+  if (fresh) gemm = plans_->make(launcher, key);
+  if (!gemm.algo) return false;
   if (key.bias) {
     check_cublas(cublasLtMatmulDescSetAttribute(&gemm.op, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
                                                 &args.bias, sizeof(args.bias)),
@@ -196,7 +227,7 @@ bool GemmPlans::run(StreamRef stream, const LinearArgs& args) {
   const void* residual = key.residual ? args.residual.data : args.out.data;
   check_cublas(cublasLtMatmul(launcher.cublas_lt, &gemm.op, &one, args.weight.data, &gemm.weight,
                               args.in.data, &gemm.in, &beta, residual, &gemm.residual,
-                              args.out.data, &gemm.out, &gemm.algo, launcher.workspace,
+                              args.out.data, &gemm.out, &*gemm.algo, launcher.workspace,
                               launcher.workspace_bytes, launcher.stream),
                "cublasLtMatmul");
   return true;
@@ -214,6 +245,8 @@ void GemmPlans::note_simple(const LinearArgs& args) {
               args.rows.padded);
   }
 }
+
+int32_t planned_rows(int32_t rows) { return top_of_range(rows); }
 
 void linear(StreamRef stream, const LinearArgs& args) {
   if (can_gemv(args)) return linear_gemv(stream, args);

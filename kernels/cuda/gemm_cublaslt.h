@@ -1,7 +1,7 @@
 #pragma once
-// linear by cuBLASLt: descriptors and algorithm of every shape seen, chosen once, the first of
-// cuBLASLt's heuristic or a faster one of a table, and kept. The warm-up run before a capture makes
-// the plans that the capture uses. One per stream's launcher; used by that stream's thread.
+// linear by cuBLASLt: descriptors of every shape seen and an algorithm for each range of rows, the
+// first of cuBLASLt's heuristic or a faster one of a table, chosen once and kept. The warm-up runs
+// at start choose for every range. One per stream's launcher; used by that stream's thread.
 
 #include <cublasLt.h>
 
@@ -24,7 +24,8 @@ class GemmPlans {
   // Enqueues out = in · weightᵀ (+ residual) (+ bias); false, and nothing enqueued, if cuBLASLt has
   // no algorithm for these types, strides and alignments.
   bool run(StreamRef stream, const LinearArgs& args);
-  size_t size() const;  // shapes known
+  size_t size() const;        // shapes known
+  size_t algorithms() const;  // chosen
 
   // A launch that ran linear_simple instead: far slower than the memory allows. Logged once for
   // each kind of weight and rows; rows of float32, which are for comparisons, are not counted.
@@ -39,6 +40,9 @@ class GemmPlans {
   int64_t simple_launches_ = 0;
   std::set<std::string> simple_kinds_;
 };
+
+// KernelTable::planned_rows.
+int32_t planned_rows(int32_t rows);
 
 // Throws FatalError naming the call when the status is not success.
 void check_cublas(cublasStatus_t status, const char* call);

@@ -1,6 +1,7 @@
 #include "kernels/core/kernel_table.h"
 
 #include "kernels/cuda/check_args.h"
+#include "kernels/cuda/gemm_cublaslt.h"
 #include "kernels/cuda/launcher.h"
 #include "kernels/cuda/limits.h"
 #include "kernels/cuda/ops.h"
@@ -38,6 +39,7 @@ const KernelTable& cuda_kernel_table() {
       .rope_attention = &checked<&rope_attention>,
       .few_rows = {kFewRows, kMaxFusedNormCols, kMaxFusedNormElements, kMaxFusedGroup,
                    kMaxPeerRanks, &can_rope_attend},
+      .planned_rows = &planned_rows,
   };
   return table;
 }

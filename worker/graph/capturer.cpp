@@ -56,14 +56,7 @@ class Capturer {
     missing_ = 0;
     std::optional<Executable> executable;
     const Lowering& lowering = job_.lowering(key);
-    const OpContext& context = lowering.context;
-    for (int run = 0; run < job_.warmup_runs; ++run) {
-      hooks_.prepare(key);
-      launch_ops(context, lowering.all_ops(), key);
-      ++pool_.counters().num_warmup_runs;
-    }
-    context.stream->synchronize();
-    if (context.communicator != nullptr) context.communicator->barrier();
+    warm_up(key);
     try {
       executable = record(mode, key, lowering);
     } catch (const OutOfMemory& error) {
@@ -75,6 +68,16 @@ class Capturer {
     return executable;
   }
   size_t missing() const { return missing_; }  // bytes, of the last failure on this rank
+
+  // Launches what loads kernels and chooses algorithms for this key; nobody waits for its end.
+  void warm_up(const BatchDescriptor& key) {
+    const Lowering& lowering = job_.lowering(key);
+    for (int run = 0; run < job_.warmup_runs; ++run) {
+      hooks_.prepare(key);
+      for (const OpRange piece : lowering.warm_up) launch_ops(lowering.context, piece, key);
+      ++pool_.counters().num_warmup_runs;
+    }
+  }
 
  private:
   static GraphPiece record_piece(const OpContext& context, OpRange ops,
@@ -137,6 +140,7 @@ CaptureResult capture_all(const CaptureJob& job, const CaptureHooks& hooks, Grap
                           ExecutableTable<BatchDescriptor>& table) {
   CaptureResult result;
   Capturer capturer(job, hooks, pool);
+  for (const BatchDescriptor& key : job.uncaptured) capturer.warm_up(key);
   const RuntimeMode order[] = {RuntimeMode::kPiecewise, RuntimeMode::kFull};
   CaptureProgress progress;
   for (RuntimeMode mode : order) progress.total += std::ssize(dispatcher.keys(mode));

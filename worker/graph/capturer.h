@@ -37,6 +37,8 @@ struct CaptureJob {
   LoweringOf lowering;  // all of one stream and communicator
   int warmup_runs = 0;
   bool keep_addresses = false;  // debug mode
+  // Sizes that run in NONE, warmed up too: no request waits for a kernel to load.
+  std::vector<BatchDescriptor> uncaptured = {};
 };
 
 // Fills `table`; drops from the dispatcher what memory did not allow, then marks it captured.

@@ -16,6 +16,7 @@ namespace refrain::worker {
 struct Lowering {
   Program program;
   std::vector<PieceRange> pieces;  // empty: nothing to split at
+  std::vector<OpRange> warm_up;    // distinct_pieces(program): what a warm-up run launches
   MemoryPlan plan;
   OpContext context;
 

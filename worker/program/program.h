@@ -74,74 +74,92 @@ struct Value {
 };
 
 // ---- ops. Plain aggregates.
-struct PrepareInputsOp {};
+struct PrepareInputsOp {
+  bool operator==(const PrepareInputsOp&) const = default;
+};
 struct EmbedOp {
   ValueId ids = kNoValue, table = kNoValue, out = kNoValue;
   int64_t vocab_begin = 0, vocab_end = 0;  // rows this rank holds
+  bool operator==(const EmbedOp&) const = default;
 };
 struct RmsNormOp {
   ValueId in = kNoValue, weight = kNoValue, out = kNoValue;
   float eps = 1e-5f;
   int64_t group = 0;  // 0: whole row; else columns per normalised group (QK-norm: head_dim)
+  bool operator==(const RmsNormOp&) const = default;
 };
 struct AddOp {
   ValueId a = kNoValue, b = kNoValue, out = kNoValue;
+  bool operator==(const AddOp&) const = default;
 };
 struct AddRmsNormOp {  // residual_out = residual + delta (same storage), out = norm(residual_out)
   ValueId residual = kNoValue, delta = kNoValue, weight = kNoValue, residual_out = kNoValue,
           out = kNoValue;
   float eps = 1e-5f;
+  bool operator==(const AddRmsNormOp&) const = default;
 };
 struct LinearOp {
   ValueId in = kNoValue, weight = kNoValue, bias = kNoValue, residual = kNoValue,
           out = kNoValue;  // bias, residual may be kNoValue
   Parallel parallel = Parallel::kReplicated;
   SplitUnit unit = SplitUnit::kNone;
+  bool operator==(const LinearOp&) const = default;
 };
 struct SiluMulOp {  // in: gate | up
   ValueId in = kNoValue, out = kNoValue;
+  bool operator==(const SiluMulOp&) const = default;
 };
 struct SiluGateOp {  // unfused form: out = silu(gate) * up
   ValueId gate = kNoValue, up = kNoValue, out = kNoValue;
+  bool operator==(const SiluGateOp&) const = default;
 };
 struct RopeOp {  // unfused form: rotates q or k, heads of head_dim
   ValueId in = kNoValue, positions = kNoValue, table = kNoValue, out = kNoValue;
   int64_t heads = 0, head_dim = 0, rotary_dim = 0;
+  bool operator==(const RopeOp&) const = default;
 };
 struct KvWriteOp {  // unfused form
   ValueId k = kNoValue, v = kNoValue, kv_slots = kNoValue, cache = kNoValue;
   int64_t kv_heads = 0, head_dim = 0;
+  bool operator==(const KvWriteOp&) const = default;
 };
 struct RopeKvWriteOp {  // qkv in place; q_norm, k_norm may be kNoValue
   ValueId qkv = kNoValue, positions = kNoValue, kv_slots = kNoValue, table = kNoValue,
           q_norm = kNoValue, k_norm = kNoValue, cache = kNoValue, out = kNoValue;
   int64_t q_heads = 0, kv_heads = 0, head_dim = 0, rotary_dim = 0;
   float eps = 1e-6f;
+  bool operator==(const RopeKvWriteOp&) const = default;
 };
 struct AttentionOp {  // q: [T, q_heads * head_dim] in the left columns of its value
   ValueId q = kNoValue, cache = kNoValue, out = kNoValue;
   int64_t q_heads = 0, kv_heads = 0, head_dim = 0, sliding_window = 0;
   float scale = 1.0f;
   int layer = 0;
+  bool operator==(const AttentionOp&) const = default;
 };
 struct SelectRowsOp {  // one row a request: the hidden state that gives its logits
   ValueId in = kNoValue, index = kNoValue, out = kNoValue;
+  bool operator==(const SelectRowsOp&) const = default;
 };
 struct SampleOp {  // logits: [shards][R][cols] float32; cols is SampleArgs::shard_cols, and columns
                    // at or beyond vocab_size (padding of the last shards) are not tokens
   ValueId logits = kNoValue;
   int64_t shards = 1, vocab_size = 0;
+  bool operator==(const SampleOp&) const = default;
 };
 struct AllReduceOp {  // in place
   ValueId value = kNoValue, out = kNoValue;
+  bool operator==(const AllReduceOp&) const = default;
 };
 struct AllReduceAddRmsNormOp {  // delta, a part of a sum over ranks, becomes the sum; AddRmsNormOp
   ValueId residual = kNoValue, delta = kNoValue, weight = kNoValue, residual_out = kNoValue,
           out = kNoValue;
   float eps = 1e-5f;
+  bool operator==(const AllReduceAddRmsNormOp&) const = default;
 };
 struct AllGatherOp {  // in: [R, cols]; out: [size][R][cols]
   ValueId in = kNoValue, out = kNoValue;
+  bool operator==(const AllGatherOp&) const = default;
 };
 
 // Forms for few rows (lower_few_rows): a linear with what stands beside it, and RoPE + KV write +
@@ -154,10 +172,12 @@ struct FusedLinearOp {  // norm, delta, bias, residual, sum_out may be kNoValue
   // Places where the ranks add up without an op between: `push` sends out to all ranks, whose sum
   // out then is; `pull` takes delta from there. -1: none.
   int32_t push = -1, pull = -1;
+  bool operator==(const FusedLinearOp&) const = default;
 };
 struct RopeAttentionOp {  // rope.out, attention.q and attention.cache are kNoValue
   RopeKvWriteOp rope;
   AttentionOp attention;
+  bool operator==(const RopeAttentionOp&) const = default;
 };
 
 using Op =

@@ -105,6 +105,7 @@ Result<std::unique_ptr<HostedProgram>> plan_program(const ModelConfig& model,
     REFRAIN_RETURN_IF_ERROR(add_few_rows(*hosted, device.kernels(), few_rows, splitting_ops));
   }
   for (Lowering* lowering : hosted->lowerings()) {
+    lowering->warm_up = distinct_pieces(lowering->program);
     OpContext& context = lowering->context;
     context.program = &lowering->program;
     context.kernels = &device.kernels();

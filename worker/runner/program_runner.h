@@ -65,6 +65,7 @@ class ProgramRunner final : public ModelRunner {
   Result<Weights> load_checkpoint();
   Result<int64_t> fitting_kv_blocks() const;
   void prepare_capture_batch(const BatchDescriptor& key);
+  std::vector<BatchDescriptor> uncaptured_sizes() const;
   bool any_rank_failed(bool failed_here);
   ipc::Ready make_ready() const;
   void report(ipc::StartPhase phase, int64_t done, int64_t total, std::string detail) const;

@@ -224,6 +224,25 @@ bool ProgramRunner::any_rank_failed(bool failed_here) {
   return *failed > 0;
 }
 
+// One size of every range of rows beyond the largest graph for a prompt.
+std::vector<BatchDescriptor> ProgramRunner::uncaptured_sizes() const {
+  const auto planned_rows = device_.kernels().planned_rows;
+  std::vector<BatchDescriptor> sizes;
+  if (planned_rows == nullptr) return sizes;
+  int32_t rows = 0;
+  for (const auto mode : {ipc::RuntimeMode::kPiecewise, ipc::RuntimeMode::kFull}) {
+    for (const BatchDescriptor& key : hosted_->dispatcher->keys(mode)) {
+      if (!key.uniform) rows = std::max(rows, key.num_tokens);
+    }
+  }
+  const ipc::WorkerConfig& config = options_.config;
+  while (rows < config.max_num_batched_tokens) {
+    rows = std::min(planned_rows(rows + 1), config.max_num_batched_tokens);
+    sizes.push_back({rows, std::min(rows, config.max_num_seqs)});
+  }
+  return sizes;
+}
+
 Status ProgramRunner::capture() {
   REFRAIN_CHECK(kv_cache_ != nullptr, "capture before init_cache");
   CaptureHooks hooks;
@@ -236,7 +255,7 @@ Status ProgramRunner::capture() {
   };
   const CaptureJob job{
       [this](const BatchDescriptor& key) -> const Lowering& { return hosted_->lowering(key); },
-      device_.warmup_runs(), options_.config.debug_cudagraph};
+      device_.warmup_runs(), options_.config.debug_cudagraph, uncaptured_sizes()};
   captured_ = capture_all(job, hooks, *pool_, *hosted_->dispatcher, hosted_->executables);
   stream_->synchronize();
   return {};

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "tests/graph/runner/late_device.h"
 #include "tests/graph/runner/session.h"
 #include "tests/graph/tiny_model.h"
 #include "worker/graph/attention_backend.h"
@@ -36,6 +37,20 @@ TEST(Capture, CG21PiecewiseFirstThenFullEachFromLargeToSmall) {
               ElementsAre("PIECEWISE 16/6", "PIECEWISE 8/6", "PIECEWISE 6/6", "PIECEWISE 4/4",
                           "PIECEWISE 2/2", "PIECEWISE 1/1", "FULL 6/6 uniform", "FULL 4/4 uniform",
                           "FULL 2/2 uniform", "FULL 1/1 uniform"));
+}
+
+// On a device that asks for a run before each capture and has not ended it when the capture begins.
+TEST(Capture, CG21EveryKeyIsWarmedUpAndItsStepsAreRight) {
+  if (SessionOptions{}.device != "host") GTEST_SKIP() << "this device is late by itself";
+  SessionOptions options = with_mode("FULL_AND_PIECEWISE");
+  const auto plain = started(options);
+  EXPECT_EQ(plain->counters().num_warmup_runs, 0);
+  options.wrap_device = make_late_device;
+  const auto late = started(options);
+  EXPECT_EQ(late->counters().num_warmup_runs, std::ssize(late->ready.manifest));
+  for (Session* session : {plain.get(), late.get()}) session->run({{0, prompt(5, 0), 0}});
+  EXPECT_EQ(late->run({{0, {kTokenOnDevice}, 5}}).tokens,
+            plain->run({{0, {kTokenOnDevice}, 5}}).tokens);
 }
 
 TEST(Capture, CG18PiecewiseKeyHasOneGraphMoreThanLayers) {

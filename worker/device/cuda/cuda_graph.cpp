@@ -93,7 +93,6 @@ void CudaGraph::instantiate(cudaGraph_t recorded, cudaStream_t upload_on) {
   const size_t before = context_->memory().free;
   cudaError_t status = cudaGraphInstantiate(&executable_, recorded, 0);
   if (status == cudaSuccess) status = cudaGraphUpload(executable_, upload_on);
-  if (status == cudaSuccess) status = cudaStreamSynchronize(upload_on);
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
     if (executable_ != nullptr) cudaGraphExecDestroy(executable_);

@@ -61,6 +61,11 @@ Result<std::vector<PieceRange>> split_program(const Program& program,
 std::vector<std::string> default_splitting_ops();
 bool is_splittable(const Program& program, const std::vector<std::string>& splitting_ops);
 
+// The ranges between and at attention ops that launch, but for the layer, what no earlier one does:
+// of a model of equal layers four, however many it has. Sums over ranks begin and end in one range;
+// equal on all ranks. In order.
+std::vector<OpRange> distinct_pieces(const Program& program);
+
 // An offset in one arena for every activation and output, by liveness, at the largest T and R.
 struct MemoryPlan {
   std::vector<int64_t> offsets;  // per value; -1: not in the arena

@@ -1,0 +1,57 @@
+// Linears of many rows: one algorithm of cuBLASLt for a range of row counts, chosen once.
+#include <algorithm>
+
+#include "kernels/cuda/gemm_cublaslt.h"
+#include "kernels/cuda/launcher.h"
+#include "tests/ops/harness.h"
+
+namespace refrain::kernels {
+namespace {
+
+class PlansTest : public OpsTest {
+ protected:
+  static constexpr int64_t kN = 256, kK = 512;
+  const GemmPlans& plans() { return *launcher(stream()).gemm_plans; }
+  void SetUp() override {
+    OpsTest::SetUp();
+    if (IsSkipped()) return;
+    weight_ = put_weight(harness(), random_values(kN * kK, DType::kBFloat16, 1), kN, kK,
+                         DType::kBFloat16);
+    in_ = put_matrix(harness(), random_values(kRows * kK, DType::kBFloat16, 2), kRows, kK,
+                     DType::kBFloat16);
+    out_ = fresh_matrix(harness(), kRows, kN, DType::kBFloat16);
+  }
+  void run(int32_t rows) {
+    table().linear(stream(), {in_, weight_, nullptr, {}, out_, {rows, put_int(harness(), rows)}});
+  }
+  static constexpr int32_t kRows = 700;
+  Weight weight_;
+  Matrix in_, out_;
+};
+
+TEST_P(PlansTest, RowCountsOfARangeShareTheirAlgorithm) {
+  for (int32_t rows = 257; rows <= 288; ++rows) {
+    EXPECT_EQ(table().planned_rows(rows), 288);
+    run(rows);
+  }
+  EXPECT_EQ(plans().size(), 32u);
+  EXPECT_EQ(plans().algorithms(), 1u);
+  run(289);
+  EXPECT_EQ(plans().algorithms(), 2u);
+}
+
+TEST_P(PlansTest, WhatWasPlannedForEveryRangeIsAllThereIs) {
+  size_t ranges = 0;
+  for (int32_t rows = 16; rows < kRows; ++ranges) {
+    rows = std::min(table().planned_rows(rows + 1), kRows);
+    run(rows);
+  }
+  EXPECT_EQ(plans().algorithms(), ranges);
+  for (int32_t rows = 17; rows <= kRows; ++rows) run(rows);
+  EXPECT_EQ(plans().algorithms(), ranges);
+}
+
+INSTANTIATE_TEST_SUITE_P(Device, PlansTest, testing::ValuesIn(all_harnesses()), choice_name);
+
+}  // namespace
+}  // namespace refrain::kernels

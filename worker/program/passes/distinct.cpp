@@ -1,0 +1,76 @@
+#include <algorithm>
+#include <utility>
+
+#include "worker/program/fields.h"
+#include "worker/program/passes/passes.h"
+
+// Layers repeat: which pieces of a Program launch something that no earlier one does.
+
+namespace refrain::worker {
+namespace {
+
+struct ValueShape {
+  ValueKind kind;
+  DType dtype;
+  Dim rows;
+  int64_t cols;
+  // Of the checkpoint: alike on every rank, so that all ranks find the same pieces.
+  std::vector<std::pair<int64_t, int64_t>> tensors;
+  bool operator==(const ValueShape&) const = default;
+};
+
+// An op without its layer: what stands in each field instead of which value.
+struct LayerlessOp {
+  Op op;
+  std::vector<ValueShape> values;
+  bool operator==(const LayerlessOp&) const = default;
+};
+
+LayerlessOp without_layer(const Program& program, const Op& op) {
+  LayerlessOp shape{op, {}};
+  visit_fields(shape.op, [&](ValueId& field, Access, const char*) {
+    if (field == kNoValue) return;
+    const Value& value = program.value(std::exchange(field, 0));
+    shape.values.push_back({value.kind, value.dtype, value.rows, value.cols, {}});
+    for (const WeightPart& part : value.parts) {
+      shape.values.back().tensors.emplace_back(part.tensor_rows, part.tensor_cols);
+    }
+  });
+  if (auto* attention = std::get_if<AttentionOp>(&shape.op)) attention->layer = 0;
+  if (auto* fused = std::get_if<RopeAttentionOp>(&shape.op)) fused->attention.layer = 0;
+  if (auto* linear = std::get_if<FusedLinearOp>(&shape.op)) {
+    linear->push = std::min(linear->push, 0);
+    linear->pull = std::min(linear->pull, 0);
+  }
+  return shape;
+}
+
+}  // namespace
+
+std::vector<OpRange> distinct_pieces(const Program& program) {
+  std::vector<std::vector<LayerlessOp>> seen;
+  std::vector<OpRange> distinct;
+  const auto add = [&](OpRange range) {
+    std::vector<LayerlessOp> ops;
+    for (int i = range.begin; i < range.end; ++i) {
+      ops.push_back(without_layer(program, program.ops[static_cast<size_t>(i)]));
+    }
+    if (ops.empty() || std::ranges::find(seen, ops) != seen.end()) return;
+    seen.push_back(std::move(ops));
+    distinct.push_back(range);
+  };
+  int begin = 0;
+  for (int i = 0; i < std::ssize(program.ops); ++i) {
+    const Op& op = program.ops[static_cast<size_t>(i)];
+    if (!std::holds_alternative<AttentionOp>(op) && !std::holds_alternative<RopeAttentionOp>(op)) {
+      continue;
+    }
+    add({begin, i});
+    add({i, i + 1});
+    begin = i + 1;
+  }
+  add({begin, static_cast<int>(program.ops.size())});
+  return distinct;
+}
+
+}  // namespace refrain::worker
