@@ -23,10 +23,10 @@
 
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/fused_linear.cuh"
-#include "kernels/cuda/fused_sum.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/limits.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/peer_sum.cuh"
 #include "kernels/cuda/tensor_core.cuh"
 #include "kernels/cuda/tensor_map.h"
 
@@ -37,19 +37,10 @@ using namespace fused_gemv;
 
 // The rows of the input, plus delta, times the norm's weights, to shared memory; sums of squares by
 // warp. The blocks take turns by groups of columns in writing the sum.
-template <int kGroups, bool kPull>
+template <int kGroups>
 __device__ void norm_inputs(const FusedGemv& args, const float (&weights)[kGroups][8],
                             unsigned char* x, int32_t x_stride, Partial& partial) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  uint32_t number = 0;
-  int32_t live = args.rows.padded;
-  if constexpr (kPull) {
-    number = __ldcg(counter_of(args.pull, true)) + 1;
-    if (*reinterpret_cast<volatile uint32_t*>(args.pull.broken) == 0)
-      live = live_rows(args.rows);
-    else
-      live = 0;  // nobody will come
-  }
 #pragma unroll 1
   for (int32_t row = 0; row < args.rows.padded; ++row) {
     float squares = 0;
@@ -61,12 +52,8 @@ __device__ void norm_inputs(const FusedGemv& args, const float (&weights)[kGroup
       if (col < args.k) {
         load_columns(args.in, row, col, v);
         if (args.delta.data != nullptr) {
-          float delta[8] = {};
-          if constexpr (kPull) {
-            if (row < live) pull_columns(args.pull, row, col, args.k, number, delta);
-          } else {
-            load_columns(args.delta, row, col, delta);
-          }
+          float delta[8];
+          load_columns(args.delta, row, col, delta);
 #pragma unroll
           for (int i = 0; i < 8; ++i) v[i] = rounded(v[i] + delta[i], DType::kBFloat16);
           if (group % static_cast<int32_t>(gridDim.x) == static_cast<int32_t>(blockIdx.x)) {
@@ -88,13 +75,11 @@ __device__ void norm_inputs(const FusedGemv& args, const float (&weights)[kGroup
     if (lane == 0) partial.squares[warp][row] = squares;
   }
   __syncthreads();
-  if (kPull && threadIdx.x == 0) *counter_of(args.pull, true) = number;
 }
 
 // The outputs of one block of 16 rows of weights, for a warp: lane + 32 i is (row, output).
-template <bool kNorm, bool kSilu>
-struct Outputs {
-  static constexpr int kWide = kSilu ? 8 : 16;  // outputs of a row
+template <bool kNorm, int kWide, bool kSilu>
+struct Outputs {  // kWide: of a row
   static constexpr int kHeld = (kWide * kFewRows + 31) / 32;
   const FusedGemv& args;
   int32_t block;
@@ -163,9 +148,9 @@ struct Outputs {
   }
 };
 
-// kGroups: of 8 columns that a thread norms; 0: no norm. kSum: with a norm, pulls the delta;
-// without, pushes the output.
-template <int kGroups, bool kSilu, bool kSum>
+// kGroups: of 8 columns that a thread norms; 0: no norm. kHalf: blocks of 8 outputs, with a norm
+// and without SiLU·mul. kPush: the output goes to the ranks, without a norm.
+template <int kGroups, bool kSilu, bool kHalf, bool kPush>
 __global__ void __launch_bounds__(kThreads, 2)
     fused_gemv_kernel(const __grid_constant__ FusedGemv args,
                       const __grid_constant__ CUtensorMap weight,
@@ -174,24 +159,26 @@ __global__ void __launch_bounds__(kThreads, 2)
   extern __shared__ __align__(1024) unsigned char shared[];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int32_t stages = args.stages, rows = args.rows.padded;
-  const Layout layout = layout_of(kNorm, args.k, rows, stages);
+  const Layout layout = layout_of(kNorm, kHalf, args.k, rows, stages);
   unsigned char* x = shared + stages * kWarps * kWeightBytes;
   auto& partial = *reinterpret_cast<Partial*>(x + layout.x_bytes + kWarps * kMaxStages * 8);
-  const int32_t turns = (args.k + kChunk * kWarps - 1) / (kChunk * kWarps);
+  using Boxes = BoxStream<kNorm, kSilu, kHalf>;
+  constexpr int32_t kTurnColumns = Boxes::kColumns * kWarps;
+  const int32_t turns = (args.k + kTurnColumns - 1) / kTurnColumns;
   const int32_t mine =
       (args.blocks - static_cast<int32_t>(blockIdx.x) + static_cast<int32_t>(gridDim.x) - 1) /
       static_cast<int32_t>(gridDim.x);
   const uint32_t barriers = shared_address(x + layout.x_bytes) + warp * kMaxStages * 8;
-  BoxStream<kNorm, kSilu> stream{args,
-                                 &weight,
-                                 &input,
-                                 shared_address(shared) + warp * stages * kWeightBytes,
-                                 shared_address(x) + warp * stages * rows * kChunk * 2,
-                                 barriers,
-                                 turns,
-                                 mine * turns,
-                                 0,
-                                 static_cast<int32_t>(blockIdx.x)};
+  Boxes stream{args,
+               &weight,
+               &input,
+               shared_address(shared) + warp * stages * kWeightBytes,
+               shared_address(x) + warp * stages * rows * kChunk * 2,
+               barriers,
+               turns,
+               mine * turns,
+               0,
+               static_cast<int32_t>(blockIdx.x)};
   const int32_t first = min(stages, mine * turns);
   if (lane == 0) {
 #pragma unroll 1
@@ -221,7 +208,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       }
     }
     wait_for_predecessor();
-    norm_inputs<kGroups, kSum>(args, weights, x, layout.x_stride, partial);
+    norm_inputs<kGroups>(args, weights, x, layout.x_stride, partial);
   } else {
     wait_for_predecessor();
     if (lane == 0) {
@@ -234,31 +221,40 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
   let_successor_start();
   const int32_t live = live_rows(args.rows);
-  constexpr bool kPush = kSum && !kNorm;
-  const uint32_t number = kPush ? __ldcg(counter_of(args.push, false)) + 1 : 0;
+  const uint32_t number = kPush ? __ldcg(push_counter(args.push)) + 1 : 0;
   const int unit = lane % 4 * 2, r = lane / 4;  // unit of 16 bytes of a row, row of 8
   const uint32_t weight_row = stream.ring + r * 128;
-  const uint32_t x_row = kNorm ? shared_address(x) + r * layout.x_stride + warp * kChunk * 2
-                               : stream.x_ring + r * kChunk * 2;
+  const uint32_t x_row = kNorm
+                             ? shared_address(x) + r * layout.x_stride + warp * Boxes::kColumns * 2
+                             : stream.x_ring + r * kChunk * 2;
   const bool has_row = r < rows;
   float acc[2][4] = {};
   int32_t stage = 0, turn = 0, block = 0;
   uint32_t phase = 0;
-  Outputs<kNorm, kSilu> outputs{args, static_cast<int32_t>(blockIdx.x), {}};
+  Outputs<kNorm, kSilu || kHalf ? 8 : 16, kSilu> outputs{
+      args, static_cast<int32_t>(blockIdx.x), {}};
   if (warp == 0) outputs.load(live);
 #pragma unroll 1
   for (int32_t left = mine * turns; left > 0; --left) {
     wait_barrier(barriers + stage * 8, phase);
     const uint32_t w = weight_row + stage * kWeightBytes;
-    const uint32_t xs =
-        kNorm ? x_row + turn * kWarps * kChunk * 2 : x_row + stage * rows * kChunk * 2;
+    const uint32_t xs = kNorm ? x_row + turn * kTurnColumns * 2 : x_row + stage * rows * kChunk * 2;
 #pragma unroll
     for (int s = 0; s < 2; ++s) {
       const uint32_t swizzled = ((unit + s) ^ r) * 16;
       const uint4 a = load_shared(w + swizzled), b = load_shared(w + 8 * 128 + swizzled);
       const uint4 v = has_row ? load_shared(xs + (unit + s) * 16) : make_uint4(0, 0, 0, 0);
-      mma(acc[0], {a.x, b.x, a.y, b.y}, v.x, v.y);
-      mma(acc[1], {a.z, b.z, a.w, b.w}, v.z, v.w);
+      if constexpr (kHalf) {
+        const uint4 next =
+            has_row ? load_shared(xs + kChunk * 2 + (unit + s) * 16) : make_uint4(0, 0, 0, 0);
+        mma(acc[0], {a.x, 0, a.y, 0}, v.x, v.y);
+        mma(acc[1], {a.z, 0, a.w, 0}, v.z, v.w);
+        mma(acc[0], {b.x, 0, b.y, 0}, next.x, next.y);
+        mma(acc[1], {b.z, 0, b.w, 0}, next.z, next.w);
+      } else {
+        mma(acc[0], {a.x, b.x, a.y, b.y}, v.x, v.y);
+        mma(acc[1], {a.z, b.z, a.w, b.w}, v.z, v.w);
+      }
     }
     __syncwarp();
     if (lane == 0) stream.issue(stage);
@@ -289,34 +285,34 @@ __global__ void __launch_bounds__(kThreads, 2)
     outputs.block += static_cast<int32_t>(gridDim.x);
     if (warp == block % kWarps) outputs.load(live);
   }
-  if (kPush && threadIdx.x == 0) *counter_of(args.push, false) = number;
+  if (kPush && threadIdx.x == 0) *push_counter(args.push) = number;
 }
 
-template <int kGroups, bool kSilu, bool kSum>
+template <int kGroups, bool kSilu = false, bool kHalf = false, bool kPush = false>
 void launch_fused(StreamRef stream, const FusedLinearArgs& args, const FusedGemv& gemv,
                   const LaunchShape& shape) {
   const LinearArgs& linear = args.linear;
-  const CUtensorMap weight = make_tensor_map(linear.weight.data, linear.weight.n, linear.weight.k,
-                                             linear.weight.k, kSilu ? 8 : kOutputs, kChunk, true);
+  const CUtensorMap weight =
+      make_tensor_map(linear.weight.data, linear.weight.n, linear.weight.k, linear.weight.k,
+                      kSilu || kHalf ? 8 : kOutputs, kChunk, true);
   const CUtensorMap input =
       make_tensor_map(linear.in.data, linear.rows.padded, linear.weight.k, linear.in.stride,
                       static_cast<uint32_t>(linear.rows.padded), kChunk, false);
-  launch<&fused_gemv_kernel<kGroups, kSilu, kSum>, kMostBytes>(stream, "fused_linear", shape, gemv,
-                                                               weight, input);
+  launch<&fused_gemv_kernel<kGroups, kSilu, kHalf, kPush>, kMostBytes>(stream, "fused_linear",
+                                                                       shape, gemv, weight, input);
 }
 
 template <int kGroups>
-void launch_groups(StreamRef stream, const FusedLinearArgs& args, const FusedGemv& gemv,
-                   const LaunchShape& shape) {
-  const bool sum = (kGroups > 0 ? args.pull : args.push).size > 0;
-  if (args.silu_mul) {
-    if constexpr (kGroups > 0) {
-      if (sum) return launch_fused<kGroups, true, true>(stream, args, gemv, shape);
-    }
-    return launch_fused<kGroups, true, false>(stream, args, gemv, shape);
-  }
-  if (sum) return launch_fused<kGroups, false, true>(stream, args, gemv, shape);
-  launch_fused<kGroups, false, false>(stream, args, gemv, shape);
+void launch_normed(StreamRef stream, const FusedLinearArgs& args, const FusedGemv& gemv,
+                   const LaunchShape& shape, bool half) {
+  if (args.silu_mul) return launch_fused<kGroups, true>(stream, args, gemv, shape);
+  if (half) return launch_fused<kGroups, false, true>(stream, args, gemv, shape);
+  launch_fused<kGroups>(stream, args, gemv, shape);
+}
+
+// Outputs of the block that computes most of them.
+int64_t most_outputs(int64_t n, int64_t of_block, int64_t sm_count) {
+  return ceil_div(ceil_div(n, of_block), sm_count) * of_block;
 }
 
 }  // namespace
@@ -336,24 +332,36 @@ void fused_linear(StreamRef stream, const FusedLinearArgs& args) {
   gemv.out = linear.out;
   gemv.n = args.silu_mul ? linear.weight.n / 2 : linear.weight.n;
   gemv.k = static_cast<int32_t>(linear.weight.k);
-  gemv.blocks = static_cast<int32_t>(ceil_div(gemv.n, args.silu_mul ? 8 : kOutputs));
+  const int64_t sm_count = launcher(stream).sm_count;
+  const bool half = norm && !args.silu_mul &&
+                    10 * most_outputs(gemv.n, kHalfOutputs, sm_count) <=
+                        9 * most_outputs(gemv.n, kOutputs, sm_count);
+  gemv.blocks = static_cast<int32_t>(ceil_div(gemv.n, args.silu_mul || half ? 8 : kOutputs));
   gemv.rows = linear.rows;
   gemv.push = args.push;
-  gemv.pull = args.pull;
   for (gemv.stages = kMaxStages; gemv.stages > 1; --gemv.stages) {
-    if (layout_of(norm, gemv.k, linear.rows.padded, gemv.stages).total <= kMostBytes) break;
+    if (layout_of(norm, half, gemv.k, linear.rows.padded, gemv.stages).total <= kMostBytes) break;
   }
   LaunchShape shape;
   shape.threads = kThreads;
-  shape.grid = dim3(static_cast<unsigned>(std::min(gemv.blocks, launcher(stream).sm_count)));
+  shape.grid = dim3(static_cast<unsigned>(std::min<int64_t>(gemv.blocks, sm_count)));
   shape.shared_bytes = static_cast<size_t>(
-      std::max(kLeastBytes, layout_of(norm, gemv.k, linear.rows.padded, gemv.stages).total));
-  const int64_t groups = norm ? ceil_div(gemv.k, 8 * kThreads) : 0;
-  if (groups == 0) return launch_groups<0>(stream, args, gemv, shape);
-  if (groups == 1) return launch_groups<1>(stream, args, gemv, shape);
-  if (groups == 2) return launch_groups<2>(stream, args, gemv, shape);
+      std::max(kLeastBytes, layout_of(norm, half, gemv.k, linear.rows.padded, gemv.stages).total));
+  if (!norm) {
+    if (args.silu_mul) return launch_fused<0, true>(stream, args, gemv, shape);
+    if (args.push.size > 0) return launch_fused<0, false, false, true>(stream, args, gemv, shape);
+    return launch_fused<0>(stream, args, gemv, shape);
+  }
+  if (args.pull.size > 0) {
+    add_pulled_sum(stream, args.pull, linear.in, args.sum_out, linear.rows, linear.weight.k);
+    gemv.in = args.sum_out;
+    gemv.delta = {};
+  }
+  const int64_t groups = ceil_div(gemv.k, 8 * kThreads);
+  if (groups == 1) return launch_normed<1>(stream, args, gemv, shape, half);
+  if (groups == 2) return launch_normed<2>(stream, args, gemv, shape, half);
   static_assert(kMaxGroups == 4);
-  launch_groups<4>(stream, args, gemv, shape);
+  launch_normed<4>(stream, args, gemv, shape, half);
 }
 
 }  // namespace refrain::kernels

@@ -18,6 +18,7 @@ inline constexpr int kThreads = kWarps * 32;
 inline constexpr int kOutputs = 16;  // rows of the mma
 inline constexpr int kChunk =
     64;  // k of a stage of a warp: 128 bytes of each of 16 rows of weights
+inline constexpr int kHalfOutputs = 8;  // of a block, where blocks of 16 leave many SMs waiting
 inline constexpr int kMaxStages = 5;
 inline constexpr int kWeightBytes = kOutputs * kChunk * 2;  // of a stage
 inline constexpr int kLeastBytes = 115 * 1024;              // of a block: more than half of 227 KiB
@@ -40,7 +41,7 @@ struct FusedGemv {
   int32_t blocks;  // of 16 rows of weights
   int32_t stages;
   Rows rows;
-  PeerSum push, pull;
+  PeerSum push;
 };
 
 // The block's shared memory: rings of weights; normed inputs, or rings of inputs; barriers; sums.
@@ -48,10 +49,13 @@ struct Layout {
   int32_t x_stride;  // bytes from one normed row to the next; odd in units of 16
   int32_t x_bytes, total;
 };
-__host__ __device__ constexpr Layout layout_of(bool norm, int32_t k, int32_t rows, int32_t stages) {
-  const int32_t turns = (k + kChunk * kWarps - 1) / (kChunk * kWarps);
-  const int32_t x_stride = turns * kWarps * kChunk * 2 + 16;
-  const int32_t x_bytes = norm ? rows * x_stride : kWarps * stages * rows * kChunk * 2;
+// half: of 8 outputs a block and twice the columns a stage.
+__host__ __device__ constexpr Layout layout_of(bool norm, bool half, int32_t k, int32_t rows,
+                                               int32_t stages) {
+  const int32_t chunk = half ? 2 * kChunk : kChunk;
+  const int32_t turns = (k + chunk * kWarps - 1) / (chunk * kWarps);
+  const int32_t x_stride = turns * kWarps * chunk * 2 + 16;
+  const int32_t x_bytes = norm ? rows * x_stride : kWarps * stages * rows * chunk * 2;
   return {x_stride, x_bytes,
           stages * kWarps * kWeightBytes + x_bytes + kWarps * kMaxStages * 8 +
               static_cast<int32_t>(sizeof(Partial))};
@@ -62,8 +66,9 @@ __device__ inline uint32_t shared_address(const void* p) {
 }
 
 // A warp's stream of boxes: chunk after chunk, block of outputs after block of outputs. Lane 0.
-template <bool kNorm, bool kSilu>
+template <bool kNorm, bool kSilu, bool kHalf>
 struct BoxStream {
+  static constexpr int kColumns = kHalf ? 2 * kChunk : kChunk;  // of a stage
   const FusedGemv& args;
   const CUtensorMap *weight, *input;
   uint32_t ring, x_ring, barriers;  // of this warp
@@ -82,7 +87,7 @@ struct BoxStream {
         : "memory");
   }
   __device__ int32_t column(int32_t turn) const {
-    return (turn * kWarps + static_cast<int32_t>(threadIdx.x) / 32) * kChunk;
+    return (turn * kWarps + static_cast<int32_t>(threadIdx.x) / 32) * kColumns;
   }
   __device__ void issue_weights(int stage) {
     const uint32_t barrier = barriers + stage * 8, to = ring + stage * kWeightBytes;
@@ -93,6 +98,9 @@ struct BoxStream {
       copy_box(to, weight, column(turn), block * 8, barrier);
       copy_box(to + kWeightBytes / 2, weight, column(turn),
                static_cast<int32_t>(args.n) + block * 8, barrier);
+    } else if constexpr (kHalf) {  // 8 rows, 64 columns and the next 64
+      copy_box(to, weight, column(turn), block * kHalfOutputs, barrier);
+      copy_box(to + kWeightBytes / 2, weight, column(turn) + kChunk, block * kHalfOutputs, barrier);
     } else {
       copy_box(to, weight, column(turn), block * kOutputs, barrier);
     }

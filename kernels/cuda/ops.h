@@ -20,6 +20,9 @@ void plain_attention(StreamRef stream, const AttentionArgs& args);
 void select_rows(StreamRef stream, const SelectRowsArgs& args);
 void sample(StreamRef stream, const SampleArgs& args);
 void fused_linear(StreamRef stream, const FusedLinearArgs& args);
+// out = in + what the ranks pushed, summed: the launch before a fused_linear with a pull.
+void add_pulled_sum(StreamRef stream, const PeerSum& sum, const Matrix& in, const Matrix& out,
+                    const Rows& rows, int64_t cols);
 void rope_attention(StreamRef stream, const RopeAttentionArgs& args);
 bool can_rope_attend(int64_t head_dim, int64_t rotary_dim);
 

@@ -62,17 +62,4 @@ __device__ inline bool is_whole(const uint4& packet, uint32_t number) {
   return packet.y == number && packet.w == number;
 }
 
-// Polls until the packet of exchange `number` is there, or gives_up(). Not inlined: kernels that
-// wait in many places must stay small.
-__device__ inline __noinline__ uint4 await_packet(const PeerSum* sum, const uint4* from,
-                                                  uint32_t number, int32_t source) {
-  const uint64_t start = now_ns();
-#pragma unroll 1
-  for (int polls = 1;; ++polls) {
-    const uint4 packet = poll_words(from);
-    if (is_whole(packet, number)) return packet;
-    if (polls % kPollsALook == 0 && gives_up(*sum, start, source)) return packet;
-  }
-}
-
 }  // namespace refrain::kernels

@@ -118,9 +118,14 @@ TEST_P(FusedLinearTest, MatchesDoublePrecision) {
     check({m, 9000, 264, true, true});
     check({m, 9008, 264, true, false, true});
     check({m, 4400, 520, false, false, false, false, true});
+    // Multiples of 16 outputs for every multiprocessor, and a half more.
+    check({m, 2112, 520, true, true, false, true});
+    check({m, 3072, 2048, true, true});
+    check({m, 3080, 1032, true, false, false, false, true});
   }
   check({2, 64, 8192, true, true, true});
   check({1, 64, 8192, true, true});
+  check({1, 2112, 8192, true, true});
   check({4, 40, 14336, false, false, false, false, true});
 }
 
