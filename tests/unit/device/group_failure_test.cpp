@@ -6,11 +6,13 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <fstream>
 #include <thread>
 
 #include "ipc/shm/segment.h"
 #include "tests/unit/device/ranks.h"
 #include "tests/unit/device/test_launches.h"
+#include "worker/device/host/host_group.h"
 
 namespace refrain::worker {
 namespace {
@@ -140,6 +142,39 @@ TEST_F(GroupFailureTest, AKilledRankIsAnErrorByTheDeadline) {
   EXPECT_THAT(results[0], AnyOf(HasSubstr("is gone"), HasSubstr("did not come to barrier")));
   EXPECT_THAT(results[0], HasSubstr("rank 1 (process "));
   EXPECT_EQ(results[1], "killed by signal 9");
+}
+
+bool has_ended(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string stat;
+  return !std::getline(file, stat) || stat.find(") Z") != std::string::npos;
+}
+
+// The first to notice leaves too, with a lower number than the one that died: who comes to look
+// later still hears of that one.
+TEST_F(GroupFailureTest, TheRankThatWasLostFirstIsNamedByAll_I8) {
+  int noticed[2];
+  ASSERT_EQ(pipe(noticed), 0);
+  const auto results = run_ranks(3, [&](int r) -> std::string {
+    auto group = HostGroup::join({token_, r, 3, 30000, 1});
+    if (!group) return group.error().message;
+    (*group)->meet({});
+    if (r == 2) kill(getpid(), SIGKILL);
+    if (r == 0) {
+      while ((*group)->find_missing().empty()) std::this_thread::yield();
+      const pid_t me = getpid();
+      if (write(noticed[1], &me, sizeof me) != sizeof me) return "no pipe";
+      kill(me, SIGKILL);
+    }
+    pid_t first = 0;
+    if (read(noticed[0], &first, sizeof first) != sizeof first) return "no pipe";
+    while (!has_ended(first)) std::this_thread::yield();
+    return (*group)->find_missing();
+  });
+  close(noticed[0]);
+  close(noticed[1]);
+  EXPECT_THAT(results[1],
+              AllOf(HasSubstr("rank 0 gave up: rank 2 (process "), HasSubstr("is gone")));
 }
 
 TEST_F(GroupFailureTest, JoiningNamesTheRanksThatAreMissing) {

@@ -256,7 +256,7 @@ std::unique_ptr<Buffer> CudaCommunicator::next_rank_memory(size_t bytes) {
 
 void CudaCommunicator::look(std::chrono::steady_clock::duration waited) {
   look_after();
-  if (const std::string missing = group_->describe_missing(); !missing.empty()) give_up(missing);
+  if (const std::string missing = group_->find_missing(); !missing.empty()) give_up(missing);
   if (waited > std::chrono::milliseconds(options_.timeout_ms)) {
     give_up(fmt::format("what the ranks do together has not ended within {} ms; a rank may hang",
                         options_.timeout_ms));
@@ -266,7 +266,7 @@ void CudaCommunicator::look(std::chrono::steady_clock::duration waited) {
 void CudaCommunicator::look_after() {
   const uint32_t verdict = peers_->verdict();
   if (verdict == 0) return;
-  if (const std::string missing = group_->describe_missing(); !missing.empty()) give_up(missing);
+  if (const std::string missing = group_->find_missing(); !missing.empty()) give_up(missing);
   give_up(verdict == kAbort ? "an exchange was stopped"
                             : fmt::format("rank {} did not come to an exchange within {} ms",
                                           verdict - 1, options_.timeout_ms));

@@ -213,19 +213,26 @@ bool HostGroup::gone(int peer) const {
          (stat[name_end + 2] == 'Z' || stat[name_end + 2] == 'X');
 }
 
-std::string HostGroup::describe_missing() const {
-  // One that is gone comes first: the others may have left because of it.
-  std::string left;
+std::string HostGroup::find_missing() {
+  // Who found it first told the others: by now it may be gone itself.
+  if (const uint32_t by = shared().broken_by.load(); by != 0) return told_by(by);
+  std::string missing;
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
     const RankState& state = shared().ranks[peer];
     if (state.left.load() != 0) {
-      if (left.empty()) left = fmt::format("rank {} left the group", peer);
-    } else if (gone(peer)) {
-      return fmt::format("rank {} (process {}) is gone", peer, state.pid);
+      if (missing.empty()) missing = fmt::format("rank {} left the group", peer);
+    } else if (gone(peer)) {  // comes first: the others may have left because of it
+      missing = fmt::format("rank {} (process {}) is gone", peer, state.pid);
+      break;
     }
   }
-  return left;
+  if (!missing.empty()) tell(missing);
+  return missing;
+}
+
+std::string HostGroup::told_by(uint32_t by) const {
+  return fmt::format("rank {} gave up: {}", by - 1, shared().reason);
 }
 
 void HostGroup::await(int peer, const Post& post, steady_clock::time_point deadline) {
@@ -238,7 +245,7 @@ void HostGroup::await(int peer, const Post& post, steady_clock::time_point deadl
     if (here(seen)) return;
     if (state.sequence.wait_while(seen, policy, kSleepSlice)) continue;
     if (const uint32_t by = shared().broken_by.load(); by != 0) {
-      broken_ = fmt::format("rank {} gave up: {}", by - 1, shared().reason);
+      broken_ = told_by(by);
       throw DeviceError(broken_);
     }
     const std::string what = fmt::format("{} (exchange {})", describe(post), next);
@@ -263,15 +270,18 @@ void HostGroup::compare(int peer, const Post& mine) {
                       sequence_ + 1, rank(), describe(mine), peer, describe(theirs)));
 }
 
-// Tells the other ranks, so that they do not wait for their deadline, and throws.
+// Tells the other ranks, so that they do not wait for their deadline.
+void HostGroup::tell(const std::string& reason) {
+  GroupSegment& group = shared();
+  if (group.breaking.exchange(1) != 0) return;
+  reason.copy(group.reason, sizeof group.reason - 1);
+  group.broken_by.store(static_cast<uint32_t>(rank()) + 1);
+  for (int peer = 0; peer < size(); ++peer) ipc::futex_wake_all(group.ranks[peer].sequence.value);
+}
+
 void HostGroup::give_up(const std::string& reason) {
   broken_ = reason;
-  GroupSegment& group = shared();
-  if (group.breaking.exchange(1) == 0) {
-    reason.copy(group.reason, sizeof group.reason - 1);
-    group.broken_by.store(static_cast<uint32_t>(rank()) + 1);
-    for (int peer = 0; peer < size(); ++peer) ipc::futex_wake_all(group.ranks[peer].sequence.value);
-  }
+  tell(reason);
   throw DeviceError(reason);
 }
 

@@ -61,8 +61,9 @@ class HostGroup {
   // every thread reads slot_of(r). The slots of an exchange stay valid until the next but one.
   std::byte* slot_to_fill() const { return slot(rank(), sequence_ + 1); }
   void meet(const Post& post);  // throws DeviceError
-  // Names a rank that has left or whose process is gone; empty while all are there.
-  std::string describe_missing() const;
+  // Names the first rank that left or whose process is gone, and tells the others; empty while all
+  // are there.
+  std::string find_missing();
   const std::byte* slot_of(int rank) const { return slot(rank, sequence_); }
 
  private:
@@ -76,6 +77,8 @@ class HostGroup {
   bool gone(int peer) const;
   void await(int peer, const Post& post, std::chrono::steady_clock::time_point deadline);
   void compare(int peer, const Post& mine);
+  std::string told_by(uint32_t by) const;
+  void tell(const std::string& reason);
   [[noreturn]] void give_up(const std::string& reason);
 
   Options options_;
