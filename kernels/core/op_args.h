@@ -105,9 +105,9 @@ inline constexpr int kMaxPeerRanks = 4;
 inline constexpr int kPeerSumRows = 4;
 inline constexpr int kPeerSumBlocks = 256;  // of a launch, at most
 
-// A place where the ranks of a group add up few rows without a launch of their own: one
-// fused_linear pushes its output to all ranks, the next one's `delta` is their sum (in rank order,
-// rounded to bfloat16). Device addresses. [source rank][kPeerSumRows][cols / 4] packets of 16
+// A place where the ranks of a group add up few rows without a collective: one fused_linear pushes
+// its output to all ranks, the next one's `delta` is their sum (in rank order, rounded to
+// bfloat16). Device addresses. [source rank][kPeerSumRows][cols / 4] packets of 16
 // bytes.
 struct PeerSum {
   int32_t rank = 0;

@@ -118,14 +118,21 @@ TEST_P(FusedLinearTest, MatchesDoublePrecision) {
     check({m, 9000, 264, true, true});
     check({m, 9008, 264, true, false, true});
     check({m, 4400, 520, false, false, false, false, true});
-    // Multiples of 16 outputs for every multiprocessor, and a half more.
     check({m, 2112, 520, true, true, false, true});
     check({m, 3072, 2048, true, true});
     check({m, 3080, 1032, true, false, false, false, true});
   }
+  // Blocks of 8 outputs, and one for which blocks of 16 are as even.
+  for (int32_t m = 1; m <= 2; ++m) {
+    for (const int64_t k : {4104, 5128, 8192}) {
+      check({m, 40, k, true, true, false, true, true});
+      check({m, 83, k, true, false, false, true, false, DType::kFloat32});
+    }
+    check({m, 2560, 8192, true, true});
+    check({m, 2112, 8192, true, true});
+  }
   check({2, 64, 8192, true, true, true});
   check({1, 64, 8192, true, true});
-  check({1, 2112, 8192, true, true});
   check({4, 40, 14336, false, false, false, false, true});
 }
 
