@@ -1,6 +1,6 @@
 // fused_linear for few rows, bfloat16: bound by reading the weights once, so everything that would
 // be a small kernel beside it is folded in: residual add and RMSNorm before, SiLU·mul, bias and
-// residual after. A block computes 16 outputs at a time, its eight warps taking turns along K; a
+// residual after. A block computes 16 (or 8) outputs at a time, its eight warps along K; a
 // warp multiplies 16 outputs × 16 columns × 8 rows by one mma. The sum over k may be taken in any
 // order, so a lane feeds the mma with 16 bytes of consecutive columns of its row of weights and
 // with the same columns of the input: both stay row-major, and one copy of the weights serves this

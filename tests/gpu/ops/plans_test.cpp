@@ -47,7 +47,7 @@ TEST_P(PlansTest, WhatWasPlannedForEveryRangeIsAllThereIs) {
     run(rows);
   }
   EXPECT_EQ(plans().algorithms(), ranges);
-  for (int32_t rows = 17; rows <= kRows; ++rows) run(rows);
+  for (int32_t rows = 17; rows <= kRows; rows += 9) run(rows);
   EXPECT_EQ(plans().algorithms(), ranges);
 }
 
