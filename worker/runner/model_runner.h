@@ -42,7 +42,7 @@ class ModelRunner {
   virtual Result<ipc::Loaded> load() = 0;
   // Fixes the addresses of a cache of so many blocks, the most it can have.
   virtual Status init_cache(int64_t num_kv_blocks) = 0;
-  virtual Status capture() = 0;  // warm-up and captures; barriers between ranks
+  virtual Status capture() = 0;  // warm-ups and captures; ranks agree on every key
   // The cache's memory, unless it has it already, and what the start came to.
   virtual Result<ipc::Ready> back_cache() = 0;
 
