@@ -9,13 +9,13 @@
 namespace refrain {
 namespace {
 
-struct Arguments {
+struct BenchArguments {
   worker::RankOptions rank;
   std::string model, log_level = "warning";
   pid_t parent = 0;  // 0: none to die with
 };
 
-void add_options(CLI::App& app, Arguments& arguments) {
+void add_options(CLI::App& app, BenchArguments& arguments) {
   worker::RankOptions& rank = arguments.rank;
   ipc::WorkerConfig& config = rank.config;
   app.add_option("kind", rank.kind, "gemm, attention, all-reduce or load")->required();
@@ -50,7 +50,7 @@ void add_options(CLI::App& app, Arguments& arguments) {
 }  // namespace
 
 int bench_command(const std::vector<std::string>& given) {
-  Arguments arguments;
+  BenchArguments arguments;
   CLI::App app("Measures one rank's kernels, sums over ranks or loading.", "worker bench");
   add_options(app, arguments);
   const auto parsed = parse_command_line(app, given);

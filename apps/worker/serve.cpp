@@ -23,7 +23,7 @@ std::optional<std::string> environment(std::initializer_list<const char*> names)
   return std::nullopt;
 }
 
-struct Arguments {
+struct ServeArguments {
   worker::WorkerOptions worker;
   std::string model;
   std::string log_level = "info";
@@ -31,7 +31,7 @@ struct Arguments {
   double orphan_timeout = 30;  // seconds
 };
 
-void add_options(CLI::App& app, Arguments& arguments) {
+void add_options(CLI::App& app, ServeArguments& arguments) {
   worker::WorkerOptions& options = arguments.worker;
   app.add_option("--model", arguments.model,
                  "Model directory: config.json and safetensors files, the same on every rank")
@@ -84,7 +84,7 @@ Status number_from(std::initializer_list<const char*> names, const CLI::App& app
   return {};
 }
 
-Status complete(const CLI::App& app, Arguments& arguments) {
+Status complete(const CLI::App& app, ServeArguments& arguments) {
   worker::WorkerOptions& options = arguments.worker;
   options.model = arguments.model;
   options.orphan_timeout =
@@ -122,7 +122,7 @@ int refuse(const Error& error) {
 }  // namespace
 
 int serve_command(const std::vector<std::string>& given) {
-  Arguments arguments;
+  ServeArguments arguments;
   CLI::App app("Runs one tensor-parallel rank of a model for a coordinator.", "worker");
   app.set_version_flag("--version", build_id());
   add_options(app, arguments);
