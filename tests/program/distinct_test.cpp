@@ -92,18 +92,9 @@ RC_GTEST_PROP(DistinctPieces, LaunchWhateverTheProgramLaunches, ()) {
 }
 
 TEST(DistinctPieces, ASumBetweenTwoLinearsBeginsAndEndsInOne) {
-  ModelConfig config = llama_of_layers(12);
-  config.hidden_size = 32;
-  config.intermediate_size = 80;
-  config.head_dim = 8;
-  const kernels::FewRows device{.max_rows = 4,
-                                .max_norm_cols = 8192,
-                                .max_norm_elements = 16384,
-                                .max_group = 8,
-                                .max_ranks = 2,
-                                .takes_head_dim = [](int64_t, int64_t) { return true; }};
   const Program program =
-      lower_few_rows(*shard(fuse(build(config, DType::kBFloat16)), 0, 2), device, true);
+      lower_few_rows(*shard(fuse(build(aligned(llama_of_layers(12)), DType::kBFloat16)), 0, 2),
+                     few_rows_device(), true);
   int sums = 0;
   for (const OpRange range : distinct_pieces(program)) {
     std::set<int32_t> pushed;

@@ -10,28 +10,12 @@
 namespace refrain::worker::test {
 namespace {
 
-kernels::FewRows device() {
-  return {.max_rows = 4,
-          .max_norm_cols = 8192,
-          .max_norm_elements = 16384,
-          .max_group = 8,
-          .max_ranks = 2,  // three add up by an op
-          .takes_head_dim = [](int64_t, int64_t) { return true; }};
-}
-
-// Widths that the kernels take; the other dimensions as they are.
-ModelConfig aligned(ModelConfig config) {
-  config.hidden_size = 32;
-  config.intermediate_size = 80;  // five blocks of 16 columns
-  config.head_dim = 8;
-  return config;
-}
-
 std::vector<Program> lowered(const ModelConfig& config, int size, bool decode) {
   std::vector<Program> ranks;
   for (int rank = 0; rank < size; ++rank) {
-    Program program = lower_few_rows(
-        shard(fuse(build(config, DType::kBFloat16)), rank, size).value(), device(), decode);
+    Program program =
+        lower_few_rows(shard(fuse(build(config, DType::kBFloat16)), rank, size).value(),
+                       few_rows_device(), decode);
     for (Value& value : program.values) {  // the oracle computes in float32
       if (value.dtype == DType::kBFloat16) value.dtype = DType::kFloat32;
     }
@@ -94,8 +78,8 @@ RC_GTEST_PROP(FewRows, RandomModelsGiveThePlainLogits, ()) {
 
 TEST(FewRows, DecodeOfALayerIsFiveOps) {
   const ModelConfig config = aligned(tiny_llama());
-  const Program program =
-      lower_few_rows(shard(fuse(build(config, DType::kBFloat16)), 0, 1).value(), device(), true);
+  const Program program = lower_few_rows(shard(fuse(build(config, DType::kBFloat16)), 0, 1).value(),
+                                         few_rows_device(), true);
   std::string ops;
   for (const Op& op : program.ops) ops += std::string(op_name(op)) + " ";
   const std::string layer = "fused_linear rope_attention fused_linear fused_linear fused_linear ";
@@ -105,8 +89,8 @@ TEST(FewRows, DecodeOfALayerIsFiveOps) {
 
 TEST(FewRows, RanksAddTheResidualInTheNextLinear) {
   const ModelConfig config = aligned(tiny_llama());
-  const Program program =
-      lower_few_rows(shard(fuse(build(config, DType::kBFloat16)), 0, 2).value(), device(), true);
+  const Program program = lower_few_rows(shard(fuse(build(config, DType::kBFloat16)), 0, 2).value(),
+                                         few_rows_device(), true);
   int with_delta = 0;
   for (const Op& op : program.ops) {
     EXPECT_FALSE(std::holds_alternative<AddRmsNormOp>(op)) << print(program, op);
@@ -122,7 +106,7 @@ TEST(FewRows, SumsOverRanksGoFromLinearToLinear) {
   const ModelConfig config = aligned(tiny_llama());
   for (const int size : {2, 3}) {
     const Program program = lower_few_rows(
-        shard(fuse(build(config, DType::kBFloat16)), 0, size).value(), device(), true);
+        shard(fuse(build(config, DType::kBFloat16)), 0, size).value(), few_rows_device(), true);
     int sums = 0;
     for (const Op& op : program.ops) sums += std::holds_alternative<AllReduceAddRmsNormOp>(op);
     EXPECT_EQ(sums, size == 2 ? 0 : 4) << print(program);  // two in each of two layers
@@ -141,7 +125,7 @@ TEST(FewRows, RanksAgreeOnTheirSumsWhateverTheirShares) {
       const auto places = [&](int rank) {
         return peer_sums(
                    lower_few_rows(shard(fuse(build(config, DType::kBFloat16)), rank, 2).value(),
-                                  device(), true))
+                                  few_rows_device(), true))
             .places;
       };
       EXPECT_EQ(places(0), places(1)) << intermediate << " and heads of " << head_dim;
@@ -151,7 +135,7 @@ TEST(FewRows, RanksAgreeOnTheirSumsWhateverTheirShares) {
 
 TEST(FewRows, KeepsTheIdsOfWeights) {
   const Program plain = *shard(fuse(build(aligned(tiny_qwen3()), DType::kBFloat16)), 1, 3);
-  const Program program = lower_few_rows(plain, device(), true);
+  const Program program = lower_few_rows(plain, few_rows_device(), true);
   ASSERT_GE(program.values.size(), plain.values.size());
   for (size_t i = 0; i < plain.values.size(); ++i) {
     EXPECT_EQ(program.values[i].name, plain.values[i].name);
@@ -163,13 +147,13 @@ TEST(FewRows, LimitFollowsTheWidestNorm) {
   const auto limit = [](const ModelConfig& c, DType dtype, const kernels::FewRows& rows) {
     return few_rows_limit(shard(fuse(build(c, dtype)), 0, 1).value(), rows);
   };
-  EXPECT_EQ(limit(config, DType::kBFloat16, device()), 4);
-  EXPECT_EQ(limit(config, DType::kFloat32, device()), 0);
+  EXPECT_EQ(limit(config, DType::kBFloat16, few_rows_device()), 4);
+  EXPECT_EQ(limit(config, DType::kFloat32, few_rows_device()), 0);
   EXPECT_EQ(limit(config, DType::kBFloat16, {}), 0);
   config.hidden_size = 8192;
-  EXPECT_EQ(limit(config, DType::kBFloat16, device()), 2);
+  EXPECT_EQ(limit(config, DType::kBFloat16, few_rows_device()), 2);
   config.hidden_size = 16384;  // too wide for the fused norm, which then stays an op of its own
-  EXPECT_EQ(limit(config, DType::kBFloat16, device()), 4);
+  EXPECT_EQ(limit(config, DType::kBFloat16, few_rows_device()), 4);
 }
 
 }  // namespace

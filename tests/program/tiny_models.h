@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/core/kernel_table.h"
 #include "worker/models/models.h"
 
 namespace refrain::worker::test {
@@ -56,6 +57,24 @@ inline ModelConfig tiny_biased_llama() {
                          .low_freq_factor = 1.0,
                          .high_freq_factor = 4.0,
                          .original_max_position_embeddings = 16};
+  return config;
+}
+
+// A device with kernels for few rows.
+inline kernels::FewRows few_rows_device() {
+  return {.max_rows = 4,
+          .max_norm_cols = 8192,
+          .max_norm_elements = 16384,
+          .max_group = 8,
+          .max_ranks = 2,  // three add up by an op
+          .takes_head_dim = [](int64_t, int64_t) { return true; }};
+}
+
+// Widths that the kernels take; the other dimensions as they are.
+inline ModelConfig aligned(ModelConfig config) {
+  config.hidden_size = 32;
+  config.intermediate_size = 80;  // five blocks of 16 columns
+  config.head_dim = 8;
   return config;
 }
 

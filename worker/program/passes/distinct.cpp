@@ -50,26 +50,16 @@ LayerlessOp without_layer(const Program& program, const Op& op) {
 std::vector<OpRange> distinct_pieces(const Program& program) {
   std::vector<std::vector<LayerlessOp>> seen;
   std::vector<OpRange> distinct;
-  const auto add = [&](OpRange range) {
+  const auto pieces = split_program(program, {"attention", "rope_attention"});
+  for (const PieceRange& piece : pieces.value()) {
     std::vector<LayerlessOp> ops;
-    for (int i = range.begin; i < range.end; ++i) {
+    for (int i = piece.ops.begin; i < piece.ops.end; ++i) {
       ops.push_back(without_layer(program, program.ops[static_cast<size_t>(i)]));
     }
-    if (ops.empty() || std::ranges::find(seen, ops) != seen.end()) return;
+    if (std::ranges::find(seen, ops) != seen.end()) continue;
     seen.push_back(std::move(ops));
-    distinct.push_back(range);
-  };
-  int begin = 0;
-  for (int i = 0; i < std::ssize(program.ops); ++i) {
-    const Op& op = program.ops[static_cast<size_t>(i)];
-    if (!std::holds_alternative<AttentionOp>(op) && !std::holds_alternative<RopeAttentionOp>(op)) {
-      continue;
-    }
-    add({begin, i});
-    add({i, i + 1});
-    begin = i + 1;
+    distinct.push_back(piece.ops);
   }
-  add({begin, static_cast<int>(program.ops.size())});
   return distinct;
 }
 
