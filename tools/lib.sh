@@ -134,7 +134,7 @@ cuda_options() {
   CUDA_OPTIONS=(-DREFRAIN_CUDA=OFF)
   if [ "$1" = off ]; then return 0; fi
   if [ "$1" = auto ]; then
-    if [ -z "$nvcc" ] || ! have nvidia-smi || ! nvidia-smi -L 2>/dev/null | grep -q '^GPU '; then return 0; fi
+    if [ -z "$nvcc" ] || [ "$(visible_gpus)" -eq 0 ]; then return 0; fi
   fi
   [ -n "$nvcc" ] || die "--cuda needs nvcc, which was not found" "install a CUDA toolkit, 13.0 or later, and put nvcc on PATH"
   major=$("$nvcc" --version | sed -n 's/.*release \([0-9]*\)\..*/\1/p')
@@ -148,6 +148,17 @@ cuda_options() {
   flashinfer=$("$ROOT/tools/flashinfer") ||
     die "the CUDA device needs FlashInfer's headers" "check the network connection, or build without CUDA: --no-cuda"
   CUDA_OPTIONS=(-DREFRAIN_CUDA=ON "-DCMAKE_CUDA_COMPILER=$nvcc" "-DREFRAIN_FLASHINFER=$flashinfer")
+}
+
+# visible_gpus: prints how many GPUs a CUDA program would see.
+visible_gpus() {
+  local count=0 chosen
+  if have nvidia-smi; then count=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ' || true); fi
+  if [ -n "${CUDA_VISIBLE_DEVICES+set}" ]; then
+    chosen=$(tr ',' '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -c '[^ ]' || true)
+    if ((chosen < count)); then count=$chosen; fi
+  fi
+  echo "$count"
 }
 
 # nvcc_path: prints where nvcc is, on PATH or in the usual place.

@@ -138,7 +138,7 @@ struct Outputs {  // kWide: of a row
       const float s = scale(partial, row(i));
       float value = sum(partial, turn, output(i), row(i)) * s;
       if constexpr (kSilu) {
-        const float up = sum(partial, turn, output(i) + 8, row(i)) * s;
+        const float up = sum(partial, turn, output(i) + kHalfOutputs, row(i)) * s;
         value = __fdividef(value, 1.0f + __expf(-value)) * up;
       } else {
         value += before[i];
@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   float acc[2][4] = {};
   int32_t stage = 0, turn = 0, block = 0;
   uint32_t phase = 0;
-  Outputs<kNorm, kSilu || kHalf ? 8 : 16, kSilu> outputs{
+  Outputs<kNorm, kSilu || kHalf ? kHalfOutputs : kOutputs, kSilu> outputs{
       args, static_cast<int32_t>(blockIdx.x), {}};
   if (warp == 0) outputs.load(live);
 #pragma unroll 1
@@ -294,7 +294,7 @@ void launch_fused(StreamRef stream, const FusedLinearArgs& args, const FusedGemv
   const LinearArgs& linear = args.linear;
   const CUtensorMap weight =
       make_tensor_map(linear.weight.data, linear.weight.n, linear.weight.k, linear.weight.k,
-                      kSilu || kHalf ? 8 : kOutputs, kChunk, true);
+                      kSilu || kHalf ? kHalfOutputs : kOutputs, kChunk, true);
   const CUtensorMap input =
       make_tensor_map(linear.in.data, linear.rows.padded, linear.weight.k, linear.in.stride,
                       static_cast<uint32_t>(linear.rows.padded), kChunk, false);
@@ -342,7 +342,8 @@ void fused_linear(StreamRef stream, const FusedLinearArgs& args) {
   gemv.k = static_cast<int32_t>(linear.weight.k);
   const int64_t sm_count = launcher(stream).sm_count;
   const bool half = norm && !args.silu_mul && half_blocks_pay(gemv, sm_count);
-  gemv.blocks = static_cast<int32_t>(ceil_div(gemv.n, args.silu_mul || half ? 8 : kOutputs));
+  gemv.blocks =
+      static_cast<int32_t>(ceil_div(gemv.n, args.silu_mul || half ? kHalfOutputs : kOutputs));
   gemv.rows = linear.rows;
   gemv.push = args.push;
   for (gemv.stages = kMaxStages; gemv.stages > 1; --gemv.stages) {

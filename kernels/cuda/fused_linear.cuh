@@ -18,7 +18,7 @@ inline constexpr int kThreads = kWarps * 32;
 inline constexpr int kOutputs = 16;  // rows of the mma
 inline constexpr int kChunk =
     64;  // k of a stage of a warp: 128 bytes of each of 16 rows of weights
-inline constexpr int kHalfOutputs = 8;  // of a block, where blocks of 16 leave many SMs waiting
+inline constexpr int kHalfOutputs = 8;  // of a block with SiLU, or where 16 leave many SMs waiting
 inline constexpr int kMaxStages = 5;
 inline constexpr int kWeightBytes = kOutputs * kChunk * 2;  // of a stage
 inline constexpr int kLeastBytes = 115 * 1024;              // of a block: more than half of 227 KiB
@@ -38,7 +38,7 @@ struct FusedGemv {
   Matrix residual, out;
   int64_t n;  // outputs: columns of `out`
   int32_t k;
-  int32_t blocks;  // of 16 rows of weights
+  int32_t blocks;  // of kOutputs, or of kHalfOutputs
   int32_t stages;
   Rows rows;
   PeerSum push;
@@ -95,9 +95,9 @@ struct BoxStream {
                  "r"(kWeightBytes + x_bytes())
                  : "memory");
     if constexpr (kSilu) {  // 8 rows of gate, 8 of up
-      copy_box(to, weight, column(turn), block * 8, barrier);
+      copy_box(to, weight, column(turn), block * kHalfOutputs, barrier);
       copy_box(to + kWeightBytes / 2, weight, column(turn),
-               static_cast<int32_t>(args.n) + block * 8, barrier);
+               static_cast<int32_t>(args.n) + block * kHalfOutputs, barrier);
     } else if constexpr (kHalf) {  // 8 rows, 64 columns and the next 64
       copy_box(to, weight, column(turn), block * kHalfOutputs, barrier);
       copy_box(to + kWeightBytes / 2, weight, column(turn) + kChunk, block * kHalfOutputs, barrier);

@@ -36,6 +36,20 @@ def test_script_explains_itself(script):
     assert result.returncode == 0 and f"usage: tools/{script}" in result.stdout + result.stderr
 
 
+@pytest.mark.parametrize(("listed", "chosen", "count"), [
+    (0, None, 0), (1, None, 1), (4, None, 4), (4, "0", 1), (4, "1,3", 2), (4, "", 0), (1, "0,1", 1)])
+def test_gpus_are_counted_as_a_program_sees_them(tmp_path, listed, chosen, count):
+    fake = tmp_path / "nvidia-smi"
+    fake.write_text("#!/bin/sh\n" + "".join(f"echo 'GPU {i}: NVIDIA H200'\n" for i in range(listed)))
+    fake.chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    if chosen is not None:
+        env["CUDA_VISIBLE_DEVICES"] = chosen
+    script = f'set -euo pipefail; source "{ROOT}/tools/lib.sh"; visible_gpus'
+    result = subprocess.run(["bash", "-c", script, str(ROOT / "tools/quickstart")], capture_output=True, text=True, env=env)
+    assert (result.returncode, result.stdout, result.stderr) == (0, f"{count}\n", "")
+
+
 # Timers, deadlines and detectors run on the monotonic clock, so that a jump of the wall clock harms nothing (R-13).
 WALL_CLOCK = {"runtime/engine/engine.cpp": "the first epoch, above those of coordinators before",
               "runtime/launch/incident.cpp": "the time of a record, and its file's name",
