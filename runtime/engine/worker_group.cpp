@@ -119,6 +119,8 @@ void WorkerGroup::lose(std::string detector, std::vector<int32_t> ranks, std::st
     if (rank) loss.pids.push_back(rank->hello.pid);
   const bool hung = loss.detector == kProgress || loss.detector == kStepDeadline;
   handlers_.on_loss(std::move(loss));
+  for (const auto& rank : ranks_)
+    if (rank) kill_if_it_stays(*rank);
   dismiss_all(reason);
   gather_.begin_group(hung);
   ++epoch_;
@@ -140,7 +142,6 @@ void WorkerGroup::dismiss_all(const std::string& reason) {
     // A rank that cannot be told is the one that is gone.
     if (const Status sent = endpoint_->send(rank->peer, frame_); !sent)
       log::debug("shutdown to {}: {}", name_of(rank->hello.rank), sent.error().message);
-    kill_if_it_stays(*rank);
     rank.reset();
   }
   board_ = StartBoard(options_.identity.tensor_parallel_size);

@@ -197,6 +197,17 @@ TEST(WorkerGroup, AFencedRankThatStaysIsKilled_R8) {
   EXPECT_TRUE(quick.killed.empty());
 }
 
+// A GPU's process needs more than a second to give everything back; who spawned it has a limit.
+TEST(WorkerGroup, RanksThatAreToldOfAnEndTakeTheirTime) {
+  EngineWorld world(2);
+  world.start_ready();
+  world.engine->stop();
+  world.scheduler.advance(std::chrono::seconds(4));
+  EXPECT_FALSE(world.ranks[0]->shut_down.empty());
+  EXPECT_FALSE(world.ranks[1]->shut_down.empty());
+  EXPECT_TRUE(world.killed.empty());
+}
+
 TEST(WorkerGroup, RanksThatRunDifferentKeysAreNamedAndFenced) {  // CG-31
   EngineWorld world(2);
   world.start_ready();
