@@ -106,7 +106,7 @@ configure_and_build() {
   mkdir -p "$LOGS"
   # shellcheck disable=SC2086  # a list of targets
   if ! ninja -C "$folder" -j "$(build_jobs)" $targets 2>&1 | show_progress "$LOGS/build-$preset.log"; then
-    grep -E -A25 'FAILED:|error:' "$LOGS/build-$preset.log" | head -n 60 >&2
+    grep -E -A25 'FAILED:|error:' "$LOGS/build-$preset.log" 2>/dev/null | head -n 60 >&2 || true
     die "the build failed (the whole output: build/log/build-$preset.log)" \
       "mend the error above; then the same command goes on where it stopped"
   fi
@@ -127,14 +127,19 @@ show_progress() {
 }
 
 # cuda_options ASKED(auto|on|off): sets CUDA_OPTIONS, what cmake is told about the CUDA device. Fetches FlashInfer's
-# headers where the device is built.
+# headers, and NCCL where there is none, where the device is built.
 cuda_options() {
-  local nvcc major flashinfer
+  local nvcc major flashinfer nccl other
   nvcc=$(nvcc_path || true)
   CUDA_OPTIONS=(-DREFRAIN_CUDA=OFF)
   if [ "$1" = off ]; then return 0; fi
   if [ "$1" = auto ]; then
     if [ -z "$nvcc" ] || [ "$(visible_gpus)" -eq 0 ]; then return 0; fi
+    other=$(nvidia-smi --query-gpu=name,compute_cap --format=csv,noheader | grep -v ', 9\.0$' | head -n 1 || true)
+    if [ -n "$other" ]; then
+      say "  CUDA is left out: its kernels are for GPUs of compute capability 9.0 (H100, H200), and here is $other"
+      return 0
+    fi
   fi
   [ -n "$nvcc" ] || die "--cuda needs nvcc, which was not found" "install a CUDA toolkit, 13.0 or later, and put nvcc on PATH"
   major=$("$nvcc" --version | sed -n 's/.*release \([0-9]*\)\..*/\1/p')
@@ -147,7 +152,9 @@ cuda_options() {
   fi
   flashinfer=$("$ROOT/tools/flashinfer") ||
     die "the CUDA device needs FlashInfer's headers" "check the network connection, or build without CUDA: --no-cuda"
-  CUDA_OPTIONS=(-DREFRAIN_CUDA=ON "-DCMAKE_CUDA_COMPILER=$nvcc" "-DREFRAIN_FLASHINFER=$flashinfer")
+  nccl=$("$ROOT/tools/nccl" "$(dirname "$(dirname "$nvcc")")") ||
+    die "the CUDA device needs NCCL's header" "install NCCL's development package, or build without CUDA: --no-cuda"
+  CUDA_OPTIONS=(-DREFRAIN_CUDA=ON "-DCMAKE_CUDA_COMPILER=$nvcc" "-DREFRAIN_FLASHINFER=$flashinfer" "-DREFRAIN_NCCL=$nccl")
 }
 
 # visible_gpus: prints how many GPUs a CUDA program would see.

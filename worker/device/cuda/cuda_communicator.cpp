@@ -277,8 +277,7 @@ void CudaCommunicator::look_after() {
 void CudaCommunicator::give_up(const std::string& reason) {
   peers_->abort();
   context_->remove_watch(this);
-  const bool revoked =
-      nccl_->revoke != nullptr && nccl_->revoke(comm_, NCCL_REVOKE_DEFAULT) == ncclSuccess;
+  const bool revoked = nccl_->revoke != nullptr && nccl_->revoke(comm_, /*flags=*/0) == ncclSuccess;
   if (!revoked) log::warn("NCCL operations of a broken group are left to the end of the process");
   context_->abandon();
   throw DeviceError(reason);

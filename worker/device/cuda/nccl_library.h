@@ -21,7 +21,8 @@ struct NcclLibrary {
   decltype(&ncclGetUniqueId) get_unique_id = nullptr;
   decltype(&ncclCommInitRankConfig) init_rank = nullptr;
   decltype(&ncclCommDestroy) destroy = nullptr;
-  decltype(&ncclCommRevoke) revoke = nullptr;  // null before 2.28.9
+  // ncclCommRevoke; null before 2.28.9, whose headers do not declare it either.
+  ncclResult_t (*revoke)(ncclComm_t comm, int flags) = nullptr;
   decltype(&ncclAllReduce) all_reduce = nullptr;
   decltype(&ncclAllGather) all_gather = nullptr;
   decltype(&ncclBroadcast) broadcast = nullptr;
