@@ -4,15 +4,14 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <random>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "kernels/core/dtype.h"
+#include "tests/temporary_directory.h"
 
 namespace refrain::tests {
 
@@ -26,17 +25,10 @@ struct TinyModelShape {
 class TinyModel {
  public:
   explicit TinyModel(const TinyModelShape& shape = {}) : shape_(shape) {
-    std::string path = (std::filesystem::temp_directory_path() / "refrain-tiny-XXXXXX").string();
-    if (mkdtemp(path.data()) == nullptr) throw std::runtime_error("no temporary directory");
-    directory_ = path;
     write_config();
     write_weights();
   }
-  ~TinyModel() { std::filesystem::remove_all(directory_); }
-  TinyModel(const TinyModel&) = delete;
-  TinyModel& operator=(const TinyModel&) = delete;
-
-  const std::filesystem::path& directory() const { return directory_; }
+  const std::filesystem::path& directory() const { return directory_.path(); }
   const TinyModelShape& shape() const { return shape_; }
 
  private:
@@ -48,7 +40,7 @@ class TinyModel {
   const char* dtype() const { return shape_.bfloat16 ? "bfloat16" : "float32"; }
 
   void write_config() const {
-    std::ofstream file(directory_ / "config.json");
+    std::ofstream file(directory_.path() / "config.json");
     file << R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu")"
          << ", \"vocab_size\": " << shape_.vocab << ", \"hidden_size\": " << shape_.hidden
          << ", \"intermediate_size\": " << shape_.inner
@@ -113,13 +105,13 @@ class TinyModel {
     header += "}";
     header.append((8 - header.size() % 8) % 8, ' ');
     const uint64_t length = header.size();
-    std::ofstream file(directory_ / "model.safetensors", std::ios::binary);
+    std::ofstream file(directory_.path() / "model.safetensors", std::ios::binary);
     file.write(reinterpret_cast<const char*>(&length), sizeof length);
     file << header << data;
   }
 
   TinyModelShape shape_;
-  std::filesystem::path directory_;
+  TemporaryDirectory directory_;
 };
 
 }  // namespace refrain::tests

@@ -11,7 +11,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -24,6 +23,7 @@
 #include "runtime/base/check.h"
 #include "runtime/engine/engine.h"
 #include "runtime/text/tokenizer.h"
+#include "tests/temporary_directory.h"
 #include "tests/unit/sched/mock_device.h"
 
 namespace refrain {
@@ -168,10 +168,9 @@ EngineConfig engine_config() {
 }
 
 int run(const Options& options) {
-  char directory[] = "/tmp/refrain-load-XXXXXX";
-  REFRAIN_CHECK(::mkdtemp(directory) != nullptr, "no temporary directory");
+  const tests::TemporaryDirectory directory;
   ipc::EndpointOptions endpoint;
-  endpoint.address = std::string("ipc://") + directory + "/engine";
+  endpoint.address = "ipc://" + (directory.path() / "engine").string();
   IoContext io;
   auto server = ipc::make_zmq_server(io, endpoint);
   REFRAIN_CHECK(server.has_value(), "{}", server.error().message);
@@ -230,7 +229,6 @@ int run(const Options& options) {
   io.stop();
   thread.join();
   engine->reset();
-  std::filesystem::remove_all(directory);
   const bool clean = ledger.done() && json["without_end"] == 0 && json["with_two_ends"] == 0 &&
                      json["with_wrong_tokens"] == 0 && json["blocks_not_free"] == 0 &&
                      json["ends_counted"] == options.requests && json["worker_exit"] == 0 &&

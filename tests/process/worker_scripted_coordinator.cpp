@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cstdlib>
 
 #include "runtime/base/check.h"
 
@@ -60,11 +59,8 @@ int WorkerProcess::wait() {
 }
 
 ScriptedCoordinator::ScriptedCoordinator() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "refrain-test-XXXXXX").string();
-  REFRAIN_CHECK(mkdtemp(pattern.data()) != nullptr, "no temporary directory");
-  directory_ = pattern;
-  group_token_ = directory_.filename();
-  address_ = "ipc://" + (directory_ / "coordinator").string();
+  group_token_ = directory_.path().filename();
+  address_ = "ipc://" + (directory_.path() / "coordinator").string();
   ipc::EndpointOptions options;
   options.address = address_;
   strand_ = io_.make_strand();
@@ -87,7 +83,6 @@ ScriptedCoordinator::~ScriptedCoordinator() {
   thread_.join();
   server_.reset();
   strand_.reset();
-  std::filesystem::remove_all(directory_);
 }
 
 void ScriptedCoordinator::on_frame(const ipc::PeerId& from, std::span<const std::byte> frame) {

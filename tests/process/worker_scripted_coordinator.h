@@ -6,7 +6,6 @@
 
 #include <condition_variable>
 #include <deque>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -18,6 +17,7 @@
 #include "ipc/protocol/codec.h"
 #include "ipc/transport/endpoint.h"
 #include "runtime/actor/io_context.h"
+#include "tests/temporary_directory.h"
 
 namespace refrain {
 
@@ -72,7 +72,7 @@ class ScriptedCoordinator {
   std::optional<ipc::Message> next(int rank);
   void transmit(int rank, const ipc::Message& message, ipc::FrameInfo info);
 
-  std::filesystem::path directory_;
+  tests::TemporaryDirectory directory_;
   std::string address_;
   std::string group_token_;
   std::string error_;

@@ -1,10 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 
+#include "tests/temporary_directory.h"
 #include "tests/unit/config/command_line.h"
 
 namespace refrain {
@@ -15,19 +14,12 @@ using testing::HasSubstr;
 class ConfigFile : public testing::Test {
  protected:
   std::string write(const std::string& text) {
-    const std::string path = testing::TempDir() + "/config_file_test_" +
-                             testing::UnitTest::GetInstance()->current_test_info()->name() + "_" +
-                             std::to_string(::getpid()) + ".json";
-    std::ofstream(path) << text;
-    paths_.push_back(path);
-    return path;
-  }
-  ~ConfigFile() override {
-    for (const std::string& path : paths_) std::filesystem::remove(path);
+    return directory_.write(std::to_string(++files_) + ".json", text);
   }
 
  private:
-  std::vector<std::string> paths_;
+  tests::TemporaryDirectory directory_;
+  int files_ = 0;
 };
 
 TEST_F(ConfigFile, HoldsOptionsByTheirNamesWithEitherDash) {

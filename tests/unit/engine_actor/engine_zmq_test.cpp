@@ -2,12 +2,12 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <future>
 #include <thread>
 
 #include "runtime/actor/io_context.h"
 #include "runtime/base/build_info.h"
+#include "tests/temporary_directory.h"
 #include "tests/unit/engine_actor/engine_world.h"
 #include "tests/unit/sched/harness.h"
 
@@ -35,12 +35,11 @@ TEST(EngineOverZmq, ServesRequestsAndStops) {
   model->eos_token_ids = {0};
   const auto digest = model_digest(model_dir);
   ASSERT_TRUE(digest.has_value()) << digest.error().message;
-  char directory[] = "/tmp/refrain-engine-XXXXXX";
-  ASSERT_NE(mkdtemp(directory), nullptr);
+  const tests::TemporaryDirectory directory;
 
   IoContext io;
   ipc::EndpointOptions endpoint;
-  endpoint.address = std::string("ipc://") + directory + "/coordinator";
+  endpoint.address = "ipc://" + (directory.path() / "coordinator").string();
   auto server = ipc::make_zmq_server(io, endpoint);
   ASSERT_TRUE(server.has_value()) << server.error().message;
   auto created =
@@ -91,7 +90,7 @@ TEST(EngineOverZmq, ServesRequestsAndStops) {
   thread.join();
   ranks.clear();
   engine.reset();
-  EXPECT_EQ(rmdir(directory), 0) << "the socket's file is left behind";
+  EXPECT_TRUE(std::filesystem::is_empty(directory.path())) << "the socket's file is left behind";
 }
 
 }  // namespace

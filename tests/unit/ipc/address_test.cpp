@@ -36,7 +36,7 @@ class ServerAddress : public testing::Test {
   }
 
   TemporaryDirectory directory_;
-  std::string path_ = directory_.path() + "/run/socket";
+  std::string path_ = (directory_.path() / "run/socket").string();
   IoContext io_;
 };
 
@@ -60,7 +60,8 @@ TEST_F(ServerAddress, MalformedOnesAreRefusedByReason) {
   expect_mentions(refusal("tcp://127.0.0.1:99999"), "not a port");
   expect_mentions(refusal("tcp://127.0.0.1:x"), "not a port");
   expect_mentions(refusal("tcp://203.0.113.77:5577"), "cannot be bound");
-  expect_mentions(refusal("ipc://" + directory_.path() + "/a/b/socket"), "cannot be made");
+  expect_mentions(refusal("ipc://" + (directory_.path() / "a/b/socket").string()),
+                  "cannot be made");
 }
 
 TEST_F(ServerAddress, TcpPortInUseIsRefused) {
@@ -73,25 +74,25 @@ TEST_F(ServerAddress, DirectoryIsMadePrivateAndGivenBack_R5) {
   auto made = serve("ipc://" + path_);
   ASSERT_TRUE(made) << made.error().message;
   struct stat info {};
-  ASSERT_EQ(::stat((directory_.path() + "/run").c_str(), &info), 0);
+  ASSERT_EQ(::stat((directory_.path() / "run").c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0700u);
   EXPECT_TRUE(fs::exists(path_));
   (*made)->close();
-  EXPECT_FALSE(fs::exists(directory_.path() + "/run"));
+  EXPECT_FALSE(fs::exists(directory_.path() / "run"));
   EXPECT_TRUE(fs::exists(directory_.path()));
 }
 
 TEST_F(ServerAddress, DirectoryThatWasThereStays) {
-  fs::create_directory(directory_.path() + "/run");
-  fs::permissions(directory_.path() + "/run", fs::perms::owner_all);
+  fs::create_directory(directory_.path() / "run");
+  fs::permissions(directory_.path() / "run", fs::perms::owner_all);
   { ASSERT_TRUE(serve("ipc://" + path_)); }
   EXPECT_FALSE(fs::exists(path_));
-  EXPECT_TRUE(fs::exists(directory_.path() + "/run"));
+  EXPECT_TRUE(fs::exists(directory_.path() / "run"));
 }
 
 TEST_F(ServerAddress, DirectoryOpenToOthersIsRefusedByServerAndClient_R5) {
-  fs::create_directory(directory_.path() + "/run");
-  fs::permissions(directory_.path() + "/run", fs::perms(0755));
+  fs::create_directory(directory_.path() / "run");
+  fs::permissions(directory_.path() / "run", fs::perms(0755));
   expect_mentions(refusal("ipc://" + path_), "0700");
   EndpointOptions options;
   options.address = "ipc://" + path_;
@@ -102,8 +103,8 @@ TEST_F(ServerAddress, DirectoryOpenToOthersIsRefusedByServerAndClient_R5) {
 }
 
 TEST_F(ServerAddress, StaleSocketOfADeadProcessIsReplaced) {
-  fs::create_directory(directory_.path() + "/run");
-  fs::permissions(directory_.path() + "/run", fs::perms::owner_all);
+  fs::create_directory(directory_.path() / "run");
+  fs::permissions(directory_.path() / "run", fs::perms::owner_all);
   const int fd = ::socket(AF_UNIX, SOCK_STREAM, 0);
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -124,8 +125,8 @@ TEST_F(ServerAddress, LiveSocketIsReportedInUseAndGoesOn) {
 }
 
 TEST_F(ServerAddress, FileThatIsNoSocketIsLeftAlone) {
-  fs::create_directory(directory_.path() + "/run");
-  fs::permissions(directory_.path() + "/run", fs::perms::owner_all);
+  fs::create_directory(directory_.path() / "run");
+  fs::permissions(directory_.path() / "run", fs::perms::owner_all);
   std::ofstream(path_) << "precious";
   expect_mentions(refusal("ipc://" + path_), "not a socket");
   EXPECT_EQ(fs::file_size(path_), 8u);
@@ -151,7 +152,7 @@ TEST(IpcFilter, LetsInOnlyTheAllowedUser_R5) {
   Loop loop;
   Inbox inbox;
   EndpointOptions options;
-  options.address = "ipc://" + directory.path() + "/socket";
+  options.address = "ipc://" + (directory.path() / "socket").string();
   options.identity = "rank-0";
   const auto received_with = [&](int64_t uid, std::chrono::milliseconds patience) {
     options.allowed_uid = uid;

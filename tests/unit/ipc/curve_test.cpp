@@ -49,8 +49,8 @@ class CurveFiles : public testing::Test {
   }
 
   TemporaryDirectory temporary_;
-  fs::path directory_ = fs::path(temporary_.path()) / "keys";
-  fs::path file_ = fs::path(temporary_.path()) / "file";
+  fs::path directory_ = temporary_.path() / "keys";
+  fs::path file_ = temporary_.path() / "file";
 };
 
 TEST_F(CurveFiles, KeygenMakesPrivatePairsAndListsTheirPublicKeys_R5) {
@@ -181,8 +181,8 @@ class Curve : public testing::Test {
   }
 
   TemporaryDirectory temporary_;
-  fs::path ours_ = fs::path(temporary_.path()) / "ours";
-  fs::path strange_ = fs::path(temporary_.path()) / "strange";
+  fs::path ours_ = temporary_.path() / "ours";
+  fs::path strange_ = temporary_.path() / "strange";
   std::string address_ = "tcp://127.0.0.1:0";
   Inbox inbox_;
   Loop loop_;

@@ -12,6 +12,7 @@
 
 #include "ipc/transport/endpoint.h"
 #include "runtime/actor/io_context.h"
+#include "tests/temporary_directory.h"
 
 namespace refrain::ipc {
 
@@ -77,15 +78,6 @@ class Inbox {
   std::vector<Entry> entries_;
 };
 
-// A directory of mode 0700 that goes, with what is in it, at the end of the test.
-class TemporaryDirectory {
- public:
-  TemporaryDirectory();
-  ~TemporaryDirectory();
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
+using tests::TemporaryDirectory;
 
 }  // namespace refrain::ipc

@@ -51,7 +51,7 @@ class ZmqEndpoint : public testing::Test {
   }
 
   TemporaryDirectory directory_;
-  std::string address_ = "ipc://" + directory_.path() + "/run/socket";
+  std::string address_ = "ipc://" + (directory_.path() / "run/socket").string();
   Loop loop_;
   std::vector<std::unique_ptr<Endpoint>> endpoints_;
 };
@@ -97,7 +97,7 @@ TEST_F(ZmqEndpoint, AnswersEachClientOverTcp) {
 TEST(ZmqProcesses, ClientThatCameFirstReachesTheServer) {
   const TemporaryDirectory directory;
   EndpointOptions options;
-  options.address = "ipc://" + directory.path() + "/run/socket";
+  options.address = "ipc://" + (directory.path() / "run/socket").string();
   options.identity = "rank-0";
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);

@@ -8,6 +8,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/temporary_directory.h"
+
 namespace refrain {
 namespace {
 
@@ -102,12 +104,11 @@ TEST(Incident, TheRecordNamesProcessStepDetectorAndRequests_I8) {
 }
 
 TEST(Incident, OnlyTheNewestRecordsAreKept_R12) {
-  const auto directory = std::filesystem::temp_directory_path() /
-                         ("refrain-incident-test-" + std::to_string(::getpid()));
-  std::filesystem::create_directories(directory);
-  std::ofstream(directory / "other.json") << "not ours";
+  const tests::TemporaryDirectory temporary;
+  const auto& directory = temporary.path();
+  temporary.write("other.json", "not ours");
   for (int i = 0; i < 40; ++i)
-    std::ofstream(directory / fmt::format("incident-2000-01-01T0000{:02}.000Z-1.json", i)) << "{}";
+    temporary.write(fmt::format("incident-2000-01-01T0000{:02}.000Z-1.json", i), "{}");
   const auto path = write_incident(directory, incident({flight(0, 1, 1)}));
   ASSERT_TRUE(path.has_value()) << path.error().message;
   size_t records = 0;
@@ -117,7 +118,6 @@ TEST(Incident, OnlyTheNewestRecordsAreKept_R12) {
   EXPECT_TRUE(std::filesystem::exists(*path));
   EXPECT_TRUE(std::filesystem::exists(directory / "other.json"));
   EXPECT_FALSE(std::filesystem::exists(directory / "incident-2000-01-01T000000.000Z-1.json"));
-  std::filesystem::remove_all(directory);
 }
 
 TEST(Incident, AFullDiskIsAnErrorThatNamesIt_R12) {

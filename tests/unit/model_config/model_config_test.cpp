@@ -4,8 +4,9 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <nlohmann/json.hpp>
+
+#include "tests/temporary_directory.h"
 
 namespace refrain {
 namespace {
@@ -210,16 +211,13 @@ TEST(ModelConfig, R14_DeepNestingIsHarmless) {
 
 class ModelDirectory : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = testing::TempDir() + "refrain-model-XXXXXX";
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    dir_ = pattern;
-  }
-  void TearDown() override { fs::remove_all(dir_); }
-  void write(const std::string& name, const std::string& text) {
-    std::ofstream(dir_ / name) << text;
-  }
-  fs::path dir_;
+  void write(const std::string& name, const std::string& text) { directory_.write(name, text); }
+
+ private:
+  tests::TemporaryDirectory directory_;
+
+ protected:
+  const fs::path& dir_ = directory_.path();
 };
 
 TEST_F(ModelDirectory, GenerationConfigAddsEosIdsAndSamplingDefaults) {

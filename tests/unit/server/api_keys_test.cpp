@@ -2,12 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
 #include <optional>
 #include <set>
+
+#include "tests/temporary_directory.h"
 
 namespace refrain {
 namespace {
@@ -17,11 +16,7 @@ using testing::Not;
 
 class KeyFile {
  public:
-  explicit KeyFile(const std::string& text)
-      : path_(testing::TempDir() + fmt::format("keys-{}.json", ::getpid())) {
-    std::ofstream(path_) << text;
-  }
-  ~KeyFile() { std::filesystem::remove(path_); }
+  explicit KeyFile(const std::string& text) : path_(directory_.write("keys.json", text)) {}
   Result<ApiKeys> load(std::vector<std::string> more = {}) const {
     EngineConfig config;
     config.api_key_file = path_;
@@ -30,6 +25,7 @@ class KeyFile {
   }
 
  private:
+  tests::TemporaryDirectory directory_;
   std::string path_;
 };
 

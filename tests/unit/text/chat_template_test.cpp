@@ -3,20 +3,18 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <atomic>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
+
+#include "tests/temporary_directory.h"
 
 namespace refrain::text {
 namespace {
 
 using nlohmann::ordered_json;
 using testing::HasSubstr;
-namespace fs = std::filesystem;
 
 ordered_json conversation() {
   return {{"messages", {{{"role", "user"}, {"content", "Hi"}}}}, {"add_generation_prompt", true}};
@@ -36,23 +34,7 @@ std::string error_of(std::string_view source, const ordered_json& request = conv
   return text ? "" : text.error().message;
 }
 
-class ModelDir {
- public:
-  ModelDir()
-      : path_(fs::temp_directory_path() /
-              fmt::format("{}-{}", testing::UnitTest::GetInstance()->current_test_info()->name(),
-                          ::getpid())) {
-    fs::create_directories(path_);
-  }
-  ~ModelDir() { fs::remove_all(path_); }
-  void write(const std::string& name, const std::string& text) const {
-    std::ofstream(path_ / name) << text;
-  }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
+using ModelDir = tests::TemporaryDirectory;
 
 TEST(ChatTemplate, ReadsTemplateAndTokensOfTheModel) {
   const ModelDir dir;

@@ -3,12 +3,12 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
+
+#include "tests/temporary_directory.h"
 
 namespace refrain::worker::test {
 
@@ -38,16 +38,13 @@ class TensorWriter {
 
 class CheckpointTest : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = testing::TempDir() + "refrain-weights-XXXXXX";
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    dir_ = pattern;
-  }
-  void TearDown() override { std::filesystem::remove_all(dir_); }
-  void write(const std::string& name, const std::string& bytes) {
-    std::ofstream(dir_ / name, std::ios::binary) << bytes;
-  }
-  std::filesystem::path dir_;
+  void write(const std::string& name, const std::string& bytes) { directory_.write(name, bytes); }
+
+ private:
+  tests::TemporaryDirectory directory_;
+
+ protected:
+  const std::filesystem::path& dir_ = directory_.path();
 };
 
 }  // namespace refrain::worker::test
