@@ -78,13 +78,11 @@ class Ledger {
       request.sampling.max_tokens = max_tokens(i);
       request.sampling.ignore_eos = true;
       std::vector<TokenId> tokens;
-      auto id = engine_.submit(std::move(request),
-                               [this, i, tokens = std::move(tokens)](RequestOutput output) mutable {
-                                 for (const auto& token : output.tokens)
-                                   tokens.push_back(token.token);
-                                 if (output.finish != FinishReason::kNone)
-                                   on_end(i, output, tokens);
-                               });
+      auto id = engine_.submit(std::move(request), [this, i, tokens = std::move(tokens)](
+                                                       const RequestOutput& output) mutable {
+        for (const auto& token : output.tokens) tokens.push_back(token.token);
+        if (output.finish != FinishReason::kNone) on_end(i, output, tokens);
+      });
       REFRAIN_CHECK(id.has_value(), "request {} was refused: {}", i, id.error().message);
       if (cancel) to_cancel_.push_back(*id);
       // Now, or when some hundred others have come.

@@ -108,7 +108,7 @@ class WorkerProcessTest : public testing::Test {
     const auto length = static_cast<int32_t>(prompt.size());
     std::vector<TokenId> output;
     for (int i = 0; i < count; ++i) {
-      send_all(step_of(static_cast<StepId>(i + 2), {-1}, length + i));  // -1: token on device
+      send_all(step_of(static_cast<StepId>(i) + 2, {-1}, length + i));  // -1: token on device
       for (int rank = 0; rank < ranks(); ++rank) {
         const auto result = coordinator_.expect<ipc::StepResult>(rank);
         if (!result) return output;

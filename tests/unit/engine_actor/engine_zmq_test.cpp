@@ -75,7 +75,7 @@ TEST(EngineOverZmq, ServesRequestsAndStops) {
   request.sampling.max_tokens = 8;
   request.sampling.ignore_eos = true;
   std::vector<TokenId> tokens;
-  ASSERT_TRUE(engine->submit(request, [&](RequestOutput output) {
+  ASSERT_TRUE(engine->submit(request, [&](const RequestOutput& output) {
     for (const TokenOutput& token : output.tokens) tokens.push_back(token.token);
     if (output.finish != FinishReason::kNone) done.set_value(tokens);
   }));
