@@ -216,10 +216,7 @@ ExprPtr ExpressionParser::filters_and_tests(ExprPtr expr) {
     } else if (tokens_.is_name("is")) {
       expr = test(std::move(expr));
     } else if (tokens_.is_operator("(")) {
-      auto call = make(ExprKind::kCall);
-      call->target = std::move(expr);
-      call_arguments(*call);
-      expr = std::move(call);
+      expr = call(std::move(expr));
     } else {
       return expr;
     }
@@ -264,6 +261,13 @@ ExprPtr ExpressionParser::test(ExprPtr target) {
   auto inverse = make(ExprKind::kNot);
   inverse->target = std::move(expr);
   return inverse;
+}
+
+ExprPtr ExpressionParser::call(ExprPtr target) {
+  auto expr = make(ExprKind::kCall);
+  expr->target = std::move(target);
+  call_arguments(*expr);
+  return expr;
 }
 
 void ExpressionParser::call_arguments(Expr& call) {

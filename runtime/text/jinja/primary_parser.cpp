@@ -97,10 +97,7 @@ ExprPtr ExpressionParser::postfix(ExprPtr expr) {
     if (tokens_.is_operator(".") || tokens_.is_operator("[")) {
       expr = subscript(std::move(expr));
     } else if (tokens_.is_operator("(")) {
-      auto call = make(ExprKind::kCall);
-      call->target = std::move(expr);
-      call_arguments(*call);
-      expr = std::move(call);
+      expr = call(std::move(expr));
     } else {
       return expr;
     }

@@ -116,6 +116,7 @@ class ExpressionParser {
   ExprPtr subscript_item(ExprPtr target);
   ExprPtr filters_and_tests(ExprPtr expr);
   ExprPtr test(ExprPtr target);
+  ExprPtr call(ExprPtr target);
   void call_arguments(Expr& call);
   ExprPtr make(ExprKind kind);
   bool tuple_ends() const;
