@@ -50,7 +50,7 @@ DeviceThread::~DeviceThread() {
   if (thread_.joinable()) thread_.join();
 }
 
-Result<std::string> DeviceThread::start() {
+Result<std::string> DeviceThread::start(Duration timeout) {
   std::promise<Result<std::string>> started;
   std::promise<void> ended;
   auto name = started.get_future();
@@ -59,7 +59,9 @@ Result<std::string> DeviceThread::start() {
     run(std::move(started));
     ended.set_value();
   });
-  return name.get();
+  if (name.wait_for(timeout) == std::future_status::ready) return name.get();
+  return fail(ErrorCode::kUnavailable, "the device did not open within {:.0f} s",
+              std::chrono::duration<double>(timeout).count());
 }
 
 void DeviceThread::start_group(Epoch epoch, RunnerOptions options) {

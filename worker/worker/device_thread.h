@@ -68,8 +68,9 @@ class DeviceThread final : public WorkerDevice {
   DeviceThread(const DeviceThread&) = delete;
   DeviceThread& operator=(const DeviceThread&) = delete;
 
-  // Starts the thread and makes the device; its name, or why there is none. Once.
-  Result<std::string> start();
+  // Starts the thread and makes the device; its name, or why there is none (kUnavailable: it is not
+  // open after `timeout`, and the thread is still in it). Once.
+  Result<std::string> start(Duration timeout);
   void start_group(Epoch epoch, RunnerOptions options) override;
   void adopt(Epoch epoch) override;
   void init_cache(const ipc::InitCache& message) override;

@@ -19,8 +19,9 @@ namespace refrain::worker {
 
 namespace {
 
-constexpr auto kStopTimeout = std::chrono::seconds(5);  // of a device thread inside a step
-constexpr int kLastWordsMs = 1000;                      // to get Failed out before the end
+constexpr auto kOpenTimeout = std::chrono::seconds(60);  // a driver that hangs answers nobody
+constexpr auto kStopTimeout = std::chrono::seconds(5);   // of a device thread inside a step
+constexpr int kLastWordsMs = 1000;                       // to get Failed out before the end
 
 // A whole number of the environment; `otherwise` where none of the names is set to one.
 int environment_number(std::initializer_list<const char*> names, int otherwise) {
@@ -80,8 +81,12 @@ int run_worker(const WorkerOptions& options) {
   };
   log::info("opening the device ({})", options.device);
   DeviceThread device(std::move(device_options));
-  auto name = device.start();
-  if (!name) return give_up(name.error());
+  auto name = device.start(kOpenTimeout);
+  if (!name) {
+    const int code = give_up(name.error());
+    if (!device.stop(kStopTimeout)) std::_Exit(code);
+    return code;
+  }
 
   ipc::EndpointOptions endpoint_options;
   endpoint_options.address = options.coordinator;

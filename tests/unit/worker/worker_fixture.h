@@ -139,7 +139,7 @@ class WorkerFixture : public testing::Test {
           [this, report = std::move(report)]() mutable { worker_->on_report(std::move(report)); });
     };
     device_ = std::make_unique<DeviceThread>(std::move(device));
-    const auto name = device_->start();
+    const auto name = device_->start(kPatience);
     ASSERT_TRUE(name.has_value());
     worker_ = std::make_unique<Worker>(
         options, Worker::Identity{{}, "digest", *name, 1, "here"}, worker_executor_,

@@ -1,6 +1,8 @@
 // The worker actor and its device thread against a scripted coordinator.
 #include <gmock/gmock.h>
 
+#include <future>
+
 #include "runtime/base/build_info.h"
 #include "tests/unit/worker/worker_fixture.h"
 
@@ -304,6 +306,23 @@ TEST_F(WorkerFixture, AnotherTensorParallelSizeIsAConfigurationFailure) {
   EXPECT_THAT(std::get<ipc::Failed>(failed->message).message,
               HasSubstr("tensor-parallel-size 3, this worker was started with 1"));
   EXPECT_EQ(exit_code_, kExitConfig);
+}
+
+TEST(DeviceThread, ADeviceThatDoesNotOpenIsAnError) {
+  std::promise<void> opens;
+  DeviceThread::Options options;
+  options.make_device = [&]() -> Result<std::unique_ptr<Device>> {
+    opens.get_future().wait();
+    return fail(ErrorCode::kInternal, "too late");
+  };
+  DeviceThread device(std::move(options));
+  const auto name = device.start(std::chrono::milliseconds(20));
+  ASSERT_FALSE(name.has_value());
+  EXPECT_EQ(exit_code(name.error().code), kExitTryAgain);
+  EXPECT_THAT(name.error().message, HasSubstr("did not open within"));
+  EXPECT_FALSE(device.stop(std::chrono::milliseconds(20)));
+  opens.set_value();
+  EXPECT_TRUE(device.stop(std::chrono::seconds(20)));
 }
 
 TEST_F(WorkerFixture, AHungDeviceThreadIsNoticedWhenStopping) {
