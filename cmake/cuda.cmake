@@ -15,12 +15,12 @@ if(NOT EXISTS "${REFRAIN_FLASHINFER}/include/flashinfer/attention/hopper/prefill
           "${REFRAIN_FLASHINFER}\n  What to do: tools/install --cuda fetches them")
 endif()
 
-set(REFRAIN_NCCL "" CACHE PATH "Folder with include/nccl.h, where the compiler finds none (tools/nccl)")
+set(REFRAIN_NCCL "${CMAKE_SOURCE_DIR}/build/nccl" CACHE PATH
+    "Folder with include/nccl.h, where the compiler finds none (tools/nccl)")
 find_path(REFRAIN_NCCL_INCLUDE nccl.h HINTS "${REFRAIN_NCCL}/include" ${CUDAToolkit_INCLUDE_DIRS})
 if(NOT REFRAIN_NCCL_INCLUDE)
   message(FATAL_ERROR "NCCL's header nccl.h, which the CUDA device needs, was not found\n"
-          "  What to do: install NCCL's development package, or run tools/nccl and configure with "
-          "-DREFRAIN_NCCL=build/nccl")
+          "  What to do: tools/nccl fetches it; or install NCCL's development package")
 endif()
 
 set(REFRAIN_CUDA_FLAGS -std=c++20 -O3 --expt-relaxed-constexpr -diag-error=20012

@@ -48,6 +48,12 @@ retry() {
 # have COMMAND: is it on PATH?
 have() { command -v "$1" >/dev/null 2>&1; }
 
+# unavailable WHAT WHY: exit 75, for what cannot be had on this machine.
+unavailable() {
+  echo "no $1: $2" >&2
+  exit 75
+}
+
 # find_python: prints a Python 3.11 to 3.13 that can make a virtual environment.
 find_python() {
   local candidate
@@ -106,7 +112,7 @@ configure_and_build() {
   mkdir -p "$LOGS"
   # shellcheck disable=SC2086  # a list of targets
   if ! ninja -C "$folder" -j "$(build_jobs)" $targets 2>&1 | show_progress "$LOGS/build-$preset.log"; then
-    grep -E -A25 'FAILED:|error:' "$LOGS/build-$preset.log" 2>/dev/null | head -n 60 >&2 || true
+    grep -E -A25 'FAILED:|error:' "$LOGS/build-$preset.log" | sed -n 1,60p >&2 || true # not head: it closes the pipe
     die "the build failed (the whole output: build/log/build-$preset.log)" \
       "mend the error above; then the same command goes on where it stopped"
   fi
@@ -129,13 +135,13 @@ show_progress() {
 # cuda_options ASKED(auto|on|off): sets CUDA_OPTIONS, what cmake is told about the CUDA device. Fetches FlashInfer's
 # headers, and NCCL where there is none, where the device is built.
 cuda_options() {
-  local nvcc major flashinfer nccl other
+  local nvcc major flashinfer other
   nvcc=$(nvcc_path || true)
   CUDA_OPTIONS=(-DREFRAIN_CUDA=OFF)
   if [ "$1" = off ]; then return 0; fi
   if [ "$1" = auto ]; then
     if [ -z "$nvcc" ] || [ "$(visible_gpus)" -eq 0 ]; then return 0; fi
-    other=$(nvidia-smi --query-gpu=name,compute_cap --format=csv,noheader | grep -v ', 9\.0$' | head -n 1 || true)
+    other=$(nvidia-smi --query-gpu=name,compute_cap --format=csv,noheader | grep -v -m 1 ', 9\.0$' || true)
     if [ -n "$other" ]; then
       say "  CUDA is left out: its kernels are for GPUs of compute capability 9.0 (H100, H200), and here is $other"
       return 0
@@ -152,9 +158,9 @@ cuda_options() {
   fi
   flashinfer=$("$ROOT/tools/flashinfer") ||
     die "the CUDA device needs FlashInfer's headers" "check the network connection, or build without CUDA: --no-cuda"
-  nccl=$("$ROOT/tools/nccl" "$(dirname "$(dirname "$nvcc")")") ||
+  "$ROOT/tools/nccl" "$(dirname "$(dirname "$nvcc")")" ||
     die "the CUDA device needs NCCL's header" "install NCCL's development package, or build without CUDA: --no-cuda"
-  CUDA_OPTIONS=(-DREFRAIN_CUDA=ON "-DCMAKE_CUDA_COMPILER=$nvcc" "-DREFRAIN_FLASHINFER=$flashinfer" "-DREFRAIN_NCCL=$nccl")
+  CUDA_OPTIONS=(-DREFRAIN_CUDA=ON "-DCMAKE_CUDA_COMPILER=$nvcc" "-DREFRAIN_FLASHINFER=$flashinfer")
 }
 
 # visible_gpus: prints how many GPUs a CUDA program would see.

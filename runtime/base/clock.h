@@ -27,9 +27,8 @@ class ManualClock final : public Clock {
   std::atomic<Duration::rep> ticks_{0};
 };
 
-// Seconds between two points, as a double.
-inline double seconds_between(TimePoint from, TimePoint to) {
-  return std::chrono::duration<double>(to - from).count();
-}
+// As doubles: a time in seconds, and that between two points.
+inline double seconds_of(Duration time) { return std::chrono::duration<double>(time).count(); }
+inline double seconds_between(TimePoint from, TimePoint to) { return seconds_of(to - from); }
 
 }  // namespace refrain

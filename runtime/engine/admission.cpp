@@ -13,8 +13,6 @@ constexpr double kOutputWeight = 0.02;  // of the newest answer in the mean leng
 
 constexpr double kShare = 0.85;  // of the limit that a prediction may fill: it errs a little
 
-double seconds_of(Duration duration) { return std::chrono::duration<double>(duration).count(); }
-
 }  // namespace
 
 Admission::Admission(AdmissionOptions options) : options_(options), mean_output_(kFirstOutput) {}

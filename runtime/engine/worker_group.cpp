@@ -14,8 +14,6 @@ namespace {
 constexpr const char* kProgress = "progress";
 constexpr const char* kStepDeadline = "step deadline";
 
-double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
-
 }  // namespace
 
 WorkerGroup::WorkerGroup(WorkerGroupOptions options, std::unique_ptr<ipc::Endpoint> endpoint,
@@ -223,7 +221,7 @@ bool WorkerGroup::stood_still(TimePoint now) {
   const Duration late = now - timer_due_;
   if (late <= kStall) return false;
   log::warn("the coordinator's loop stood still for {:.1f} s; the workers get their time anew",
-            seconds(late));
+            seconds_of(late));
   waiting_since_ += late;
   gather_.restart(now);
   positions_.restart(now);
@@ -250,7 +248,7 @@ bool WorkerGroup::check_start_progress(TimePoint now) {
   std::vector<int32_t> stuck = board_.stuck(now - limit);
   if (stuck.empty()) return true;
   std::string reason = fmt::format("the start of {} has stood still for {} s: {}", names_of(stuck),
-                                   seconds(limit), progress_line(board_.of(stuck.front())));
+                                   seconds_of(limit), progress_line(board_.of(stuck.front())));
   lose("start", std::move(stuck), std::move(reason));
   return false;
 }
@@ -265,10 +263,10 @@ void WorkerGroup::check_start_deadline(TimePoint now) {
   lose("start", missing,
        missing.empty()
            ? fmt::format("the workers were not ready after {} s: {}",
-                         seconds(options_.start_timeout), progress_line(board_.slowest()))
+                         seconds_of(options_.start_timeout), progress_line(board_.slowest()))
            : fmt::format("no worker of rank {} came within {} s; start it with the coordinator's "
                          "address",
-                         fmt::join(missing, ", "), seconds(options_.start_timeout)),
+                         fmt::join(missing, ", "), seconds_of(options_.start_timeout)),
        true);
 }
 
@@ -291,7 +289,7 @@ void WorkerGroup::check_ranks(TimePoint now) {
     if (silence < options_.heartbeat_timeout) continue;
     return lose("heartbeat", {rank},
                 fmt::format("{} has been silent for {:.1f} s; its last step is {}", name_of(rank),
-                            seconds(silence), ranks_[static_cast<size_t>(rank)]->last_step));
+                            seconds_of(silence), ranks_[static_cast<size_t>(rank)]->last_step));
   }
   if (!gather_.empty()) check_step(now);
 }

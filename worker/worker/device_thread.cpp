@@ -61,7 +61,7 @@ Result<std::string> DeviceThread::start(Duration timeout) {
   });
   if (name.wait_for(timeout) == std::future_status::ready) return name.get();
   return fail(ErrorCode::kUnavailable, "the device did not open within {:.0f} s",
-              std::chrono::duration<double>(timeout).count());
+              seconds_of(timeout));
 }
 
 void DeviceThread::start_group(Epoch epoch, RunnerOptions options) {

@@ -85,7 +85,7 @@ void Worker::watch_coordinator() {
 void Worker::become_orphan(const std::string& why) {
   if (ended_ || orphan_since_) return;
   log::warn("the coordinator {}; waiting up to {:.0f} s for its successor at {}", why,
-            std::chrono::duration<double>(options_.orphan_timeout).count(), options_.coordinator);
+            seconds_of(options_.orphan_timeout), options_.coordinator);
   orphan_since_ = executor_->clock().now();
   watched_ = false;
   awaiting_welcome_ = true;
