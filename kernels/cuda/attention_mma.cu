@@ -187,9 +187,9 @@ void launch_decode(StreamRef stream, const AttentionArgs& args) {
 template <int kDim>
 void launch_mma(StreamRef stream, const AttentionArgs& args, bool flashinfer) {
   const int32_t group = args.q_heads / args.kv_heads;
-  const bool decode_only = args.uniform_query_len > 0 && is_short(args.uniform_query_len, group);
+  const int32_t longest = args.uniform_query_len > 0 ? args.uniform_query_len : args.tokens.padded;
   launch_decode<kDim>(stream, args);
-  if (decode_only) return;
+  if (is_short(longest, group)) return;  // so is every row
   if (flashinfer) return attention_flashinfer(stream, args, kWarpQueries / group);
   LaunchShape prefill;
   const int64_t per_tile = PrefillAttend<kDim>::kQueries / group;

@@ -72,6 +72,8 @@ TEST_P(PrefillTest, MatchesDoublePrecisionForRaggedBatches) {
   for (const int32_t dim : {64, 128}) {
     check({8, 2, dim, 16}, {{500, 1}, {0, 130}, {64, 1}, {320, 100}, {0, 1}, {48, 17}}, 5);
     check({8, 2, dim, 16}, {{0, 2}, {7, 4}, {30, 1}}, 2);  // none for the prefill kernel
+    check({8, 2, dim, 16}, {{0, 3}}, 1);                   // nor can any be
+    check({8, 2, dim, 16}, {{20, 5}});                     // as long as the batch
     check({8, 2, dim, 16}, {{0, 600}, {0, 1}});
     std::vector<RowSpec> rows;
     for (int32_t i = 0; i < 75; ++i)
