@@ -36,10 +36,11 @@ class RopeTest : public OpsTest {
     return out;
   }
 
-  void check(const Shape& s, DType dtype, DType cache_dtype);
+  // A row of qkv has `rest` columns behind it.
+  void check(const Shape& s, DType dtype, DType cache_dtype, int64_t rest);
 };
 
-void RopeTest::check(const Shape& s, DType dtype, DType cache_dtype) {
+void RopeTest::check(const Shape& s, DType dtype, DType cache_dtype, int64_t rest) {
   SCOPED_TRACE(testing::Message() << s.q_heads << "/" << s.kv_heads << " of " << s.head_dim << " ("
                                   << s.rotary_dim << ") " << to_string(dtype));
   const int32_t heads = s.q_heads + 2 * s.kv_heads;
@@ -53,7 +54,7 @@ void RopeTest::check(const Shape& s, DType dtype, DType cache_dtype) {
                                          2 * s.block_size, 0};
   const int64_t cache_rows = int64_t{kBlocks} * 2 * s.kv_heads * s.block_size;
   RopeKvWriteArgs args;
-  args.qkv = put_matrix(harness(), qkv, kTokens, cols, dtype, 3);
+  args.qkv = put_matrix(harness(), qkv, kTokens, cols, dtype, rest);
   args.positions = harness().put(positions);
   args.kv_slots = harness().put(kv_slots);
   args.cos_sin = harness().put(cos_sin);
@@ -103,11 +104,17 @@ void RopeTest::check(const Shape& s, DType dtype, DType cache_dtype) {
 TEST_P(RopeTest, MatchesDoublePrecisionAndWritesOnlyTheSlotsOfLiveTokens) {
   for (const DType dtype : kFloatTypes) {
     for (const DType cache : kFloatTypes) {
-      check({9, 3, 64, 64, 16, false}, dtype, cache);
-      check({4, 1, 128, 128, 16, true}, dtype, cache);
-      check({2, 2, 80, 80, 8, true}, dtype, cache);
-      check({3, 1, 80, 32, 32, false}, dtype, cache);
-      check({2, 1, 8, 6, 4, true}, dtype, cache);
+      for (const int64_t rest : {3, 8}) {  // without and with rows at whole words
+        check({9, 3, 64, 64, 16, false}, dtype, cache, rest);
+        check({5, 1, 64, 64, 16, true}, dtype, cache, rest);
+        check({4, 1, 128, 128, 16, true}, dtype, cache, rest);
+        check({3, 2, 128, 128, 24, false}, dtype, cache, rest);
+        check({3, 1, 256, 256, 8, true}, dtype, cache, rest);
+        check({2, 1, 128, 64, 16, true}, dtype, cache, rest);
+        check({2, 2, 80, 80, 8, true}, dtype, cache, rest);
+        check({3, 1, 80, 32, 32, false}, dtype, cache, rest);
+        check({2, 1, 8, 6, 4, true}, dtype, cache, rest);
+      }
     }
   }
 }
