@@ -1,5 +1,8 @@
-// rms_norm and add_rms_norm: one block a row, the row in registers between the two passes. One
-// round trip to memory: latency bound for few rows, memory bound for many.
+// rms_norm and add_rms_norm: a block has a row at a time in its registers between the two passes,
+// and the weights for all its rows. One round trip to memory: latency bound for few rows, memory
+// bound for many.
+
+#include <algorithm>
 
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -11,6 +14,7 @@ namespace {
 
 constexpr int kHeld = 2;  // groups of eight columns a thread holds
 constexpr int kMaxThreads = 1024;
+constexpr int kSmThreads = 2048;  // of a multiprocessor
 static_assert(kHeld * 8 * kMaxThreads == kMaxNormCols);
 
 __device__ int64_t column(int group) { return (int64_t{group} * blockDim.x + threadIdx.x) * 8; }
@@ -48,18 +52,20 @@ __global__ void __launch_bounds__(kMaxThreads)
   weights.load(args.weight, args.cols, wide_weight);
   let_successor_start();
   wait_for_predecessor();
-  const int64_t row = blockIdx.x;
-  if (row >= live_rows(args.rows)) return;
-  float x[kHeld][8], squares = 0;
+  const int32_t rows = live_rows(args.rows);
+#pragma unroll 1
+  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+    float x[kHeld][8], squares = 0;
 #pragma unroll
-  for (int g = 0; g < kHeld; ++g) {
-    const int64_t col = column(g);
-    if (col >= args.cols) continue;
-    load8(args.in, wide, row, col, args.cols - col, x[g]);
+    for (int g = 0; g < kHeld; ++g) {
+      const int64_t col = column(g);
+      if (col >= args.cols) continue;
+      load8(args.in, wide, row, col, args.cols - col, x[g]);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) squares = fmaf(x[g][i], x[g][i], squares);
+      for (int i = 0; i < 8; ++i) squares = fmaf(x[g][i], x[g][i], squares);
+    }
+    normalise(x, squares, weights, args.out, wide, row, args.cols, args.eps);
   }
-  normalise(x, squares, weights, args.out, wide, row, args.cols, args.eps);
 }
 
 __global__ void __launch_bounds__(kMaxThreads)
@@ -68,33 +74,37 @@ __global__ void __launch_bounds__(kMaxThreads)
   weights.load(args.weight, args.cols, wide_weight);
   let_successor_start();
   wait_for_predecessor();
-  const int64_t row = blockIdx.x;
-  if (row >= live_rows(args.rows)) return;
-  float x[kHeld][8], squares = 0;
+  const int32_t rows = live_rows(args.rows);
+#pragma unroll 1
+  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+    float x[kHeld][8], squares = 0;
 #pragma unroll
-  for (int g = 0; g < kHeld; ++g) {
-    const int64_t col = column(g);
-    if (col >= args.cols) continue;
-    float delta[8];
-    load8(args.residual, wide, row, col, args.cols - col, x[g]);
-    load8(args.delta, wide, row, col, args.cols - col, delta);
+    for (int g = 0; g < kHeld; ++g) {
+      const int64_t col = column(g);
+      if (col >= args.cols) continue;
+      float delta[8];
+      load8(args.residual, wide, row, col, args.cols - col, x[g]);
+      load8(args.delta, wide, row, col, args.cols - col, delta);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      x[g][i] = rounded(x[g][i] + delta[i], args.residual.dtype);
-      squares = fmaf(x[g][i], x[g][i], squares);
+      for (int i = 0; i < 8; ++i) {
+        x[g][i] = rounded(x[g][i] + delta[i], args.residual.dtype);
+        squares = fmaf(x[g][i], x[g][i], squares);
+      }
+      store8(args.residual, wide, row, col, args.cols - col, x[g]);
     }
-    store8(args.residual, wide, row, col, args.cols - col, x[g]);
+    normalise(x, squares, weights, args.out, wide, row, args.cols, args.eps);
   }
-  normalise(x, squares, weights, args.out, wide, row, args.cols, args.eps);
 }
 
-LaunchShape shape_of(int32_t cols, const Rows& rows) {
+LaunchShape shape_of(StreamRef stream, int32_t cols, const Rows& rows) {
   LaunchShape shape;
-  shape.grid = dim3(static_cast<unsigned>(rows.padded));
   // One group a thread as far as 1024 threads go, then two.
   const int64_t groups = ceil_div(cols, 8);
   const int64_t threads = groups <= kMaxThreads ? groups : ceil_div(groups, kHeld);
   shape.threads = static_cast<int>(ceil_div(threads, 32) * 32);
+  // As many blocks as the device has room for.
+  const int64_t places = int64_t{launcher(stream).sm_count} * (kSmThreads / shape.threads);
+  shape.grid = dim3(static_cast<unsigned>(std::min<int64_t>(rows.padded, places)));
   return shape;
 }
 
@@ -103,13 +113,13 @@ bool is_wide(const float* weight) { return reinterpret_cast<uintptr_t>(weight) %
 }  // namespace
 
 void rms_norm(StreamRef stream, const RmsNormArgs& args) {
-  launch<&rms_norm_kernel>(stream, "rms_norm", shape_of(args.cols, args.rows), args,
+  launch<&rms_norm_kernel>(stream, "rms_norm", shape_of(stream, args.cols, args.rows), args,
                            rows_are_wide(args.in) && rows_are_wide(args.out), is_wide(args.weight));
 }
 
 void add_rms_norm(StreamRef stream, const AddRmsNormArgs& args) {
   launch<&add_rms_norm_kernel>(
-      stream, "add_rms_norm", shape_of(args.cols, args.rows), args,
+      stream, "add_rms_norm", shape_of(stream, args.cols, args.rows), args,
       rows_are_wide(args.residual) && rows_are_wide(args.delta) && rows_are_wide(args.out),
       is_wide(args.weight));
 }

@@ -1,4 +1,5 @@
 // Row ops against double precision: rms_norm, add_rms_norm, add, silu_mul, embed, select_rows.
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/host/pack.h"
@@ -68,6 +69,42 @@ TEST_P(RowOpsTest, AddRmsNormRoundsTheResidualThenNormalisesIt) {
       expect_rows(out, cols, normalised(x, cols, 1e-6f, weight));
     }
   }
+}
+
+// More rows than a device has places for blocks of 4096 columns.
+TEST_P(RowOpsTest, NormsOfManyRowsEqualThoseOfFew) {
+  constexpr int32_t kMany = 600, kDead = 7, kCols = 4096;
+  const DType dtype = DType::kBFloat16;
+  const auto x = random_values(int64_t{kMany} * kCols, dtype, 1);
+  const auto delta = random_values(int64_t{kMany} * kCols, dtype, 2);
+  const float* weight = harness().put(random_values(kCols, DType::kFloat32, 3));
+  const Matrix of_delta = put_matrix(harness(), delta, kMany, kCols, dtype);
+  const auto norms = [&](int32_t at_once, int32_t live) {
+    const Matrix residual = put_matrix(harness(), x, kMany, kCols, dtype);
+    const Matrix added = fresh_matrix(harness(), kMany, kCols, dtype);
+    const Matrix plain = fresh_matrix(harness(), kMany, kCols, dtype);
+    for (int32_t first = 0; first < live; first += at_once) {
+      const auto from = [first](const Matrix& m) {
+        return Matrix{static_cast<uint16_t*>(m.data) + int64_t{first} * m.stride, m.dtype,
+                      m.stride};
+      };
+      const Rows rows{std::min(at_once, kMany - first),
+                      put_int(harness(), std::min(at_once, live - first))};
+      table().rms_norm(stream(), {from(residual), weight, from(plain), kCols, 1e-5f, rows});
+      table().add_rms_norm(
+          stream(), {from(residual), from(of_delta), weight, from(added), kCols, 1e-5f, rows});
+    }
+    auto all = get_matrix(harness(), residual, kMany, kCols);
+    for (const Matrix& m : {added, plain}) {
+      const auto more = get_matrix(harness(), m, kMany, kCols);
+      all.insert(all.end(), more.begin(), more.end());
+    }
+    return all;
+  };
+  const auto many = norms(kMany, kMany - kDead), few = norms(50, kMany - kDead);
+  EXPECT_TRUE(std::isnan(many.back()));
+  EXPECT_FALSE(std::isnan(many[many.size() - (kDead + 1) * kCols]));
+  expect_same_bits(many, few);
 }
 
 TEST_P(RowOpsTest, AddMatches) {
