@@ -162,8 +162,8 @@ void bench_attention(BenchDevice& device, Report& report) {
   // 8B, 8B and 70B on four GPUs, 1B.
   constexpr Heads kPrefillHeads[] = {
       {"32/8", 32, 8, 128}, {"8/2", 8, 2, 128}, {"16/2", 16, 2, 128}, {"32/8 of 64", 32, 8, 64}};
-  constexpr Batch kPrefills[] = {{1, 512, 0},     {1, 2048, 0},   {1, 8192, 0}, {4, 2048, 0},
-                                 {1, 2048, 6144}, {16, 64, 1024}, {1, 20, 4096}};
+  constexpr Batch kPrefills[] = {{1, 512, 0},     {1, 2048, 0},   {1, 8192, 0},  {4, 2048, 0},
+                                 {1, 2048, 6144}, {16, 64, 1024}, {1, 20, 4096}, {1, 64, 0}};
   const auto name_of = [](const char* way, const Heads& h, const Batch& b) {
     return fmt::format("{} {} b {} q {} ctx {}", way, h.name, b.rows, b.query, b.context);
   };

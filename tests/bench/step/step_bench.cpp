@@ -1,12 +1,14 @@
-// Where a decode step's time goes: the step through the runner (two in flight), its graph launched
-// back to back, and each kind of op in a graph of its own, over all layers, so that weights come
-// from memory as they do in a step. Dummy weights; --device by REFRAIN_TEST_DEVICE.
-// usage: step_bench MODEL_DIRECTORY CONTEXT BATCH...
+// Where a step's time goes: the step through the runner, its graph launched back to back, and each
+// kind of op in a graph of its own, over all layers, so that weights come from memory as they do in
+// a step. Dummy weights; --device by REFRAIN_TEST_DEVICE.
+// usage: step_bench MODEL_DIRECTORY CONTEXT BATCH...      decode, two steps in flight
+//        step_bench MODEL_DIRECTORY prefill TOKENS...     a prompt's only step
 
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <string_view>
 
 #include "tests/graph/runner/session.h"
 
@@ -83,18 +85,38 @@ void profile(Session& session, const worker::BatchDescriptor& key) {
   std::printf("  %-44s %18.1f us\n", "sum", sum);
 }
 
-void bench(const std::string& model, int context, int batch) {
+SessionOptions bench_options(const std::string& mode, int batch, int max_model_len, int size) {
   SessionOptions options;
   options.config.dtype = "bfloat16";
   options.config.load_dummy = true;
   options.config.max_num_seqs = batch;
-  options.config.max_num_batched_tokens = 2048;
-  options.config.max_model_len = context + 512;
+  options.config.max_num_batched_tokens = std::max(2048, size);
+  options.config.max_model_len = max_model_len;
   options.config.block_size = 16;
-  options.config.cudagraph_mode = "FULL_DECODE_ONLY";
-  options.config.cudagraph_capture_sizes = {batch};
-  options.num_blocks = 1 + int64_t{batch} * ((options.config.max_model_len + 15) / 16);
-  Session session(model, options);
+  options.config.cudagraph_mode = mode;
+  options.config.cudagraph_capture_sizes = {size};
+  options.num_blocks = 1 + int64_t{batch} * ((max_model_len + 15) / 16);
+  return options;
+}
+
+// The FULL graph of `size` tokens and its ops.
+void report(Session& session, const std::string& what, int size, double runner_us) {
+  worker::HostedProgram& hosted = session.runner().hosted();
+  const auto keys = hosted.dispatcher->keys(ipc::RuntimeMode::kFull);
+  for (size_t id = 0; id < keys.size(); ++id) {
+    if (keys[id].num_tokens != size) continue;
+    const auto& executable =
+        hosted.executables.at(ipc::RuntimeMode::kFull, static_cast<int32_t>(id));
+    auto& graph = *std::get<worker::GraphPiece>(executable.pieces.front()).graph;
+    std::printf("%s on %s: step through the runner %.1f us; graph of %d nodes %.1f us\n",
+                what.c_str(), session.device().name().c_str(), runner_us, graph.num_nodes(),
+                time_graph(*hosted.context.stream, graph));
+    profile(session, keys[id]);
+  }
+}
+
+void bench_decode(const std::string& model, int context, int batch) {
+  Session session(model, bench_options("FULL_DECODE_ONLY", batch, context + 512, batch));
   session.start();
   for (int slot = 0; slot < batch; ++slot) session.run({{slot, prompt(context, slot), 0}});
   int computed = context;
@@ -118,18 +140,33 @@ void bench(const std::string& model, int context, int batch) {
   };
   steps(10);
   const double few = steps(20), many = steps(120);
-  worker::HostedProgram& hosted = session.runner().hosted();
-  const auto keys = hosted.dispatcher->keys(ipc::RuntimeMode::kFull);
-  for (size_t id = 0; id < keys.size(); ++id) {
-    if (!keys[id].uniform || keys[id].num_tokens != batch) continue;
-    const auto& executable =
-        hosted.executables.at(ipc::RuntimeMode::kFull, static_cast<int32_t>(id));
-    auto& graph = *std::get<worker::GraphPiece>(executable.pieces.front()).graph;
-    std::printf(
-        "batch %d context %d on %s: step through the runner %.1f us; graph of %d nodes %.1f us\n",
-        batch, context, session.device().name().c_str(), (many - few) / 100, graph.num_nodes(),
-        time_graph(*hosted.context.stream, graph));
-    profile(session, keys[id]);
+  report(session, "batch " + std::to_string(batch) + " context " + std::to_string(context), batch,
+         (many - few) / 100);
+}
+
+// Median of a prompt's only step through the runner.
+double prefill_us(Session& session, int tokens) {
+  session.start();
+  std::vector<double> samples;
+  for (int i = 0; i < 20; ++i) {
+    const ipc::Step step = session.make_step({{0, prompt(tokens, 0), 0}});
+    const auto begun = Clock::now();
+    session.runner().submit(step);
+    session.runner().wait();
+    samples.push_back(us_since(begun));
+  }
+  std::sort(samples.begin(), samples.end());
+  return samples[10];
+}
+
+void bench_prefill(const std::string& model, int tokens) {
+  for (const char* mode : {"NONE", "PIECEWISE", "FULL"}) {
+    Session session(model, bench_options(mode, 1, tokens + 16, tokens));
+    const double us = prefill_us(session, tokens);
+    std::printf("prompt of %d, %s: step through the runner %.1f us\n", tokens, mode, us);
+    if (std::string_view(mode) == "FULL") {
+      report(session, "prompt of " + std::to_string(tokens), tokens, us);
+    }
   }
 }
 
@@ -138,10 +175,16 @@ void bench(const std::string& model, int context, int batch) {
 
 int main(int argc, char** argv) {
   if (argc < 4) {
-    std::fprintf(stderr, "usage: step_bench MODEL_DIRECTORY CONTEXT BATCH...\n");
+    std::fprintf(stderr, "usage: step_bench MODEL_DIRECTORY CONTEXT|prefill BATCH|TOKENS...\n");
     return 64;
   }
-  for (int i = 3; i < argc; ++i)
-    refrain::tests::bench(argv[1], std::atoi(argv[2]), std::atoi(argv[i]));
+  const std::string what = argv[2];
+  for (int i = 3; i < argc; ++i) {
+    if (what == "prefill") {
+      refrain::tests::bench_prefill(argv[1], std::atoi(argv[i]));
+    } else {
+      refrain::tests::bench_decode(argv[1], std::atoi(argv[2]), std::atoi(argv[i]));
+    }
+  }
   return 0;
 }
