@@ -12,13 +12,14 @@
 namespace refrain::kernels {
 namespace {
 
-constexpr int kHeld = 2;  // groups of eight columns a thread holds
+constexpr int kMaxHeld = 2;  // groups of eight columns a thread holds
 constexpr int kMaxThreads = 1024;
 constexpr int kSmThreads = 2048;  // of a multiprocessor
-static_assert(kHeld * 8 * kMaxThreads == kMaxNormCols);
+static_assert(kMaxHeld * 8 * kMaxThreads == kMaxNormCols);
 
 __device__ int64_t column(int group) { return (int64_t{group} * blockDim.x + threadIdx.x) * 8; }
 
+template <int kHeld>
 struct Weights {
   float w[kHeld][8];
 
@@ -32,7 +33,8 @@ struct Weights {
   }
 };
 
-__device__ void normalise(float (&x)[kHeld][8], float squares, const Weights& weights,
+template <int kHeld>
+__device__ void normalise(float (&x)[kHeld][8], float squares, const Weights<kHeld>& weights,
                           const Matrix& out, bool wide, int64_t row, int32_t cols, float eps) {
   __shared__ float shared[33];
   const float scale = 1.0f / sqrtf(block_sum(squares, shared) / static_cast<float>(cols) + eps);
@@ -46,9 +48,10 @@ __device__ void normalise(float (&x)[kHeld][8], float squares, const Weights& we
   }
 }
 
+template <int kHeld>
 __global__ void __launch_bounds__(kMaxThreads)
     rms_norm_kernel(RmsNormArgs args, bool wide, bool wide_weight) {
-  Weights weights;
+  Weights<kHeld> weights;
   weights.load(args.weight, args.cols, wide_weight);
   let_successor_start();
   wait_for_predecessor();
@@ -68,9 +71,10 @@ __global__ void __launch_bounds__(kMaxThreads)
   }
 }
 
+template <int kHeld>
 __global__ void __launch_bounds__(kMaxThreads)
     add_rms_norm_kernel(AddRmsNormArgs args, bool wide, bool wide_weight) {
-  Weights weights;
+  Weights<kHeld> weights;
   weights.load(args.weight, args.cols, wide_weight);
   let_successor_start();
   wait_for_predecessor();
@@ -96,13 +100,11 @@ __global__ void __launch_bounds__(kMaxThreads)
   }
 }
 
-LaunchShape shape_of(StreamRef stream, int32_t cols, const Rows& rows) {
+// One group a thread as far as 1024 threads go, then two; as many blocks as the device has room
+// for.
+LaunchShape shape_of(StreamRef stream, int32_t cols, const Rows& rows, int held) {
   LaunchShape shape;
-  // One group a thread as far as 1024 threads go, then two.
-  const int64_t groups = ceil_div(cols, 8);
-  const int64_t threads = groups <= kMaxThreads ? groups : ceil_div(groups, kHeld);
-  shape.threads = static_cast<int>(ceil_div(threads, 32) * 32);
-  // As many blocks as the device has room for.
+  shape.threads = static_cast<int>(ceil_div(ceil_div(cols, 8 * held), 32) * 32);
   const int64_t places = int64_t{launcher(stream).sm_count} * (kSmThreads / shape.threads);
   shape.grid = dim3(static_cast<unsigned>(std::min<int64_t>(rows.padded, places)));
   return shape;
@@ -110,18 +112,31 @@ LaunchShape shape_of(StreamRef stream, int32_t cols, const Rows& rows) {
 
 bool is_wide(const float* weight) { return reinterpret_cast<uintptr_t>(weight) % 16 == 0; }
 
+template <int kHeld>
+void launch_norm(StreamRef stream, const RmsNormArgs& args) {
+  launch<&rms_norm_kernel<kHeld>>(stream, "rms_norm", shape_of(stream, args.cols, args.rows, kHeld),
+                                  args, rows_are_wide(args.in) && rows_are_wide(args.out),
+                                  is_wide(args.weight));
+}
+
+template <int kHeld>
+void launch_norm(StreamRef stream, const AddRmsNormArgs& args) {
+  launch<&add_rms_norm_kernel<kHeld>>(
+      stream, "add_rms_norm", shape_of(stream, args.cols, args.rows, kHeld), args,
+      rows_are_wide(args.residual) && rows_are_wide(args.delta) && rows_are_wide(args.out),
+      is_wide(args.weight));
+}
+
 }  // namespace
 
 void rms_norm(StreamRef stream, const RmsNormArgs& args) {
-  launch<&rms_norm_kernel>(stream, "rms_norm", shape_of(stream, args.cols, args.rows), args,
-                           rows_are_wide(args.in) && rows_are_wide(args.out), is_wide(args.weight));
+  if (args.cols <= 8 * kMaxThreads) return launch_norm<1>(stream, args);
+  launch_norm<kMaxHeld>(stream, args);
 }
 
 void add_rms_norm(StreamRef stream, const AddRmsNormArgs& args) {
-  launch<&add_rms_norm_kernel>(
-      stream, "add_rms_norm", shape_of(stream, args.cols, args.rows), args,
-      rows_are_wide(args.residual) && rows_are_wide(args.delta) && rows_are_wide(args.out),
-      is_wide(args.weight));
+  if (args.cols <= 8 * kMaxThreads) return launch_norm<1>(stream, args);
+  launch_norm<kMaxHeld>(stream, args);
 }
 
 }  // namespace refrain::kernels

@@ -9,7 +9,7 @@ namespace refrain::kernels {
 namespace {
 
 constexpr int64_t kRows = 5, kLive = 4;
-constexpr int64_t kWidths[] = {1, 8, 16, 31, 64, 576};
+constexpr int64_t kWidths[] = {1, 8, 16, 31, 64, 576, 8192, 10001};
 
 class RowOpsTest : public OpsTest {
  protected:
@@ -19,6 +19,7 @@ class RowOpsTest : public OpsTest {
   void expect_rows(const Matrix& out, int64_t cols, const std::vector<double>& expected) {
     const auto all = get_matrix(harness(), out, kRows, cols);
     std::vector<double> tolerance;
+    tolerance.reserve(expected.size());
     for (const double value : expected) tolerance.push_back(std::abs(value) * 2e-6 + 1e-6);
     expect_close({all.begin(), all.begin() + kLive * cols}, expected, tolerance, out.dtype);
     for (int64_t i = kLive * cols; i < kRows * cols; ++i) {

@@ -32,6 +32,7 @@ double time_graph(worker::Stream& stream, worker::Graph& graph) {
   };
   run(3);
   std::vector<double> samples;
+  samples.reserve(5);
   for (int i = 0; i < 5; ++i) samples.push_back((run(40) - run(10)) / 30);
   std::sort(samples.begin(), samples.end());
   return samples[2];
@@ -122,12 +123,14 @@ void bench_decode(const std::string& model, int context, int batch) {
   int computed = context;
   const auto next = [&] {
     std::vector<Row> rows;
+    rows.reserve(static_cast<size_t>(batch));
     for (int slot = 0; slot < batch; ++slot) rows.push_back({slot, {kTokenOnDevice}, computed});
     ++computed;
     return session.make_step(rows);
   };
   const auto steps = [&](int count) {
     std::vector<ipc::Step> prepared;
+    prepared.reserve(static_cast<size_t>(count));
     for (int i = 0; i < count; ++i) prepared.push_back(next());
     const auto begun = Clock::now();
     session.runner().submit(prepared[0]);
