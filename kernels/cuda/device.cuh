@@ -39,6 +39,10 @@ __device__ inline void unpack8(uint4 v, float (&x)[8]) {
   x[0] = low_half(v.x), x[1] = high_half(v.x), x[2] = low_half(v.y), x[3] = high_half(v.y);
   x[4] = low_half(v.z), x[5] = high_half(v.z), x[6] = low_half(v.w), x[7] = high_half(v.w);
 }
+__device__ inline uint4 pack8(const float (&x)[8]) {
+  return make_uint4(pack_halves(x[0], x[1]), pack_halves(x[2], x[3]), pack_halves(x[4], x[5]),
+                    pack_halves(x[6], x[7]));
+}
 
 // One element of float32 or bfloat16 data.
 __device__ inline float load_element(const void* data, DType dtype, int64_t at) {
@@ -82,9 +86,7 @@ __device__ inline void store8(const Matrix& m, bool wide, int64_t row, int64_t c
       p[0] = make_float4(x[0], x[1], x[2], x[3]);
       p[1] = make_float4(x[4], x[5], x[6], x[7]);
     } else {
-      *reinterpret_cast<uint4*>(static_cast<__nv_bfloat16*>(m.data) + at) =
-          make_uint4(pack_halves(x[0], x[1]), pack_halves(x[2], x[3]), pack_halves(x[4], x[5]),
-                     pack_halves(x[6], x[7]));
+      *reinterpret_cast<uint4*>(static_cast<__nv_bfloat16*>(m.data) + at) = pack8(x);
     }
     return;
   }

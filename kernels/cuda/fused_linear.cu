@@ -10,8 +10,10 @@
 // block in the stream. The ring is filled before the wait for the previous kernel. A block asks for
 // more than half of a multiprocessor's shared memory: with less, blocks of one launch came to lie
 // two on a multiprocessor and none on others wherever a small kernel stood between, and the step
-// took twice as long. Code is kept small (10 to 20 KB): kernels that alternate must stay in the
-// instruction cache together; with 25 KB each, and 76 KB of attention, an 8B step took 5 % longer.
+// took twice as long; where they do lie right, a ring that fills beside the linear before it gains
+// nothing, nor does asking L2 for more (docs/gpu-results.md). Code is kept small (10 to 20 KB):
+// kernels that alternate must stay in the instruction cache together; with 25 KB each, and 76 KB of
+// attention, an 8B step took 5 % longer.
 //
 // H200, M = 1, of the 4540 GB/s that reading reaches, norm and SiLU·mul included: 8B gate_up 96 %,
 // down 92 %, qkv 81 %, o 74 %, lm_head 98 %; 1B gate_up 88 %, down 75 %, qkv 55 %, o 42 % (a launch

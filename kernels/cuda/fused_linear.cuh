@@ -151,9 +151,7 @@ __device__ inline void load_columns(const Matrix& m, int32_t row, int32_t col, f
 }
 __device__ inline void store_columns(const Matrix& m, int32_t row, int32_t col,
                                      const float (&x)[8]) {
-  *reinterpret_cast<uint4*>(static_cast<__nv_bfloat16*>(m.data) + row * m.stride + col) =
-      make_uint4(pack_halves(x[0], x[1]), pack_halves(x[2], x[3]), pack_halves(x[4], x[5]),
-                 pack_halves(x[6], x[7]));
+  *reinterpret_cast<uint4*>(static_cast<__nv_bfloat16*>(m.data) + row * m.stride + col) = pack8(x);
 }
 
 }  // namespace refrain::kernels::fused_gemv

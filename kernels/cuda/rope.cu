@@ -102,11 +102,6 @@ __device__ void load_floats(const float* from, float (&x)[8]) {
   x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w, x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
 }
 
-__device__ uint4 pack8(const float (&x)[8]) {
-  return make_uint4(pack_halves(x[0], x[1]), pack_halves(x[2], x[3]), pack_halves(x[4], x[5]),
-                    pack_halves(x[6], x[7]));
-}
-
 // kLanes lanes a head, each with the columns 8 lane … 8 lane + 7 of both of its halves.
 template <int kLanes>
 __global__ void __launch_bounds__(kWideThreads) rope_wide_kernel(RopeKvWriteArgs args) {

@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kThreads, kGroup > 4 ? 2 : 3)
       to[0] = make_float4(x[0] * scale, x[1] * scale, x[2] * scale, x[3] * scale);
       to[1] = make_float4(x[4] * scale, x[5] * scale, x[6] * scale, x[7] * scale);
     } else if (h == kGroup) {
-      shared.key[lane % Cols::kLanes] = pack(x);
+      shared.key[lane % Cols::kLanes] = pack8(x);
     }
   }
   __syncthreads();

@@ -17,11 +17,6 @@ inline constexpr int kLoads = 4;  // of keys, and of values, a lane has under wa
 inline constexpr int kMaxSplits = 16;
 inline constexpr float kLog2E = 1.4426950408889634f;
 
-__device__ inline uint4 pack(const float (&x)[8]) {
-  return make_uint4(pack_halves(x[0], x[1]), pack_halves(x[2], x[3]), pack_halves(x[4], x[5]),
-                    pack_halves(x[6], x[7]));
-}
-
 // What a block has of a request and KV head.
 template <int kDim, int kGroup>
 struct Shared {
