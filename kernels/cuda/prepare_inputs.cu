@@ -1,7 +1,7 @@
 // prepare_inputs: integer bookkeeping, latency bound. What the step has of the step block is pulled
 // out of pinned memory first, all loads under way together: one trip over the bus, a second one
 // when there are updates. One block does it, and asks for no word twice: reads of one word of host
-// memory follow each other, 0.6 us each (256 warps that all asked for the counts took 270 us).
+// memory follow each other, 0.6 us each (128 warps that all asked for two counts took 270 us).
 // Steps of few tokens take this one block to apply the updates and fill, too; others a kernel each,
 // since every block reads what the one before wrote.
 
