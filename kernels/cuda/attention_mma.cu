@@ -209,7 +209,7 @@ bool can_attend_mma(const AttentionArgs& args) {
   const int32_t dim = args.head_dim;
   const bool size = dim == 32 || dim == 64 || dim == 80 || dim == 96 || dim == 128;
   return bf16 && size && args.q_heads / args.kv_heads <= PrefillAttend<32>::kQueries &&
-         reinterpret_cast<uintptr_t>(args.cache) % 16 == 0;
+         is_wide(args.cache);
 }
 
 void attention_mma(StreamRef stream, const AttentionArgs& args, bool flashinfer) {

@@ -44,6 +44,14 @@ __device__ inline uint4 pack8(const float (&x)[8]) {
                     pack_halves(x[6], x[7]));
 }
 
+// Eight floats, from a multiple of 16 bytes on.
+__device__ inline void load_floats8(const float* from, float (&x)[8]) {
+  const auto* p = reinterpret_cast<const float4*>(from);
+  const float4 a = p[0], b = p[1];
+  x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w;
+  x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
+}
+
 // One element of float32 or bfloat16 data.
 __device__ inline float load_element(const void* data, DType dtype, int64_t at) {
   return dtype == DType::kFloat32 ? static_cast<const float*>(data)[at]
@@ -64,10 +72,7 @@ __device__ inline void load8(const Matrix& m, bool wide, int64_t row, int64_t co
   const int64_t at = row * m.stride + col;
   if (wide && n >= 8) {
     if (m.dtype == DType::kFloat32) {
-      const auto* p = reinterpret_cast<const float4*>(static_cast<const float*>(m.data) + at);
-      const float4 a = p[0], b = p[1];
-      x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w;
-      x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
+      load_floats8(static_cast<const float*>(m.data) + at, x);
     } else {
       unpack8(*reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(m.data) + at), x);
     }

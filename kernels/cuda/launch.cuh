@@ -63,10 +63,10 @@ void launch(StreamRef stream, const char* name, const LaunchShape& shape, const 
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Whether every row of the matrix starts at a multiple of 16 bytes.
+// Whether it starts at a multiple of 16 bytes, and whether every row of the matrix does.
+inline bool is_wide(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 inline bool rows_are_wide(const Matrix& m) {
-  return reinterpret_cast<uintptr_t>(m.data) % 16 == 0 &&
-         m.stride * static_cast<int64_t>(size_of(m.dtype)) % 16 == 0;
+  return is_wide(m.data) && m.stride * static_cast<int64_t>(size_of(m.dtype)) % 16 == 0;
 }
 
 }  // namespace refrain::kernels

@@ -110,8 +110,6 @@ LaunchShape shape_of(StreamRef stream, int32_t cols, const Rows& rows, int held)
   return shape;
 }
 
-bool is_wide(const float* weight) { return reinterpret_cast<uintptr_t>(weight) % 16 == 0; }
-
 template <int kHeld>
 void launch_norm(StreamRef stream, const RmsNormArgs& args) {
   launch<&rms_norm_kernel<kHeld>>(stream, "rms_norm", shape_of(stream, args.cols, args.rows, kHeld),

@@ -89,10 +89,7 @@ struct Accumulator {
     for (int h = 0; h < kGroup; ++h) {
       highest[h] = -INFINITY;
       total[h] = 0;
-      const auto* from = reinterpret_cast<const float4*>(shared.q[h] + first);
-      const float4 a = from[0], b = from[1];
-      q[h][0] = a.x, q[h][1] = a.y, q[h][2] = a.z, q[h][3] = a.w;
-      q[h][4] = b.x, q[h][5] = b.y, q[h][6] = b.z, q[h][7] = b.w;
+      load_floats8(shared.q[h] + first, q[h]);
 #pragma unroll
       for (int i = 0; i < 8; ++i) sum[h][i] = 0;
     }

@@ -149,8 +149,8 @@ void bench_decode(const std::string& model, int context, int batch) {
 
 // Median of a prompt's only step through the runner.
 double prefill_us(Session& session, int tokens) {
-  session.start();
   std::vector<double> samples;
+  samples.reserve(20);
   for (int i = 0; i < 20; ++i) {
     const ipc::Step step = session.make_step({{0, prompt(tokens, 0), 0}});
     const auto begun = Clock::now();
@@ -165,6 +165,7 @@ double prefill_us(Session& session, int tokens) {
 void bench_prefill(const std::string& model, int tokens) {
   for (const char* mode : {"NONE", "PIECEWISE", "FULL"}) {
     Session session(model, bench_options(mode, 1, tokens + 16, tokens));
+    session.start();
     const double us = prefill_us(session, tokens);
     std::printf("prompt of %d, %s: step through the runner %.1f us\n", tokens, mode, us);
     if (std::string_view(mode) == "FULL") {

@@ -180,7 +180,7 @@ void launch_peer_all_gather(kernels::StreamRef stream, const PeerExchange& excha
 bool can_peer_add_rms_norm(const kernels::AddRmsNormArgs& args) {
   return args.delta.dtype == DType::kBFloat16 && args.cols % 8 == 0 &&
          args.cols <= 8 * kMaxRowThreads && row_message(args) <= kExchangeBytes &&
-         reinterpret_cast<uintptr_t>(args.weight) % 16 == 0 && kernels::rows_are_wide(args.delta) &&
+         kernels::is_wide(args.weight) && kernels::rows_are_wide(args.delta) &&
          kernels::rows_are_wide(args.residual) && kernels::rows_are_wide(args.out);
 }
 
