@@ -115,8 +115,8 @@ void EngineCore::queue_to_scheduler() {
   for (auto& sequence : std::exchange(queue_, {})) to_scheduler(std::move(sequence));
 }
 
-// Keeps the pipeline full: step n+1 goes out while step n runs, shortly before its end. Of a request
-// on trial one step runs at a time.
+// Keeps the pipeline full: step n+1 goes out while step n runs, shortly before its end. Of a
+// request on trial one step runs at a time.
 void EngineCore::pump() {
   if (!scheduler_ || group_->state() != GroupState::kReady) return;
   if (trials_.on) go_on_with_trials();

@@ -48,8 +48,8 @@ std::optional<TimePoint> StepPace::plan_at(Duration lead) const {
   const Class& known = classes_[step.index];
   if (known.seen < kEnough) return std::nullopt;
   const double seconds = known.seconds * step.units * (1 - kDoubt);
-  return step.begun +
-         std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds)) - lead;
+  return step.begun + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds)) -
+         lead;
 }
 
 }  // namespace refrain

@@ -22,7 +22,7 @@ class StepPace {
   std::optional<TimePoint> plan_at(Duration lead) const;
 
  private:
-  static constexpr int kEnough = 4;      // steps of a class before it predicts
+  static constexpr int kEnough = 4;                      // steps of a class before it predicts
   static constexpr double kFaster = 0.5, kSlower = 0.1;  // weight of a new duration
   static constexpr double kDoubt = 1.0 / 16;  // of the predicted time, planned that much earlier
   struct Class {
@@ -30,9 +30,9 @@ class StepPace {
     int seen = 0;
   };
   struct Waiting {
-    size_t index = 0;   // of its class
-    double units = 1;   // of Class::seconds
-    TimePoint begun;    // sent, or the step before it was done
+    size_t index = 0;     // of its class
+    double units = 1;     // of Class::seconds
+    TimePoint begun;      // sent, or the step before it was done
     bool behind = false;  // sent while another ran: its duration holds no way to the workers
   };
   static constexpr size_t kClasses = 128;  // decode steps by rows, then others by tokens
