@@ -64,8 +64,12 @@ bool ProgramRunner::forward(ipc::ForwardMode mode, const Dispatch& dispatch) {
   const OpContext& context = lowering.context;
   GraphCounters& counters = pool_->counters();
   last_lowering_ = &lowering;
-  if (dispatch.mode != RuntimeMode::kNone && !eager_at_key_) {
+  if (dispatch.mode != RuntimeMode::kNone) {
     const Executable& executable = hosted_->executables.at(dispatch.mode, dispatch.id);
+    if (eager_at_key_) {
+      run_pieces_eagerly(context, executable, counters);
+      return false;
+    }
     if (options_.config.debug_cudagraph) {
       const std::string moved = describe_moved(lowering.program, executable.addresses,
                                                collect_addresses(context, lowering.all_ops()));
