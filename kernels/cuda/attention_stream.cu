@@ -311,7 +311,7 @@ void launch_stream(StreamRef stream, const AttentionArgs& args) {
   shape.threads = kStreamThreads;
   shape.shared_bytes = Stream<kDim>::kSharedBytes;
   launch<&stream_kernel<kDim>, Stream<kDim>::kSharedBytes>(
-      stream, "attention", shape, args, static_cast<float*>(on.workspace), on.arrivals);
+      stream, "attention", shape, args, static_cast<float*>(on.workspace), on.arrivals.attention);
 }
 
 }  // namespace
