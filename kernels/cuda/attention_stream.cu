@@ -286,8 +286,8 @@ __global__ void __launch_bounds__(kStreamThreads, 1)
   make_plan(args, plan);
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const auto blocks = static_cast<int32_t>(gridDim.x);
-  const Shares shares{int64_t{plan.start[args.reqs.padded]} * args.kv_heads,
-                      int64_t{blocks} * kStreamWarps};
+  const Shares shares(int64_t{plan.start[args.reqs.padded]} * args.kv_heads,
+                      int64_t{blocks} * kStreamWarps);
   Stream<kDim> stream{{}, args, plan, args.q_heads / args.kv_heads, parts, arrivals};
   stream.ring = static_cast<uint32_t>(__cvta_generic_to_shared(rings)) +
                 static_cast<uint32_t>(warp * Stream<kDim>::kStages * Stream<kDim>::kStageBytes);
