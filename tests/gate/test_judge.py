@@ -3,13 +3,12 @@ import json
 import sys
 from pathlib import Path
 
-import numpy
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 from gate import cases, checkpoints, traffic, verdict  # noqa: E402
-from gate.reference import Reference  # noqa: E402
+from gate.reference import Reference, numpy  # noqa: E402
 
 FIXTURES = ROOT / "tests/fixtures/models"
 
