@@ -38,6 +38,7 @@ EngineCore::EngineCore(EngineParts parts)
       output_executor_(parts.output_executor),
       tokenizer_(parts.tokenizer),
       parts_(std::move(parts)),
+      pace_(config_.worker.max_num_batched_tokens),
       admission_(
           {config_.worker.max_num_seqs, config_.max_queue, to_duration(config_.max_queue_wait)}),
       stats_(executor_->clock()) {}
@@ -71,6 +72,8 @@ void EngineCore::connect() {
       guarded([](EngineCore& core, int64_t num_kv_blocks) { core.on_ready(num_kv_blocks); });
   handlers.on_step =
       guarded([](EngineCore& core, ipc::StepResult result) { core.on_step(std::move(result)); });
+  handlers.on_device_progress =
+      guarded([](EngineCore& core) { core.stats_.progressed(core.executor_->clock().now()); });
   handlers.on_loss =
       guarded([](EngineCore& core, GroupLoss loss) { core.tell_of_loss(std::move(loss)); });
   handlers.on_lost = guarded(
@@ -121,8 +124,10 @@ void EngineCore::pump() {
   if (!scheduler_ || group_->state() != GroupState::kReady) return;
   if (trials_.on) go_on_with_trials();
   while (scheduler_->steps_in_flight() < (trials_.on ? 1 : depth_)) {
+    scheduler_->limit_chunks(pace_.prompt_tokens());
     const StepPlan* plan = scheduler_->schedule();
     if (plan == nullptr) return;
+    pace_.sent(plan->step(), executor_->clock().now());
     group_->send_step(plan->message);
   }
 }
@@ -141,6 +146,7 @@ void EngineCore::on_step(ipc::StepResult result) {
   if (!updated) return group_->fence(0, fmt::format("rank 0: {}", updated.error().message));
   last_answer_ = executor_->clock().now();
   stats_.answered(last_answer_);
+  pace_.answered(last_answer_);
   const bool canary = take_canary(events_);
   // A trial is judged by what its client has.
   const bool trial = trials_.on;

@@ -19,6 +19,7 @@
 #include "runtime/engine/engine.h"
 #include "runtime/engine/engine_stats.h"
 #include "runtime/engine/output_processor.h"
+#include "runtime/engine/step_pace.h"
 #include "runtime/engine/worker_group.h"
 #include "runtime/sched/scheduler.h"
 
@@ -51,6 +52,7 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   Status accepting();
   AdmissionStats admission() const { return admission_.stats(); }
   EngineStats stats() const { return stats_.snapshot(); }
+  EngineHealth health() const { return stats_.health(); }
   Executor& executor() { return *executor_; }
   const ModelConfig& model() const { return model_; }
   const EngineConfig& config() const { return config_; }
@@ -143,6 +145,7 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   } trials_;
   int to_explain_ = 0;  // losses of a request that was ended, when another completes
   std::unordered_map<RequestId, Live> alive_;
+  StepPace pace_;
   std::vector<TokenEvent> events_;
   std::function<void()> drained_;
   bool stopped_ = false;
