@@ -45,6 +45,18 @@ inline constexpr std::array<uint32_t, std::variant_size_v<Message>> kMaxPayloadB
 
 // Least bytes that one element takes, which bounds a count by the bytes left.
 inline constexpr size_t kMinManifestEntryBytes = 4 + 3 * 4 + 1 + 4 + 8 + 8 + 8;
-inline constexpr size_t kMinSlotSetupBytes = 4 + 6 * 4 + 3 * 4 + 8 + 4 + 4 + 1 + 4 + 4 + 4;
+inline constexpr size_t kMinSlotSetupBytes = 4 + 6 * 4 + 3 * 4 + 8 + 4 + 4 + 1 + 4 + 4 + 4 + 4;
+
+// What the parts of a Step take in its payload, so that its maker can keep it sendable.
+inline constexpr size_t kMaxStepBytes = kMaxFrameBytes - kHeaderBytes;
+inline constexpr size_t kEmptyStepBytes = 8 + 1 + 1 + 1 + 9 * 4;
+inline constexpr size_t kStepRowBytes = 3 * 4 + 1;
+inline constexpr size_t kStepTokenBytes = 4;
+inline constexpr size_t kBlockUpdateBytes = 3 * 4;
+inline size_t bytes_of(const SlotSetup& setup) {
+  return kMinSlotSetupBytes +
+         4 * (setup.bias_tokens.size() + setup.bias_values.size() + setup.allowed_tokens.size() +
+              setup.allowed_mask.size() + setup.end_tokens.size());
+}
 
 }  // namespace refrain::ipc

@@ -13,7 +13,7 @@
 
 namespace refrain::ipc {
 
-inline constexpr uint16_t kProtocolVersion = 6;
+inline constexpr uint16_t kProtocolVersion = 7;
 
 // ---- configuration (coordinator -> worker, inside Welcome)
 
@@ -172,9 +172,10 @@ struct SlotSetup {
   std::vector<TokenId> bias_tokens;
   std::vector<float> bias_values;
   bool has_allowed_tokens = false;
-  std::vector<TokenId> allowed_tokens;
-  int32_t min_tokens = 0;           // of output, before which no end token may be sampled
-  std::vector<TokenId> end_tokens;  // eos and stop tokens; empty without min_tokens
+  std::vector<TokenId> allowed_tokens;  // together with
+  std::vector<uint32_t> allowed_mask;   // token t: bit t % 32 of word t / 32; ends at its last word
+  int32_t min_tokens = 0;               // of output, before which no end token may be sampled
+  std::vector<TokenId> end_tokens;      // eos and stop tokens; empty without min_tokens
 };
 
 // One step for every rank. Rows: decodes first, then prefill chunks.

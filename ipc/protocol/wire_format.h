@@ -85,12 +85,13 @@ void serialize(Archive& ar, Ready& m) {
 
 template <class Archive>
 void serialize(Archive& ar, SlotSetup& m) {
-  static_assert(wire::field_count<SlotSetup>() == 17);
+  static_assert(wire::field_count<SlotSetup>() == 18);
   ar(m.slot, m.temperature, m.top_p, m.min_p, m.repetition_penalty, m.presence_penalty,
      m.frequency_penalty, m.top_k, m.num_logprobs, m.prompt_len, m.seed,
      wire::List<TokenId>{"bias_tokens", m.bias_tokens, kMaxSlotTokens},
      wire::List<float>{"bias_values", m.bias_values, kMaxSlotTokens}, m.has_allowed_tokens,
-     wire::List<TokenId>{"allowed_tokens", m.allowed_tokens, kMaxSlotTokens}, m.min_tokens,
+     wire::List<TokenId>{"allowed_tokens", m.allowed_tokens, kMaxSlotTokens},
+     wire::List<uint32_t>{"allowed_mask", m.allowed_mask, kMaxSlotTokens}, m.min_tokens,
      wire::List<TokenId>{"end_tokens", m.end_tokens, kMaxSlotTokens});
 }
 

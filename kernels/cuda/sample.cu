@@ -121,6 +121,8 @@ __device__ void Sampler::penalise() {
       x -= __fmul_rn(params.frequency_penalty, static_cast<float>(output));
       x -= params.presence_penalty;
     }
+    // A penalty makes no infinity of a number: -inf would forbid the token. NaN stays NaN.
+    if (logits[i] >= -FLT_MAX) x = x > FLT_MAX ? FLT_MAX : (x < -FLT_MAX ? -FLT_MAX : x);
     logits[i] = x;
   }
   __syncthreads();

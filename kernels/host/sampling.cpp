@@ -44,6 +44,13 @@ int64_t keep_top_p(Candidate* candidates, int64_t count, const SlotParams& param
   return count;
 }
 
+// A penalty makes no infinity of a number: -inf would forbid the token. NaN stays NaN.
+float kept_finite(float penalised, float before) {
+  constexpr float kMost = std::numeric_limits<float>::max();
+  if (!(before >= -kMost)) return penalised;
+  return penalised > kMost ? kMost : (penalised < -kMost ? -kMost : penalised);
+}
+
 }  // namespace
 
 PhiloxWords philox(uint64_t seed, uint64_t position) {
@@ -97,7 +104,7 @@ void process_logits(const SampleArgs& args, int64_t row, const SlotParams& param
       x -= params.frequency_penalty * static_cast<float>(output[i]);
       x -= params.presence_penalty;
     }
-    logits[i] = x;
+    logits[i] = kept_finite(x, logits[i]);
   }
 }
 

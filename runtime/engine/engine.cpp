@@ -38,6 +38,7 @@ class CoreEngine final : public Engine {
     post([id](EngineCore& core) { core.cancel(id); });
   }
   EngineStats stats() const override { return core_->stats(); }
+  EngineHealth health() const override { return core_->health(); }
   void on_state(std::function<void(GroupState, const std::string&)> handler) override {
     post([handler = std::move(handler)](EngineCore& core) { core.state_handler = handler; });
   }

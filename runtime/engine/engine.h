@@ -32,10 +32,11 @@ const char* to_string(GroupState state);
 struct GroupLoss {
   static constexpr size_t kMaxRequests = 256;
   Epoch epoch = 0;
-  // Process, heartbeat, progress, step deadline, worker, answers, frames or start.
+  // Process, heartbeat, progress, step deadline, worker, answers, frames, start or start timeout.
   std::string detector;
+  static constexpr const char* kStartTimeout = "start timeout";
   std::string reason;               // one sentence
-  bool for_good = false;            // the input is at fault: no restart will help
+  bool for_good = false;            // the input is at fault, or the time to start is over
   std::vector<int32_t> ranks;       // at fault, as far as this process knows
   std::vector<int64_t> pids;        // of its workers
   StepId last_step = 0;             // that all ranks answered
@@ -79,6 +80,16 @@ struct EngineStats {
   std::vector<std::string> devices;      // per rank, as its worker names it
 };
 
+// What a probe asks for; cheap, however long the tables of EngineStats are.
+struct EngineHealth {
+  GroupState state = GroupState::kWaiting;
+  std::string state_detail;
+  Epoch epoch = 0;
+  double seconds_since_last_answer = 0;
+  double seconds_since_progress = 0;  // of a device within a step, or since an answer
+  uint64_t requests_running = 0, requests_waiting = 0;
+};
+
 class Engine {
  public:
   // `endpoint` is the bound server endpoint the workers connect to. One thread runs `io`, and it
@@ -100,6 +111,7 @@ class Engine {
   virtual AdmissionStats admission() const = 0;
   virtual void cancel(RequestId id) = 0;  // its blocks are free by the next step
   virtual EngineStats stats() const = 0;
+  virtual EngineHealth health() const = 0;
   // Called once on every change of state (ready, failed, …), on the engine's executor.
   virtual void on_state(std::function<void(GroupState, const std::string& detail)> handler) = 0;
   // How the workers' start goes (progress_line, progress_bar), on the engine's executor.

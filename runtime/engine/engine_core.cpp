@@ -38,6 +38,7 @@ EngineCore::EngineCore(EngineParts parts)
       output_executor_(parts.output_executor),
       tokenizer_(parts.tokenizer),
       parts_(std::move(parts)),
+      pace_(config_.worker.max_num_batched_tokens),
       admission_(
           {config_.worker.max_num_seqs, config_.max_queue, to_duration(config_.max_queue_wait)}),
       stats_(executor_->clock()) {}
@@ -71,6 +72,8 @@ void EngineCore::connect() {
       guarded([](EngineCore& core, int64_t num_kv_blocks) { core.on_ready(num_kv_blocks); });
   handlers.on_step =
       guarded([](EngineCore& core, ipc::StepResult result) { core.on_step(std::move(result)); });
+  handlers.on_device_progress =
+      guarded([](EngineCore& core) { core.stats_.progressed(core.executor_->clock().now()); });
   handlers.on_loss =
       guarded([](EngineCore& core, GroupLoss loss) { core.tell_of_loss(std::move(loss)); });
   handlers.on_lost = guarded(
@@ -122,6 +125,7 @@ void EngineCore::pump() {
   if (trials_.on) go_on_with_trials();
   while (scheduler_->steps_in_flight() < (trials_.on ? 1 : depth_)) {
     if (too_early_to_plan()) return;
+    scheduler_->limit_chunks(pace_.prompt_tokens());
     const StepPlan* plan = scheduler_->schedule();
     if (plan == nullptr) return;
     crowded_ = scheduler_->stats().waiting > 0;

@@ -52,6 +52,7 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   Status accepting();
   AdmissionStats admission() const { return admission_.stats(); }
   EngineStats stats() const { return stats_.snapshot(); }
+  EngineHealth health() const { return stats_.health(); }
   Executor& executor() { return *executor_; }
   const ModelConfig& model() const { return model_; }
   const EngineConfig& config() const { return config_; }
@@ -145,11 +146,11 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   } trials_;
   int to_explain_ = 0;  // losses of a request that was ended, when another completes
   std::unordered_map<RequestId, Live> alive_;
+  StepPace pace_;
   std::vector<TokenEvent> events_;
   std::function<void()> drained_;
   bool stopped_ = false;
   std::optional<std::pair<TimePoint, TimerId>> queue_timer_;  // for the earliest deadline
-  StepPace pace_;
   bool crowded_ = false;  // the last step that was planned left requests waiting
   std::optional<std::pair<TimePoint, TimerId>> plan_timer_;
   bool canary_out_ = false;

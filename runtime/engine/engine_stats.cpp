@@ -35,6 +35,23 @@ void StatsBoard::answered(TimePoint now) {
   last_answer_ = now;
 }
 
+void StatsBoard::progressed(TimePoint now) {
+  const std::lock_guard lock(mutex_);
+  last_progress_ = now;
+}
+
+EngineHealth StatsBoard::health() const {
+  const std::lock_guard lock(mutex_);
+  const TimePoint now = clock_.now();
+  return {stats_.state,
+          stats_.state_detail,
+          stats_.epoch,
+          seconds_between(last_answer_, now),
+          seconds_between(std::max(last_answer_, last_progress_), now),
+          stats_.requests_running,
+          stats_.requests_waiting};
+}
+
 void StatsBoard::ended(FinishReason reason) {
   const std::lock_guard lock(mutex_);
   switch (reason) {

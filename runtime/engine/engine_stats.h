@@ -26,10 +26,13 @@ class StatsBoard {
   void step_done(const ipc::StepResult& result, size_t num_new_tokens);
   // All ranks answered a step, a canary's included.
   void answered(TimePoint now);
+  // A device got on within a step.
+  void progressed(TimePoint now);
   void ended(FinishReason reason);
   void add_step_cpu(double microseconds);
   // Captured keys that were never replayed are rows with count 0.
   EngineStats snapshot() const;
+  EngineHealth health() const;
 
  private:
   using Use = std::tuple<ipc::RuntimeMode, int32_t, int32_t>;  // mode, unpadded, padded tokens
@@ -38,7 +41,7 @@ class StatsBoard {
   mutable std::mutex mutex_;
   EngineStats stats_;
   std::map<Use, uint64_t> uses_;
-  TimePoint last_answer_{};
+  TimePoint last_answer_{}, last_progress_{};
 };
 
 }  // namespace refrain

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 namespace refrain {
 
@@ -11,13 +12,16 @@ void RankPositions::heard(int32_t rank, TimePoint now) {
   ranks_[static_cast<size_t>(rank)].heard = now;
 }
 
-void RankPositions::report(int32_t rank, const ipc::Position& position, TimePoint now) {
+bool RankPositions::report(int32_t rank, const ipc::Position& position, TimePoint now) {
   Rank& known = ranks_[static_cast<size_t>(rank)];
   const auto place = [](const ipc::Position& each) {
     return std::tuple(each.last_step, each.launches);
   };
-  if (!known.position || place(*known.position) != place(position)) known.progress = now;
-  known.position = position;
+  const bool moved = !known.position || place(*known.position) != place(position);
+  if (moved) known.progress = now;
+  const auto before = std::exchange(known.position, position);
+  // What is submitted only says nothing of the device.
+  return before && moved && (position.counts_launches || position.last_step != before->last_step);
 }
 
 void RankPositions::restart(TimePoint now) {

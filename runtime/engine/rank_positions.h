@@ -20,7 +20,8 @@ class RankPositions {
   explicit RankPositions(int32_t num_ranks) : ranks_(static_cast<size_t>(num_ranks)) {}
 
   void heard(int32_t rank, TimePoint now);  // a frame of its process, whatever it says
-  void report(int32_t rank, const ipc::Position& position, TimePoint now);
+  // Whether its device has got on since its last report.
+  bool report(int32_t rank, const ipc::Position& position, TimePoint now);
   void restart(TimePoint now);  // what was not heard before now says nothing
 
   TimePoint last_heard(int32_t rank) const { return at(rank).heard; }

@@ -12,6 +12,8 @@ constexpr size_t kMaxStopBytes = 1024;
 constexpr size_t kMaxLogitBias = 300;  // as many as a worker keeps for a request
 constexpr size_t kMaxTokenList = 4096;
 constexpr int32_t kMaxLogprobs = 20;
+// Logits are divided by it, so one near 0 makes them infinite.
+constexpr double kLeastRepetitionPenalty = 0.01;
 
 // NaN is in no range.
 Status in_range(const char* field, double value, double least, double most) {
@@ -79,7 +81,8 @@ Status check_sampling_params(const SamplingParams& params, int64_t vocab_size) {
   if (params.top_k < -1 || params.top_k > std::numeric_limits<int32_t>::max())
     return fail_field("top_k", "top_k is {}; it must be -1 or 0 (off) or positive", params.top_k);
   REFRAIN_RETURN_IF_ERROR(in_range("min_p", params.min_p, 0, 1));
-  REFRAIN_RETURN_IF_ERROR(above("repetition_penalty", params.repetition_penalty, 0, 10));
+  REFRAIN_RETURN_IF_ERROR(
+      in_range("repetition_penalty", params.repetition_penalty, kLeastRepetitionPenalty, 10));
   REFRAIN_RETURN_IF_ERROR(in_range("presence_penalty", params.presence_penalty, -2, 2));
   REFRAIN_RETURN_IF_ERROR(in_range("frequency_penalty", params.frequency_penalty, -2, 2));
   if (params.logprobs < -1 || params.logprobs > kMaxLogprobs)

@@ -20,6 +20,10 @@ void StepPace::sent(const ipc::Step& step, TimePoint now) {
   const bool decode = step.mode == ipc::ForwardMode::kDecode;
   const size_t half = kClasses / 2;
   Waiting waiting;
+  waiting.tokens = static_cast<int32_t>(tokens);
+  for (const int32_t count : step.row_num_tokens) {
+    if (count > 1) waiting.prompt_tokens += count;
+  }
   waiting.index = std::min(quarter_octave(tokens), half - 1) + (decode ? 0 : half);
   waiting.units = decode ? 1.0 : static_cast<double>(tokens);
   waiting.begun = now;
@@ -32,6 +36,11 @@ void StepPace::done(TimePoint now) {
   const Waiting step = steps_.front();
   steps_.pop_front();
   if (!steps_.empty()) steps_.front().begun = now;
+  if (step.prompt_tokens >= kEnoughTokens) {
+    const double sample = seconds_between(step.begun, now) / step.tokens;
+    seconds_a_token_ =
+        seconds_a_token_ ? *seconds_a_token_ + kNewest * (sample - *seconds_a_token_) : sample;
+  }
   if (!step.behind) return;
   Class& known = classes_[step.index];
   const double seconds = seconds_between(step.begun, now) / step.units;
@@ -41,6 +50,14 @@ void StepPace::done(TimePoint now) {
 }
 
 void StepPace::clear() { steps_.clear(); }
+
+int32_t StepPace::prompt_tokens() const {
+  if (!seconds_a_token_) return std::min(most_, kUnknownTokens);
+  const double fit = kLongestStep / std::max(*seconds_a_token_, 1e-9);
+  if (fit >= most_) return most_;
+  const auto tokens = static_cast<int32_t>(fit) / kLeastTokens * kLeastTokens;
+  return std::min(most_, std::max(tokens, kLeastTokens));
+}
 
 std::optional<TimePoint> StepPace::plan_at(Duration lead) const {
   if (steps_.empty()) return std::nullopt;

@@ -1,7 +1,8 @@
 #pragma once
-// When the step that runs will end, from how long steps like it took: so that the next one is
-// planned shortly before, and a request that comes meanwhile is in it (docs/scheduling.md).
-// Owned by the engine, on its executor.
+// How long the workers' steps take, and what follows for the next one (docs/scheduling.md): when it
+// is planned, so that a request that comes meanwhile is in it; and how many prompt tokens it may
+// have, so that no probe, cancel or shutdown waits long for a step. Owned by the engine, on its
+// executor; it outlives the workers, whose speed stays.
 
 #include <array>
 #include <deque>
@@ -14,12 +15,19 @@ namespace refrain {
 
 class StepPace {
  public:
+  static constexpr double kLongestStep = 1.0;     // seconds
+  static constexpr int32_t kUnknownTokens = 256;  // of prompts, until the speed is known
+  static constexpr int32_t kLeastTokens = 32;
+
+  explicit StepPace(int32_t max_num_batched_tokens) : most_(max_num_batched_tokens) {}
+
   void sent(const ipc::Step& step, TimePoint now);
   void done(TimePoint now);  // the oldest step that was sent
   void clear();              // nothing is in flight any more; what is known of steps stays
   // When the next step should be planned, `lead` before the oldest one in flight ends. Nothing: at
   // once, as none is in flight or too few like it were seen.
   std::optional<TimePoint> plan_at(Duration lead) const;
+  int32_t prompt_tokens() const;  // of the next step, at most
 
  private:
   static constexpr int kEnough = 4;                      // steps of a class before it predicts
@@ -29,7 +37,11 @@ class StepPace {
     double seconds = 0;  // of a decode step; of any other, for each of its tokens
     int seen = 0;
   };
+  // Steps of fewer prompt tokens say little of the speed of prompts.
+  static constexpr int32_t kEnoughTokens = 32;
+  static constexpr double kNewest = 0.3;  // weight of the newest step
   struct Waiting {
+    int32_t tokens = 0, prompt_tokens = 0;
     size_t index = 0;     // of its class
     double units = 1;     // of Class::seconds
     TimePoint begun;      // sent, or the step before it was done
@@ -38,6 +50,8 @@ class StepPace {
   static constexpr size_t kClasses = 128;  // decode steps by rows, then others by tokens
   std::array<Class, kClasses> classes_;
   std::deque<Waiting> steps_;
+  const int32_t most_;
+  std::optional<double> seconds_a_token_;  // of steps with prompts
 };
 
 }  // namespace refrain

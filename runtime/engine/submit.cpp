@@ -17,6 +17,18 @@ uint64_t derived_seed(uint64_t seed, RequestId id) {
   return x ^ (x >> 31);
 }
 
+// As a list or as a mask, whichever is shorter on the wire.
+void set_allowed(const std::vector<TokenId>& allowed, ipc::SlotSetup& setup) {
+  const size_t words = static_cast<size_t>(std::ranges::max(allowed)) / 32 + 1;
+  if (allowed.size() <= words) {
+    setup.allowed_tokens = allowed;
+    return;
+  }
+  setup.allowed_mask.assign(words, 0);
+  for (const TokenId token : allowed)
+    setup.allowed_mask[static_cast<size_t>(token) / 32] |= 1u << (token % 32);
+}
+
 }  // namespace
 
 Status EngineCore::check(const GenerateRequest& request) const {
@@ -79,7 +91,7 @@ SequenceParams EngineCore::sequence_params(RequestId id, const GenerateRequest& 
     setup.bias_values.push_back(bias);
   }
   setup.has_allowed_tokens = sampling.allowed_token_ids.has_value();
-  if (sampling.allowed_token_ids) setup.allowed_tokens = *sampling.allowed_token_ids;
+  if (sampling.allowed_token_ids) set_allowed(*sampling.allowed_token_ids, setup);
   if (sampling.min_tokens > 0) {
     setup.min_tokens =
         static_cast<int32_t>(std::min<int64_t>(sampling.min_tokens, config_.worker.max_model_len));

@@ -260,7 +260,7 @@ void WorkerGroup::check_start_deadline(TimePoint now) {
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     if (!ranks_[rank]) missing.push_back(static_cast<int32_t>(rank));
   }
-  lose("start", missing,
+  lose(GroupLoss::kStartTimeout, missing,
        missing.empty()
            ? fmt::format("the workers were not ready after {} s: {}",
                          seconds_of(options_.start_timeout), progress_line(board_.slowest()))

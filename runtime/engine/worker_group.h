@@ -46,6 +46,7 @@ struct WorkerGroupHandlers {
   std::function<void(const StartProgress&)> on_progress;
   std::function<void(int64_t num_kv_blocks)> on_ready;       // before on_state(kReady)
   std::function<void(ipc::StepResult)> on_step;              // rank 0's, when all ranks agree
+  std::function<void()> on_device_progress;                  // a device got on within a step
   std::function<void(GroupLoss)> on_loss;                    // first of all
   std::function<void(const Error&, bool for_good)> on_lost;  // before on_state
 };

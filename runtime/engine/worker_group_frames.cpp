@@ -29,8 +29,11 @@ void WorkerGroup::on_frame(const ipc::PeerId& from, std::span<const std::byte> b
   rank.spoke = true;
   const TimePoint now = executor_->clock().now();
   positions_.heard(index, now);
-  if (const auto* position = std::get_if<ipc::Position>(&frame->message))
-    return positions_.report(index, *position, now);
+  if (const auto* position = std::get_if<ipc::Position>(&frame->message)) {
+    if (positions_.report(index, *position, now) && state_ == GroupState::kReady)
+      handlers_.on_device_progress();
+    return;
+  }
   rank.last_heard = now;
   on_message(index, std::move(frame->message));
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 #include "runtime/base/check.h"
 
@@ -41,18 +42,30 @@ const PrefixCache::Entry* PrefixCache::lookup(const std::string& salt, EntryId p
   return nullptr;
 }
 
-PrefixCache::Match PrefixCache::find(const std::string& salt, std::span<const TokenId> tokens,
-                                     int64_t max_tokens) const {
-  Match match;
-  size_t end = block_size_;
+void PrefixCache::extend(const std::string& salt, std::span<const TokenId> tokens,
+                         int64_t max_tokens, Match& match) const {
+  drop_evicted(match);
+  size_t end = (match.blocks.size() + 1) * block_size_;
   while (end <= tokens.size() && static_cast<int64_t>(end) <= max_tokens) {
-    const Entry* entry = lookup(salt, match.last, tokens.subspan(end - block_size_, block_size_));
+    ++lookups_;
+    const Entry* entry = lookup(salt, match.last(), tokens.subspan(end - block_size_, block_size_));
     if (entry == nullptr) break;
     match.blocks.push_back(entry->block);
-    match.last = entry->id;
+    match.entries.push_back(entry->id);
     end += block_size_;
   }
-  return match;
+}
+
+// An entry's number is never given out again, so that an equal one means equal contents.
+void PrefixCache::drop_evicted(Match& match) const {
+  if (std::exchange(match.evictions, evictions_) == evictions_) return;
+  size_t kept = 0;
+  for (; kept < match.blocks.size(); ++kept) {
+    const auto found = by_block_.find(match.blocks[kept]);
+    if (found == by_block_.end() || found->second->second.id != match.entries[kept]) break;
+  }
+  match.blocks.resize(kept);
+  match.entries.resize(kept);
 }
 
 PrefixCache::EntryId PrefixCache::insert(const std::string& salt, EntryId parent,
@@ -74,6 +87,7 @@ void PrefixCache::evict(BlockId block) {
   REFRAIN_CHECK(found != by_block_.end(), "block {} is marked as cached but has no entry", block);
   entries_.erase(found->second);
   by_block_.erase(found);
+  ++evictions_;
 }
 
 }  // namespace refrain

@@ -25,12 +25,19 @@ class PrefixCache {
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
 
+  // Cached blocks that some tokens begin with. Holds no reference: who keeps it extends it again
+  // before its use, which drops what was evicted since.
   struct Match {
     std::vector<BlockId> blocks;
-    EntryId last = kRoot;
+    std::vector<EntryId> entries;  // of these blocks
+    uint64_t evictions = 0;        // of the cache when it was extended last
+    EntryId last() const { return entries.empty() ? kRoot : entries.back(); }
   };
-  // The longest run of cached blocks that `tokens` begins with, of at most `max_tokens` tokens.
-  Match find(const std::string& salt, std::span<const TokenId> tokens, int64_t max_tokens) const;
+  // Makes `match`, an empty one or an earlier one of the same salt and tokens, the longest run of
+  // cached blocks that `tokens` begins with, of at most `max_tokens` tokens. What it holds already
+  // is not hashed again.
+  void extend(const std::string& salt, std::span<const TokenId> tokens, int64_t max_tokens,
+              Match& match) const;
 
   // Publishes `block`, which holds `tokens` (one full block) after `parent`. Returns the entry for
   // the next block: an equal one that is there already keeps its own block.
@@ -38,6 +45,7 @@ class PrefixCache {
                  BlockId block);
 
   size_t size() const { return by_block_.size(); }
+  uint64_t lookups() const { return lookups_; }  // blocks of tokens hashed by extend, in all
 
  private:
   struct Entry {
@@ -52,10 +60,13 @@ class PrefixCache {
   const Entry* lookup(const std::string& salt, EntryId parent,
                       std::span<const TokenId> tokens) const;
   void evict(BlockId block);
+  void drop_evicted(Match& match) const;
 
   BlockManager& blocks_;
   size_t block_size_;
   EntryId next_id_ = 1;
+  uint64_t evictions_ = 0;
+  mutable uint64_t lookups_ = 0;
   Map entries_;  // by hash of (salt, parent, tokens)
   std::unordered_map<BlockId, Map::iterator> by_block_;
 };

@@ -36,7 +36,6 @@ ipc::ForwardMode forward_mode(const ipc::Step& step) {
 
 Scheduler::Scheduler(SchedulerOptions options)
     : options_(std::move(options)),
-      max_blocks_per_sequence_(blocks_for(options_.max_model_len)),
       blocks_(options_.num_blocks),
       prefix_cache_(blocks_, options_.block_size) {
   REFRAIN_CHECK(options_.max_num_seqs > 0 && options_.max_num_batched_tokens > 0 &&
@@ -67,6 +66,11 @@ Status Scheduler::check(const Sequence& sequence, const TokenDigest& given) cons
                       "the prompt has {} tokens; without chunked prefill at most "
                       "--max-num-batched-tokens ({}) can run",
                       prompt_len, options_.max_num_batched_tokens);
+  if (const size_t bytes = ipc::bytes_of(sequence.params.setup); bytes > largest_part())
+    return fail_field("allowed_token_ids",
+                      "the request's sampling fields (logit_bias, allowed_token_ids, "
+                      "stop_token_ids) take {} bytes of a message to the workers; at most {} fit",
+                      bytes, largest_part());
   const int64_t longest = std::min<int64_t>(
       options_.max_model_len, prompt_len + std::max<int64_t>(sequence.params.max_tokens, 1));
   if (blocks_for(longest) > blocks_.num_usable())
@@ -113,8 +117,9 @@ const StepPlan* Scheduler::schedule() {
     spare_rows_.pop_back();
   }
   short_of_blocks_ = false;
-  hit_entries_ = 0;
+  step_bytes_ = ipc::kEmptyStepBytes;
   schedule_decodes();
+  num_decodes_ = static_cast<int32_t>(plan_.step().token_ids.size());
   schedule_chunks();
   if (!short_of_blocks_) schedule_admissions();
   if (building_.rows.empty()) return nullptr;
@@ -131,6 +136,27 @@ int32_t Scheduler::budget_left() const {
   return options_.max_num_batched_tokens - static_cast<int32_t>(plan_.step().token_ids.size());
 }
 
+// Of the tokens after the decodes.
+int32_t Scheduler::chunk_budget_left() const {
+  if (!options_.enable_chunked_prefill) return budget_left();
+  const auto used = static_cast<int32_t>(plan_.step().token_ids.size()) - num_decodes_;
+  return std::min(budget_left(), chunk_limit_ - used);
+}
+
+// How many of `wanted` tokens after the first `computed` ones the step still has room for, with all
+// that they bring along. Each may begin a block.
+int32_t Scheduler::room_for(const Sequence& sequence, int32_t computed, int32_t wanted) const {
+  size_t bytes = step_bytes_ + ipc::kStepRowBytes;
+  if (!sequence.setup_sent) bytes += ipc::bytes_of(sequence.params.setup);
+  const int32_t before = blocks_for(computed) - sequence.blocks_sent;
+  bytes += static_cast<size_t>(before) * ipc::kBlockUpdateBytes;
+  if (bytes >= options_.max_step_bytes) return 0;
+  const size_t fit =
+      (options_.max_step_bytes - bytes) / (ipc::kStepTokenBytes + ipc::kBlockUpdateBytes);
+  const int32_t most = std::min(wanted, budget_left());
+  return fit < static_cast<size_t>(most) ? static_cast<int32_t>(fit) : most;
+}
+
 // More than one token of the known ones is not yet in the KV cache.
 bool Scheduler::chunk_left(const Sequence& sequence) const {
   return sequence.length() - sequence.num_scheduled > 1;
@@ -141,62 +167,91 @@ void Scheduler::schedule_decodes() {
   for (size_t i = 0; i < running_.size() && budget_left() > 0; ++i) {
     Sequence& sequence = *running_[i];
     if (chunk_left(sequence) || sequence.ends_in_flight(options_.max_model_len)) continue;
+    if (room_for(sequence, sequence.num_scheduled, 1) == 0) return;
     if (ensure_blocks(sequence, sequence.num_scheduled + 1)) add_row(sequence, 1);
   }
 }
 
 void Scheduler::schedule_chunks() {
   for (Sequence* sequence : running_) {
-    if (budget_left() == 0) return;
+    if (chunk_budget_left() == 0) return;
     if (!chunk_left(*sequence)) continue;
-    add_row(*sequence, std::min(sequence->length() - sequence->num_scheduled, budget_left()));
+    const int32_t computed = sequence->num_scheduled;
+    const int32_t wanted = std::min(sequence->length() - computed, chunk_budget_left());
+    const int32_t room = room_for(*sequence, computed, wanted);
+    if (room == 0) return;
+    add_row(*sequence, room);
   }
 }
 
 void Scheduler::schedule_admissions() {
-  while (!waiting_.empty() && !free_slots_.empty() && budget_left() > 0) {
+  while (!waiting_.empty() && !free_slots_.empty() && chunk_budget_left() > 0) {
     Sequence& sequence = *waiting_.front();
     // A preempted one waits until its last row in flight has told its token and freed its blocks.
     if (sequence.in_flight > 0 || !admit(sequence)) return;
     waiting_.pop_front();
     running_.push_back(&sequence);
-    const int32_t left = sequence.length() - sequence.num_scheduled;
-    add_row(sequence, std::min(left, budget_left()));
+    const int32_t computed = sequence.num_scheduled;
+    const int32_t wanted = std::min(sequence.length() - computed, chunk_budget_left());
+    add_row(sequence, room_for(sequence, computed, wanted));
   }
+}
+
+// Whether a running request is about to publish the block that `sequence` would compute first: who
+// comes with the same beginning waits for it, and begins where it is.
+bool Scheduler::computed_by_another(const Sequence& sequence) const {
+  const PrefixCache::Match& match = sequence.prefix;
+  const auto size = static_cast<size_t>(options_.block_size);
+  const size_t begin = match.blocks.size() * size;
+  if (static_cast<int64_t>(begin + size) > sequence.max_prefix_tokens()) return false;
+  const std::span<const TokenId> wanted(sequence.tokens.data() + begin, size);
+  return std::ranges::any_of(running_, [&](const Sequence* other) {
+    return other->chain == match.last() &&
+           static_cast<size_t>(other->blocks_published) == match.blocks.size() &&
+           other->tokens.size() >= begin + size &&
+           other->params.cache_salt == sequence.params.cache_salt &&
+           std::ranges::equal(wanted, std::span(other->tokens).subspan(begin, size));
+  });
 }
 
 // Gives a waiting sequence its slot and the blocks of all its known tokens, so that only decoding
 // ever asks for more. False: it does not fit now.
 bool Scheduler::admit(Sequence& sequence) {
-  PrefixCache::Match match;
-  if (options_.enable_prefix_caching)
-    match = prefix_cache_.find(sequence.params.cache_salt, sequence.tokens,
-                               sequence.max_prefix_tokens());
-  const auto hits = static_cast<int32_t>(match.blocks.size());
-  const int32_t length = sequence.length();
-  const int32_t needed = blocks_for(length) - hits;
-  const auto hits_free = std::ranges::count_if(
-      match.blocks, [this](BlockId block) { return blocks_.ref_count(block) == 0; });
+  // One block is computed in any case. Without it the prompt is not looked at.
   const auto reserve =
       running_.empty()
           ? int64_t{0}
           : std::max<int64_t>(1, static_cast<int64_t>(options_.watermark *
                                                       static_cast<double>(blocks_.num_usable())));
+  if (blocks_.num_free() < 1 + reserve) return false;
+  PrefixCache::Match& match = sequence.prefix;
+  if (options_.enable_prefix_caching) {
+    const auto sendable = static_cast<int64_t>(largest_part() / ipc::kBlockUpdateBytes);
+    prefix_cache_.extend(sequence.params.cache_salt, sequence.tokens,
+                         std::min(sequence.max_prefix_tokens(), sendable * options_.block_size),
+                         match);
+    if (computed_by_another(sequence)) return false;
+  }
+  const auto hits = static_cast<int32_t>(match.blocks.size());
+  const int32_t length = sequence.length();
+  const int32_t needed = blocks_for(length) - hits;
+  const auto hits_free = std::ranges::count_if(
+      match.blocks, [this](BlockId block) { return blocks_.ref_count(block) == 0; });
   if (blocks_.num_free() - hits_free < needed + reserve) return false;
-  if (hit_entries_ + hits > max_blocks_per_sequence_) return false;
-  const int32_t left = length - hits * options_.block_size;
-  if (!options_.enable_chunked_prefill && left > budget_left() && !building_.rows.empty())
-    return false;
+  const int32_t computed = hits * options_.block_size;
+  const int32_t least = options_.enable_chunked_prefill ? 1 : length - computed;
+  const int32_t room = room_for(sequence, computed, length - computed);
+  if (room == 0 || (room < least && !building_.rows.empty())) return false;
 
   for (const BlockId block : match.blocks) sequence.blocks.push_back(blocks_.share(block));
   for (int32_t i = 0; i < needed; ++i) sequence.blocks.push_back(*blocks_.allocate());
   sequence.slot = free_slots_.back();
   free_slots_.pop_back();
   sequence.state = SequenceState::kRunning;
-  sequence.num_scheduled = sequence.num_computed = hits * options_.block_size;
+  sequence.num_scheduled = sequence.num_computed = computed;
   sequence.blocks_published = hits;
-  sequence.chain = match.last;
-  hit_entries_ += hits;
+  sequence.chain = match.last();
+  match = {};
   if (!sequence.admitted_before) {
     sequence.admitted_before = true;
     sequence.cached_tokens = sequence.num_computed;
@@ -241,6 +296,7 @@ void Scheduler::add_row(Sequence& sequence, int32_t num_tokens) {
     sequence.setup_sent = true;
     step.setups.push_back(sequence.params.setup);
     step.setups.back().slot = sequence.slot;
+    step_bytes_ += ipc::bytes_of(sequence.params.setup);
   }
   const int32_t from = sequence.num_scheduled;
   const int32_t to = from + num_tokens;
@@ -259,6 +315,7 @@ void Scheduler::add_row(Sequence& sequence, int32_t num_tokens) {
   if (to > known) step.token_ids.push_back(kTokenOnDevice);
   sequence.num_scheduled = to;
   add_block_updates(sequence);
+  step_bytes_ += ipc::kStepRowBytes + static_cast<size_t>(num_tokens) * ipc::kStepTokenBytes;
   if (samples) ++sequence.pending;
   sequence.sampled = samples;
   ++sequence.in_flight;
@@ -272,6 +329,7 @@ void Scheduler::add_block_updates(Sequence& sequence) {
     step.block_slot.push_back(sequence.slot);
     step.block_index.push_back(i);
     step.block_id.push_back(sequence.blocks[static_cast<size_t>(i)].id());
+    step_bytes_ += ipc::kBlockUpdateBytes;
   }
 }
 

@@ -6,10 +6,12 @@
 
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <memory>
 #include <unordered_map>
 #include <vector>
 
+#include "ipc/protocol/limits.h"
 #include "ipc/protocol/messages.h"
 #include "runtime/base/result.h"
 #include "runtime/sched/block_manager.h"
@@ -28,6 +30,7 @@ struct SchedulerOptions {
   bool enable_chunked_prefill = true;
   double watermark = 0.01;  // share of the blocks that admission leaves free for running requests
   std::vector<TokenId> eos_token_ids;
+  size_t max_step_bytes = ipc::kMaxStepBytes;  // of a step's payload
 };
 
 // One step's decision, as it goes to every rank.
@@ -68,6 +71,8 @@ class Scheduler {
   bool cancel(RequestId id);
   const Sequence* find(RequestId id) const;  // null: it has ended; valid until the next call
 
+  // Prompt tokens that a step has at most, within its budget; ignored without chunked prefill.
+  void limit_chunks(int32_t tokens) { chunk_limit_ = tokens; }
   // The next step, valid until the next call; null when there is nothing to run now.
   const StepPlan* schedule();
   // The answer to the oldest step in flight. Appends one event per sampled token to `events`. An
@@ -102,11 +107,16 @@ class Scheduler {
   void schedule_chunks();
   void schedule_admissions();
   bool admit(Sequence& sequence);
+  bool computed_by_another(const Sequence& sequence) const;
   bool ensure_blocks(Sequence& sequence, int64_t tokens);
   void preempt_youngest();
   void add_row(Sequence& sequence, int32_t num_tokens);
   void add_block_updates(Sequence& sequence);
   int32_t budget_left() const;
+  int32_t chunk_budget_left() const;
+  int32_t room_for(const Sequence& sequence, int32_t computed, int32_t wanted) const;
+  // Of a step's bytes what one request's setup, or its cached blocks, may take: all can be sent.
+  size_t largest_part() const { return options_.max_step_bytes / 4; }
 
   void publish(Sequence& sequence);
   void finish(Sequence& sequence);
@@ -114,7 +124,6 @@ class Scheduler {
   void release(Sequence& sequence);
 
   const SchedulerOptions options_;
-  const int32_t max_blocks_per_sequence_;
   BlockManager blocks_;
   PrefixCache prefix_cache_;
   std::vector<SlotId> free_slots_;
@@ -127,7 +136,9 @@ class Scheduler {
   StepPlan plan_;
   InFlight building_;
   bool short_of_blocks_ = false;  // in this schedule(): somebody stalled or was preempted
-  int32_t hit_entries_ = 0;       // block-table entries of prefix hits in this step
+  size_t step_bytes_ = 0;         // of this step's payload
+  int32_t chunk_limit_ = std::numeric_limits<int32_t>::max();
+  int32_t num_decodes_ = 0;  // rows of this step before its chunks
   std::deque<InFlight> in_flight_;
   std::vector<std::vector<Row>> spare_rows_;
   SchedulerStats stats_;

@@ -90,6 +90,7 @@ void Scheduler::release(Sequence& sequence) {
   sequence.setup_sent = sequence.sampled = false;
   sequence.blocks_sent = sequence.blocks_published = 0;
   sequence.chain = PrefixCache::kRoot;
+  sequence.prefix = {};  // of this scheduler's cache
   sequence.num_computed = sequence.num_scheduled = 0;
 }
 

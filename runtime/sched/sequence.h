@@ -11,6 +11,7 @@
 #include "ipc/protocol/messages.h"
 #include "runtime/base/ids.h"
 #include "runtime/sched/block_manager.h"
+#include "runtime/sched/prefix_cache.h"
 
 namespace refrain {
 
@@ -74,7 +75,8 @@ struct Sequence {
 
   // Prefix cache: how many of its blocks are published, and the chain's last entry.
   int32_t blocks_published = 0;
-  uint64_t chain = 0;
+  PrefixCache::EntryId chain = PrefixCache::kRoot;
+  PrefixCache::Match prefix;  // while it waits: what is cached of it, as far as was looked
   int32_t cached_tokens = 0;  // prompt tokens taken from the cache when first admitted
   bool admitted_before = false;
 

@@ -171,19 +171,26 @@ Result<std::vector<std::vector<TokenId>>> ApiServer::tokenize(const ApiRequest& 
   return prompts;
 }
 
-// Parsing and tokenizing take the pool's time; what would wait long for it is refused.
+// Parsing and tokenizing take the pool's time. As many may wait for it as for the engine, which
+// refuses what cannot start in time.
+bool ApiServer::too_many_to_read() const {
+  const EngineConfig& config = engine_.config();
+  return config.max_queue > 0 && text_tasks_ >= config.worker.max_num_seqs + config.max_queue;
+}
+
 void ApiServer::post_text(const HttpRequest& request, Exchange exchange,
                           std::function<void(const std::string& body, KeyLease, Exchange)> work) {
-  constexpr int kMostTasks = 256;
   KeyLease lease(key_of(request));
   if (Status allowed = lease.take(1); !allowed) {
     metrics_->count_key_limit();
     return reply_error(exchange, allowed.error());
   }
-  if (text_tasks_ >= kMostTasks) {
-    return reply_error(
-        exchange,
-        {ErrorCode::kOverloaded, "too many requests wait to be read; try again later", {}});
+  if (too_many_to_read()) {
+    return reply_error(exchange,
+                       {ErrorCode::kOverloaded,
+                        "as many requests wait to be read as --max-num-seqs and --max-queue allow; "
+                        "try again later",
+                        {}});
   }
   ++text_tasks_;
   // A std::function must be copyable, a lease is not.
@@ -302,29 +309,31 @@ void ApiServer::get_live(const HttpRequest&, Exchange exchange) {
 }
 
 void ApiServer::get_ready(const HttpRequest&, Exchange exchange) {
-  const EngineStats stats = engine_.stats();
-  const bool ready = stats.state == GroupState::kReady && !draining_;
-  reply_json(
-      exchange,
-      {{"status", draining_ ? "draining" : to_string(stats.state)}, {"detail", stats.state_detail}},
-      ready ? 200 : 503);
+  const EngineHealth health = engine_.health();
+  const bool ready = health.state == GroupState::kReady && !draining_;
+  reply_json(exchange,
+             {{"status", draining_ ? "draining" : to_string(health.state)},
+              {"detail", health.state_detail}},
+             ready ? 200 : 503);
 }
 
-// Healthy: serving, and an answer of the workers in the last ten seconds; idle ones are asked for a
-// canary's.
+// Healthy: serving, and in the last ten seconds an answer of the workers, or a device that got on
+// within a long step; idle ones are asked for a canary's answer.
 void ApiServer::get_health(const HttpRequest&, Exchange exchange) {
-  const EngineStats stats = engine_.stats();
-  const bool ready = stats.state == GroupState::kReady;
-  const bool stuck = ready && stats.seconds_since_last_answer > kHealthySeconds;
+  const EngineHealth health = engine_.health();
+  const bool ready = health.state == GroupState::kReady;
+  const bool stuck = ready && health.seconds_since_progress > kHealthySeconds;
   const bool healthy = ready && !stuck;
   reply_json(exchange,
              {{"status", healthy ? "healthy"
-                                 : (stuck ? "no answer of the workers in the last 10 s"
-                                          : to_string(stats.state))},
-              {"epoch", stats.epoch},
-              {"seconds_since_last_answer", stats.seconds_since_last_answer},
-              {"requests_running", stats.requests_running},
-              {"requests_waiting", stats.requests_waiting}},
+                                 : (stuck ? "no answer and no progress of the workers in the last "
+                                            "10 s"
+                                          : to_string(health.state))},
+              {"epoch", health.epoch},
+              {"seconds_since_last_answer", health.seconds_since_last_answer},
+              {"seconds_since_progress", health.seconds_since_progress},
+              {"requests_running", health.requests_running},
+              {"requests_waiting", health.requests_waiting}},
              healthy ? 200 : 503);
 }
 

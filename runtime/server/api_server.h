@@ -56,6 +56,7 @@ class ApiServer {
   std::optional<Error> refusal(const HttpRequest& request, HttpHeaders& headers);
   void post_text(const HttpRequest& request, Exchange exchange,
                  std::function<void(const std::string& body, KeyLease, Exchange)> work);
+  bool too_many_to_read() const;
   void complete(const HttpRequest& request, Exchange exchange, bool chat);
   Result<std::vector<std::vector<TokenId>>> tokenize(const ApiRequest& request) const;
   Status check_model(const std::string& name) const;

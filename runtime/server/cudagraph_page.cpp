@@ -31,6 +31,35 @@ std::string escape(const std::string& text) {
   return out;
 }
 
+// The most frequent batches that ran; what is left out is counted.
+constexpr size_t kMostRows = 500;
+
+struct Rows {
+  std::vector<GraphUse> shown;
+  size_t left_out = 0;
+  uint64_t steps_left_out = 0;
+};
+
+Rows rows_of(const EngineStats& stats) {
+  Rows rows;
+  for (const GraphUse& use : stats.graph_uses) {
+    if (use.count == 0) continue;  // captured and never replayed: the manifest says so
+    if (rows.shown.size() < kMostRows) {
+      rows.shown.push_back(use);
+    } else {
+      ++rows.left_out;
+      rows.steps_left_out += use.count;
+    }
+  }
+  return rows;
+}
+
+std::string rest_of(const Rows& rows) {
+  if (rows.left_out == 0) return "";
+  return fmt::format("{} rarer batches, {} steps together, are left out", rows.left_out,
+                     rows.steps_left_out);
+}
+
 uint64_t total_steps(const EngineStats& stats) {
   uint64_t total = 0;
   for (const GraphUse& use : stats.graph_uses) total += use.count;
@@ -53,8 +82,9 @@ Json cudagraph_json(const EngineStats& stats) {
   json["steps"] = total_steps(stats);
   json["state"] = to_string(stats.state);
   json["dispatch"] = Json::array();
-  for (const GraphUse& use : stats.graph_uses) {
-    if (use.count == 0) continue;  // captured and never replayed: the manifest says so
+  const Rows rows = rows_of(stats);
+  json["dispatch_left_out"] = {{"batches", rows.left_out}, {"steps", rows.steps_left_out}};
+  for (const GraphUse& use : rows.shown) {
     json["dispatch"].push_back({{"mode", use.mode},
                                 {"num_tokens", use.num_tokens},
                                 {"padded_tokens", use.padded_tokens},
@@ -95,11 +125,12 @@ Json cudagraph_json(const EngineStats& stats) {
 std::string cudagraph_text(const EngineStats& stats) {
   std::string text = fmt::format("{:>10} {:>10} {:>9} {:<10} {:>10}\n", "tokens", "padded",
                                  "paddings", "mode", "count");
-  for (const GraphUse& use : stats.graph_uses) {
-    if (use.count == 0) continue;
+  const Rows rows = rows_of(stats);
+  for (const GraphUse& use : rows.shown) {
     text += fmt::format("{:>10} {:>10} {:>9} {:<10} {:>10}\n", use.num_tokens, use.padded_tokens,
                         use.padded_tokens - use.num_tokens, use.mode, use.count);
   }
+  if (rows.left_out > 0) text += rest_of(rows) + "\n";
   if (stats.ready.empty()) return text;
   std::string idle;
   for (const ipc::ManifestEntry& entry : stats.ready.front().manifest) {
@@ -116,8 +147,8 @@ std::string cudagraph_page(const EngineStats& stats) {
       "<p>{} · {} steps · <a href=\"?format=json\">JSON</a></p><table><tr><th>mode<th>tokens"
       "<th>padded<th>paddings<th>count<th style=\"text-align:left;width:14rem\">share</tr>",
       kStyle, to_string(stats.state), total_steps(stats));
-  for (const GraphUse& use : stats.graph_uses) {
-    if (use.count == 0) continue;
+  const Rows rows = rows_of(stats);
+  for (const GraphUse& use : rows.shown) {
     const double share = 100.0 * static_cast<double>(use.count) / static_cast<double>(total);
     html += fmt::format(
         "<tr><td class={0}>{0}<td>{1}<td>{2}<td>{3}<td>{4}<td style=\"text-align:left\"><span "
@@ -125,7 +156,7 @@ std::string cudagraph_page(const EngineStats& stats) {
         use.mode, use.num_tokens, use.padded_tokens, use.padded_tokens - use.num_tokens, use.count,
         share);
   }
-  html += "</table>";
+  html += "</table>" + (rows.left_out > 0 ? "<p>" + rest_of(rows) : std::string());
   for (size_t rank = 0; rank < stats.ready.size(); ++rank) {
     const ipc::Ready& ready = stats.ready[rank];
     html += fmt::format("<h2>Rank {}: {} captured, arena {:.1f} MiB, mode {}</h2>", rank,

@@ -7,6 +7,7 @@
 #include <prometheus/text_serializer.h>
 
 #include <atomic>
+#include <map>
 #include <sstream>
 
 namespace refrain {
@@ -134,11 +135,15 @@ std::string Metrics::render(const EngineStats& stats, const AdmissionStats& admi
   counter("refrain:requests_refused_total", refused, state_->key_limit, {{"reason", "key"}});
   counter("refrain:requests_late_total", "Requests accepted that waited past their limit",
           admission.late);
-  for (const GraphUse& use : stats.graph_uses) {
-    counter("refrain:cudagraph_dispatch_total", "Steps by runtime mode and batch", use.count,
-            {{"mode", use.mode},
-             {"num_tokens", std::to_string(use.num_tokens)},
-             {"padded_tokens", std::to_string(use.padded_tokens)}});
+  // A series for each captured key and one for steps without a graph; the sizes before padding are
+  // thousands, and stand in /cudagraphs.
+  std::map<std::pair<std::string, int32_t>, uint64_t> keys;
+  for (const GraphUse& use : stats.graph_uses)
+    keys[{use.mode, use.mode == "NONE" ? 0 : use.padded_tokens}] += use.count;
+  for (const auto& [key, count] : keys) {
+    counter("refrain:cudagraph_dispatch_total", "Steps by runtime mode and padded batch", count,
+            {{"mode", key.first},
+             {"padded_tokens", key.second == 0 ? "none" : std::to_string(key.second)}});
   }
   for (size_t rank = 0; rank < stats.ready.size(); ++rank) {
     const ipc::Ready& ready = stats.ready[rank];

@@ -272,6 +272,35 @@ TEST_P(SampleTest, PenaltiesAndLogprobsMatchDoublePrecision) {
   }
 }
 
+// At both ends of what a request may ask for, and whatever the logits: there is a token.
+TEST_P(SampleTest, PenaltiesForbidNoToken) {
+  for (const float penalty : {0.01f, 100.0f}) {
+    for (const float extreme : {3e38f, -3e38f}) {
+      for (const float temperature : {0.0f, 1e-40f, 1.1e-5f, 2.0f}) {
+        SampleCase c(harness(), 2, 40);
+        c.logits.assign(c.logits.size(), extreme);
+        c.logit(1, 7) = -kInfinity;
+        for (SlotParams& p : c.params) {
+          p.temperature = temperature;
+          p.uses_history = 1;
+          p.repetition_penalty = penalty;
+          p.frequency_penalty = 2;
+          p.presence_penalty = 2;
+          p.num_logprobs = 0;
+        }
+        std::fill(c.in_prompt.begin(), c.in_prompt.end(), 1);
+        std::fill(c.output_count.begin(), c.output_count.end(), 1 << 24);
+        c.run();
+        for (int row = 0; row < 2; ++row) {
+          EXPECT_GE(c.tokens[row], 0) << penalty << " " << extreme << " " << temperature;
+          EXPECT_FALSE(std::isnan(c.logprobs[row]));
+        }
+        EXPECT_NE(c.tokens[1], 7);
+      }
+    }
+  }
+}
+
 TEST_P(SampleTest, LogprobsAreThoseBeforeTemperature) {
   SampleCase c(harness(), 1, 40);
   c.logits = random_values(40, DType::kFloat32, 8, 2.0f);

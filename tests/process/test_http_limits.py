@@ -1,6 +1,7 @@
 """Hostile and careless clients against a coordinator in front of a mock worker, whose steps take a programmed time."""
 import json
 import os
+import resource
 import signal
 import socket
 import ssl
@@ -169,6 +170,25 @@ def test_overload_is_refused_at_once_with_retry_after_R17(mock):
         sock.close()
     server.wait_idle(20)
     assert exchange(server, raw_request("/v1/completions", completion(1)))[0] == 200
+
+
+def test_two_thousand_requests_at_once_are_accepted_R17(mock):
+    server = mock("--max-num-batched-tokens", 8192)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 4096)), hard))
+    data = raw_request("/v1/completions", completion(2), "Connection: close")
+    socks = []
+    for _ in range(2000):
+        socks.append(socket.create_connection(("127.0.0.1", server.port), timeout=within(60)))
+        socks[-1].sendall(data[:-1])
+    for sock in socks:  # all their bodies end now
+        sock.sendall(data[-1:])
+    statuses = {}
+    for sock in socks:
+        status = int(sock.recv(65536)[9:12])
+        statuses[status] = statuses.get(status, 0) + 1
+        sock.close()
+    assert statuses == {200: 2000}
 
 
 def test_what_cannot_begin_in_time_ends_with_503_R17(mock):

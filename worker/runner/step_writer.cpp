@@ -128,12 +128,22 @@ void StepWriter::check_updates(const ipc::Step& step) const {
                     "step {} slot {}: allowed token {} of a vocabulary of {}", step.step,
                     setup.slot, token, sizes_.vocab_size);
     }
+    check_mask(step, setup);
     for (const TokenId token : setup.end_tokens) {
       REFRAIN_CHECK(token >= 0 && token < sizes_.vocab_size,
                     "step {} slot {}: end token {} of a vocabulary of {}", step.step, setup.slot,
                     token, sizes_.vocab_size);
     }
   }
+}
+
+void StepWriter::check_mask(const ipc::Step& step, const ipc::SlotSetup& setup) const {
+  const size_t words = setup.allowed_mask.size();
+  const bool beyond = words == sizes_.mask_words() && sizes_.vocab_size % 32 != 0 &&
+                      setup.allowed_mask.back() >> (sizes_.vocab_size % 32) != 0;
+  REFRAIN_CHECK(words <= sizes_.mask_words() && !beyond,
+                "step {} slot {}: a mask of {} words allows tokens beyond a vocabulary of {}",
+                step.step, setup.slot, words, sizes_.vocab_size);
 }
 
 void StepWriter::write_rows(const ipc::Step& step, uint8_t* block) const {
@@ -193,6 +203,7 @@ void StepWriter::write_mask(const ipc::SlotSetup& setup, size_t index, Stream& s
   const size_t words = sizes_.mask_words();
   uint32_t* mask = buffers_.next().allowed_mask + index * words;
   std::fill_n(mask, words, setup.has_allowed_tokens ? 0u : ~0u);
+  std::copy(setup.allowed_mask.begin(), setup.allowed_mask.end(), mask);
   for (const TokenId token : setup.allowed_tokens) set_bit(mask, token);
   const int64_t until = int64_t{setup.prompt_len} + setup.min_tokens;
   const bool made = row_seen_[slot] == writes_ && row_end_[slot] >= until;

@@ -26,6 +26,7 @@ class StepWriter {
  private:
   void check_rows(const ipc::Step& step);
   void check_updates(const ipc::Step& step) const;
+  void check_mask(const ipc::Step& step, const ipc::SlotSetup& setup) const;
   void write_rows(const ipc::Step& step, uint8_t* block) const;
   int32_t write_block_updates(const ipc::Step& step, Stream& stream) const;
   void write_setups(const ipc::Step& step, Stream& stream);

@@ -146,6 +146,23 @@ TEST(Sampling, AllowedTokensAreTheOnlyOnes) {
   }
 }
 
+// As a mask, too, which is shorter for many tokens; it may end before the vocabulary does.
+TEST(Sampling, AMaskOfAllowedTokensIsTheSameAsTheirList_R23) {
+  const auto session = started();
+  session->setup().has_allowed_tokens = true;
+  session->setup().allowed_mask = {1u << 5 | 1u << 31, 1u};
+  for (int i = 0; i < 5; ++i) {
+    const TokenId token = session->run({{i, prompt(4 + i, i), 0}}).tokens[0];
+    EXPECT_THAT((std::vector<TokenId>{5, 31, 32}), ::testing::Contains(token));
+  }
+  ipc::Step step = session->make_step({{5, prompt(4, 0), 0}});
+  const auto words = static_cast<size_t>((TinyModelShape().vocab + 31) / 32);
+  step.setups[0].allowed_mask.assign(words, ~0u);
+  expect_refused(*session, step, "beyond a vocabulary");
+  step.setups[0].allowed_mask.assign(words + 1, 0u);
+  expect_refused(*session, step, "beyond a vocabulary");
+}
+
 TEST(Sampling, EndTokensAreMaskedUntilMinTokensAreMade) {
   const auto session = started();
   const std::vector<TokenId> others = {5, 31, 32};

@@ -37,7 +37,8 @@ TEST(SamplingParams, EveryRangeIsCheckedAtBothEnds) {
   number(&SamplingParams::temperature, "temperature", {0, 2}, {-0.01, 2.01});
   number(&SamplingParams::top_p, "top_p", {0.001, 1}, {0, 1.01});
   number(&SamplingParams::min_p, "min_p", {0, 1}, {-0.01, 1.01});
-  number(&SamplingParams::repetition_penalty, "repetition_penalty", {0.01, 10}, {0, 10.1});
+  number(&SamplingParams::repetition_penalty, "repetition_penalty", {0.01, 10},
+         {0, 1e-40, 1e-300, 0.0099, 10.1});
   number(&SamplingParams::presence_penalty, "presence_penalty", {-2, 2}, {-2.1, 2.1});
   number(&SamplingParams::frequency_penalty, "frequency_penalty", {-2, 2}, {-2.1, 2.1});
   const auto whole = [&](int64_t SamplingParams::*member, const std::string& field, int64_t bad) {

@@ -1,4 +1,4 @@
-// When the next step is planned, from how long steps like the one that runs took.
+// When the next step is planned and how many prompt tokens it may have, from how long steps took.
 #include "runtime/engine/step_pace.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ ipc::Step step_of(ipc::ForwardMode mode, size_t tokens) {
 }
 
 struct StepPaceTest : testing::Test {
-  StepPace pace;
+  StepPace pace{2048};
   TimePoint now{};
 
   // Steps that each wait behind another and take `took`; one is left in flight.
@@ -81,6 +81,61 @@ TEST_F(StepPaceTest, ForgetsWhatIsInFlightAndKeepsWhatItKnows) {
   EXPECT_FALSE(pace.plan_at(Duration::zero()));
   pace.sent(step_of(ipc::ForwardMode::kDecode, 8), now);
   EXPECT_EQ(*pace.plan_at(Duration::zero()) - now, milliseconds(15));
+}
+
+class PromptPaceTest : public ::testing::Test {
+ protected:
+  // One step of a prompt chunk and some decodes that takes so many milliseconds.
+  void run(int32_t chunk, int32_t decodes, int milliseconds) {
+    send(chunk, decodes);
+    now += std::chrono::milliseconds(milliseconds);
+    pace.done(now);
+  }
+  void send(int32_t chunk, int32_t decodes) {
+    ipc::Step step;
+    step.row_num_tokens.assign(static_cast<size_t>(decodes), 1);
+    if (chunk > 0) step.row_num_tokens.push_back(chunk);
+    step.token_ids.resize(static_cast<size_t>(chunk + decodes));
+    pace.sent(step, now);
+  }
+  TimePoint now{std::chrono::seconds(100)};
+  StepPace pace{2048};
+};
+
+TEST_F(PromptPaceTest, TheFirstStepIsShortAndAFastDeviceIsNotHeldBack) {
+  EXPECT_EQ(pace.prompt_tokens(), StepPace::kUnknownTokens);
+  run(256, 0, 12);
+  EXPECT_EQ(pace.prompt_tokens(), 2048);
+  EXPECT_EQ(StepPace(64).prompt_tokens(), 64);
+}
+
+// A host device of 200 tokens a second, and one that becomes slower with the context.
+TEST_F(PromptPaceTest, NoStepOfASlowDeviceTakesMuchLongerThanASecond) {
+  run(256, 0, 1280);
+  EXPECT_EQ(pace.prompt_tokens(), 192);
+  for (int i = 0; i < 20; ++i) run(pace.prompt_tokens(), 8, pace.prompt_tokens() * 20);
+  EXPECT_LE(pace.prompt_tokens(), 64);
+  for (int i = 0; i < 20; ++i) run(32, 0, 60'000);
+  EXPECT_EQ(pace.prompt_tokens(), StepPace::kLeastTokens) << "a prompt always gets on";
+}
+
+TEST_F(PromptPaceTest, AStepThatWaitedForAnotherBeginsWhenThatIsDone) {
+  send(256, 0);
+  send(256, 0);
+  for (int i = 0; i < 2; ++i) {
+    now += std::chrono::milliseconds(512);
+    pace.done(now);
+  }
+  EXPECT_EQ(pace.prompt_tokens(), 480);
+}
+
+TEST_F(PromptPaceTest, DecodesAloneAndLostStepsSayNothing) {
+  run(0, 64, 5000);
+  EXPECT_EQ(pace.prompt_tokens(), StepPace::kUnknownTokens);
+  send(256, 0);
+  pace.clear();
+  run(256, 0, 100);
+  EXPECT_EQ(pace.prompt_tokens(), 2048);
 }
 
 }  // namespace

@@ -60,6 +60,18 @@ TEST(Codec, KeepsTheFieldsOfAStep) {
   EXPECT_EQ(back.setups[0].bias_values, step.setups[0].bias_values);
 }
 
+// What the scheduler counts with is what goes over the wire.
+RC_GTEST_PROP(Codec, AStepTakesTheBytesThatItsPartsSay_R23, (uint64_t seed)) {
+  std::mt19937_64 random(seed);
+  const Message message = random_message(Message(Step{}).index(), random, 50);
+  const auto& step = std::get<Step>(message);
+  size_t expected = kEmptyStepBytes + step.row_slot.size() * kStepRowBytes +
+                    step.token_ids.size() * kStepTokenBytes +
+                    step.block_slot.size() * kBlockUpdateBytes;
+  for (const SlotSetup& setup : step.setups) expected += bytes_of(setup);
+  RC_ASSERT(frame_of(message, {1, 1}).size() == kHeaderBytes + expected);
+}
+
 TEST(Codec, KeepsTheFieldsOfAConfiguration) {
   Welcome welcome;
   welcome.config.cudagraph_capture_sizes = {1, 2, 4};

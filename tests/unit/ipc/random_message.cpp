@@ -93,7 +93,7 @@ void fill(Generator& g, Ready& m) {
 void fill(Generator& g, SlotSetup& m) {
   g.all(m.slot, m.temperature, m.top_p, m.min_p, m.repetition_penalty, m.presence_penalty,
         m.frequency_penalty, m.top_k, m.num_logprobs, m.prompt_len, m.seed, m.bias_tokens,
-        m.has_allowed_tokens, m.allowed_tokens, m.min_tokens, m.end_tokens);
+        m.has_allowed_tokens, m.allowed_tokens, m.allowed_mask, m.min_tokens, m.end_tokens);
   g.set(m.bias_values, m.bias_tokens.size());
 }
 void fill(Generator& g, Step& m) {

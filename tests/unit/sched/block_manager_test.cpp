@@ -97,7 +97,13 @@ class PrefixCacheTest : public ::testing::Test {
     return held;
   }
   size_t hits(const std::string& salt, const std::vector<TokenId>& tokens, int64_t most = 100) {
-    return cache.find(salt, tokens, most).blocks.size();
+    return find(salt, tokens, most).blocks.size();
+  }
+  PrefixCache::Match find(const std::string& salt, const std::vector<TokenId>& tokens,
+                          int64_t most) const {
+    PrefixCache::Match match;
+    cache.extend(salt, tokens, most, match);
+    return match;
   }
   BlockManager blocks{8};
   PrefixCache cache{blocks, 2};
@@ -110,7 +116,7 @@ TEST_F(PrefixCacheTest, FindsTheLongestRunOfFullBlocks) {
   EXPECT_EQ(hits("", {1, 2, 9, 4, 5, 6}), 1u);
   EXPECT_EQ(hits("", {3, 4}), 0u);  // a later block is no beginning
   EXPECT_EQ(hits("", {1, 2, 3, 4}, 3), 1u);
-  EXPECT_EQ(cache.find("", std::vector<TokenId>{1, 2, 3, 4}, 4).blocks[1], held[1].id());
+  EXPECT_EQ(find("", {1, 2, 3, 4}, 4).blocks[1], held[1].id());
 }
 
 TEST_F(PrefixCacheTest, AnotherSaltSharesNothing) {
@@ -133,7 +139,32 @@ TEST_F(PrefixCacheTest, AnEqualBlockKeepsTheFirstEntry) {
   const auto first = publish("", {1, 2, 3, 4});
   const auto second = publish("", {1, 2, 3, 4});
   EXPECT_EQ(cache.size(), 2u);
-  EXPECT_EQ(cache.find("", std::vector<TokenId>{1, 2}, 2).blocks[0], first[0].id());
+  EXPECT_EQ(find("", {1, 2}, 2).blocks[0], first[0].id());
+}
+
+// The head of a blocked queue is looked up before each step.
+TEST_F(PrefixCacheTest, AKeptMatchIsNotHashedAgainAndFollowsTheCache) {
+  const std::vector<TokenId> tokens = {1, 2, 3, 4, 5, 6};
+  auto held = publish("", {1, 2, 3, 4});
+  PrefixCache::Match match = find("", tokens, 6);
+  ASSERT_EQ(match.blocks.size(), 2u);
+  const uint64_t before = cache.lookups();
+  cache.extend("", tokens, 6, match);
+  EXPECT_EQ(cache.lookups() - before, 1u) << "only the block that was not there is looked for";
+  EXPECT_EQ(match.blocks.size(), 2u);
+  const auto more = publish("", tokens);
+  cache.extend("", tokens, 6, match);
+  EXPECT_EQ(match.blocks.size(), 3u);
+  EXPECT_EQ(match.blocks.back(), more.back().id());
+  // The second block is reused, and published again with other contents: the match ends before it.
+  const BlockId lost = held[1].id();
+  held.pop_back();
+  std::vector<BlockRef> all;
+  while (auto block = blocks.allocate()) all.push_back(std::move(*block));
+  cache.insert("", PrefixCache::kRoot, std::vector<TokenId>{9, 9}, lost);
+  cache.extend("", tokens, 6, match);
+  EXPECT_EQ(match.blocks, (std::vector<BlockId>{held[0].id()}));
+  EXPECT_EQ(match.last(), find("", tokens, 2).last());
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <set>
 #include <vector>
 
+#include "ipc/protocol/codec.h"
 #include "runtime/sched/scheduler.h"
 #include "tests/unit/sched/mock_device.h"
 
@@ -89,6 +90,9 @@ class Harness {
   void check(const ipc::Step& step) const {
     EXPECT_LE(static_cast<int32_t>(step.token_ids.size()), options_.max_num_batched_tokens);
     EXPECT_LE(static_cast<int32_t>(step.row_slot.size()), options_.max_num_seqs);
+    std::vector<std::byte> frame;
+    ipc::encode_frame(step, {}, frame);
+    EXPECT_LE(frame.size(), ipc::kHeaderBytes + options_.max_step_bytes) << "R-23";
     const std::set<SlotId> slots(step.row_slot.begin(), step.row_slot.end());
     EXPECT_EQ(slots.size(), step.row_slot.size()) << "a slot has two rows";
     for (const SlotId slot : slots) EXPECT_TRUE(slot >= 0 && slot < options_.max_num_seqs);

@@ -28,6 +28,7 @@ Arrival random_arrival(int longest) {
   arrival.params.max_tokens = *rc::gen::inRange(1, 30);
   if (*rc::gen::inRange(0, 4) == 0) arrival.params.setup.repetition_penalty = 1.2f;
   if (*rc::gen::inRange(0, 4) == 0) arrival.params.cache_salt = "other";
+  arrival.params.setup.allowed_mask.resize(static_cast<size_t>(*rc::gen::inRange(0, 100)));
   return arrival;
 }
 
@@ -40,6 +41,8 @@ SchedulerOptions random_options() {
   options.num_blocks = 1 + 48 / options.block_size + *rc::gen::inRange(0, 30);
   options.enable_prefix_caching = *rc::gen::arbitrary<bool>();
   options.eos_token_ids = {0};
+  // Room for a few setups, or for all that can come.
+  options.max_step_bytes = *rc::gen::element<size_t>(2000, 3000, ipc::kMaxStepBytes);
   return options;
 }
 
