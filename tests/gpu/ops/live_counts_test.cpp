@@ -368,6 +368,17 @@ TEST_P(LiveCounts, CG37AStepOfAttentionAndSampling) {
   }
 }
 
+// A grid has at most 65535 blocks along y.
+TEST_P(LiveCounts, MoreRowsThanAGridHasBlocksAlongY) {
+  constexpr int32_t kRows = 70000, kCols = 8;
+  const auto values = random_values(size_t{kRows} * kCols, DType::kFloat32, 2);
+  const Matrix in = put_matrix(harness(), values, kRows, kCols, DType::kFloat32);
+  const Matrix out = fresh_matrix(harness(), kRows, kCols, DType::kFloat32);
+  table().add(stream(), {in, in, out, kCols, {kRows, put_int(harness(), kRows)}});
+  const auto sums = get_matrix(harness(), out, kRows, kCols);
+  for (size_t i = 0; i < values.size(); ++i) ASSERT_EQ(sums[i], 2 * values[i]) << "element " << i;
+}
+
 INSTANTIATE_TEST_SUITE_P(Device, LiveCounts, testing::ValuesIn(all_harnesses()), choice_name);
 
 }  // namespace
