@@ -18,6 +18,7 @@ void rope_kv_write(StreamRef stream, const RopeKvWriteArgs& args);
 void attention(StreamRef stream, const AttentionArgs& args);
 void plain_attention(StreamRef stream, const AttentionArgs& args);
 void select_rows(StreamRef stream, const SelectRowsArgs& args);
+void best_tokens(StreamRef stream, const BestTokensArgs& args);
 void sample(StreamRef stream, const SampleArgs& args);
 void fused_linear(StreamRef stream, const FusedLinearArgs& args);
 // out = in + what the ranks pushed, summed: the launch before a fused_linear with a pull.

@@ -1,6 +1,15 @@
 #include "worker/graph/executable.h"
 
 namespace refrain::worker {
+namespace {
+
+void run_eager_piece(const OpContext& context, const Executable& executable, OpRange ops,
+                     const BatchShape& batch, GraphCounters& counters) {
+  launch_ops(context, ops, executable.key, &batch);
+  ++counters.num_eager_runs;
+}
+
+}  // namespace
 
 void run_pieces(const OpContext& context, const Executable& executable, const BatchShape& batch,
                 GraphCounters& counters, int begin, int end) {
@@ -11,8 +20,19 @@ void run_pieces(const OpContext& context, const Executable& executable, const Ba
       context.stream->launch(*graph->graph);
       ++counters.num_replays;
     } else {
-      launch_ops(context, std::get<EagerPiece>(piece).ops, executable.key, &batch);
+      run_eager_piece(context, executable, std::get<EagerPiece>(piece).ops, batch, counters);
+    }
+  }
+}
+
+void run_pieces_eagerly(const OpContext& context, const Executable& executable,
+                        const BatchShape& batch, GraphCounters& counters) {
+  for (const Piece& piece : executable.pieces) {
+    if (const auto* graph = std::get_if<GraphPiece>(&piece)) {
+      launch_ops(context, graph->ops, executable.key);
       ++counters.num_eager_runs;
+    } else {
+      run_eager_piece(context, executable, std::get<EagerPiece>(piece).ops, batch, counters);
     }
   }
 }

@@ -155,12 +155,19 @@ struct Launch {
                            {matrix(op.in), static_cast<const int32_t*>(address(op.index)),
                             matrix(op.out), cols(op.out), rows(op.out)});
   }
+  void operator()(const BestTokensOp& op) const {
+    c.kernels->best_tokens(
+        c.stream_ref, {matrix(op.logits), static_cast<int32_t>(op.first_token),
+                       static_cast<int32_t>(op.num_tokens), static_cast<float*>(address(op.best)),
+                       c.buffers.inputs, c.buffers.slots.params, request_rows()});
+  }
   void operator()(const SampleOp& op) const {
     kernels::SampleArgs args;
     args.logits = static_cast<const float*>(address(op.logits));
     args.shards = static_cast<int32_t>(op.shards);
     args.shard_cols = value(op.logits).cols;
     args.shard_stride = args.shard_cols * key.num_reqs;
+    if (op.best != kNoValue) args.best = static_cast<const float*>(address(op.best));
     args.vocab_size = static_cast<int32_t>(op.vocab_size);
     args.inputs = c.buffers.inputs;
     args.slots = c.buffers.slots;
@@ -181,8 +188,9 @@ struct Launch {
     c.kernels->add_rms_norm(c.stream_ref, args);
   }
   void operator()(const AllGatherOp& op) const {
-    c.communicator->all_gather(*c.stream, matrix(op.in), address(op.out), value(op.in).cols,
-                               rows(op.in));
+    Rows in = rows(op.in);
+    if (op.of_logits) in.live = c.buffers.inputs.live_logits;
+    c.communicator->all_gather(*c.stream, matrix(op.in), address(op.out), value(op.in).cols, in);
   }
   // Forms that the fuse pass rewrites; validate() refuses a Program that still has one.
   template <class Unfused>

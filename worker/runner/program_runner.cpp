@@ -66,8 +66,12 @@ bool ProgramRunner::forward(ipc::ForwardMode mode, const Dispatch& dispatch,
   const OpContext& context = lowering.context;
   GraphCounters& counters = pool_->counters();
   last_lowering_ = &lowering;
-  if (dispatch.mode != RuntimeMode::kNone && !eager_at_key_) {
+  if (dispatch.mode != RuntimeMode::kNone) {
     const Executable& executable = hosted_->executables.at(dispatch.mode, dispatch.id);
+    if (eager_at_key_) {
+      run_pieces_eagerly(context, executable, batch, counters);
+      return false;
+    }
     if (options_.config.debug_cudagraph) {
       const std::string moved = describe_moved(lowering.program, executable.addresses,
                                                collect_addresses(context, lowering.all_ops()));
@@ -80,23 +84,15 @@ bool ProgramRunner::forward(ipc::ForwardMode mode, const Dispatch& dispatch,
     run_pieces(context, executable, batch, counters);
     return true;
   }
-  if (dispatch.mode == RuntimeMode::kPiecewise) {  // as the executable, its graphs op by op
-    for (const PieceRange& piece : lowering.pieces) {
-      launch_ops(context, piece.ops, key, piece.splitting ? &batch : nullptr);
-      ++counters.num_eager_runs;
-    }
-    return false;
-  }
-  const BatchShape* own = dispatch.mode == RuntimeMode::kNone ? &batch : nullptr;
   switch (eager_path(mode)) {
     case EagerPath::kDecode:
     case EagerPath::kExtend:
-      launch_ops(context, lowering.all_ops(), key, own);
+      launch_ops(context, lowering.all_ops(), key, &batch);
       ++counters.num_eager_runs;
       break;
     case EagerPath::kSplitPrefill:
       for (const PieceRange& piece : lowering.pieces) {
-        launch_ops(context, piece.ops, key, own);
+        launch_ops(context, piece.ops, key, &batch);
         ++counters.num_eager_runs;
       }
       break;

@@ -40,8 +40,8 @@ class ProgramRunner final : public ModelRunner {
   const KvCache& kv_cache() const { return *kv_cache_; }
   // Logits of the rows of the step last submitted, which must be waited for: [R, vocab_size].
   std::vector<float> read_logits();
-  // Runs a step's batch without a graph but at a key's padding from now on (CG-28); mode NONE in
-  // the result. Null key mode: as dispatched.
+  // From now on a step runs the pieces of its key without their graphs, splitting ops as the replay
+  // does (CG-28); mode NONE in the result.
   void run_eager_at_key(bool on) { eager_at_key_ = on; }
 
  private:

@@ -102,7 +102,8 @@ Result<ipc::Loaded> ProgramRunner::load() {
   sizes.max_blocks = (config.max_model_len + config.block_size - 1) / config.block_size;
   sizes.vocab_size = static_cast<int32_t>(hosted_->program.vocab_size);
   buffers_ = std::make_unique<InputBuffers>(device_, *stream_, sizes);
-  writer_ = std::make_unique<StepWriter>(*buffers_, config.max_model_len);
+  writer_ = std::make_unique<StepWriter>(*buffers_, config.max_model_len,
+                                         options_.keep_logits || dump_ != nullptr);
   if (options_.poison_padding) poison_ = std::make_unique<Filler>(device_, 0xff);
   if (communicator_->size() > 1) {
     agreement_ = device_.allocate(sizeof(float), MemoryTag::kOther);

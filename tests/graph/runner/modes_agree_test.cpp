@@ -13,6 +13,10 @@ namespace refrain::tests {
 namespace {
 
 using ipc::RuntimeMode;
+using ::testing::Contains;
+using ::testing::Each;
+using ::testing::Ge;
+using ::testing::Ne;
 
 struct Trace {
   std::vector<std::vector<TokenId>> tokens;
@@ -69,16 +73,20 @@ Trace trace_of(const SessionOptions& options) {
 }
 
 class EveryMode : public ::testing::TestWithParam<const char*> {};
+class GraphMode : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(EveryMode, CG28GivesTheBitsOfNone) {
+TEST_P(GraphMode, CG28GivesTheBitsOfNone) {
   const Trace none = trace_of(with_mode("NONE"));
   const Trace other = trace_of(with_mode(GetParam()));
+  EXPECT_THAT(none.modes, Each(RuntimeMode::kNone));
+  EXPECT_THAT(other.modes, Contains(Ne(RuntimeMode::kNone)).Times(Ge(3)));
   expect_agreement(none, other);
   for (const auto& logits : none.logits) {
     for (float value : logits) ASSERT_TRUE(std::isfinite(value));
   }
 }
 
+// NONE too: on two threads.
 TEST_P(EveryMode, CG28GivesTheSameBitsWithBFloat16AndTwoThreads) {
   SessionOptions none = with_mode("NONE");
   none.config.dtype = "bfloat16";
@@ -96,6 +104,9 @@ TEST_P(EveryMode, CG27PoisonedPaddingReachesNoLiveRow) {
   expect_agreement(trace_of(with_mode("NONE")), trace);
 }
 
+INSTANTIATE_TEST_SUITE_P(Modes, GraphMode,
+                         ::testing::Values("PIECEWISE", "FULL", "FULL_DECODE_ONLY",
+                                           "FULL_AND_PIECEWISE"));
 INSTANTIATE_TEST_SUITE_P(Modes, EveryMode,
                          ::testing::Values("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY",
                                            "FULL_AND_PIECEWISE"));
