@@ -40,8 +40,8 @@ struct StepPlan {
 // What a step's result means for one request.
 struct TokenEvent {
   RequestId id = 0;
-  int32_t row = 0;  // of the result, for its log-probabilities
-  TokenId token = 0;
+  int32_t row = 0;    // of the result, for its log-probabilities
+  TokenId token = 0;  // with StopCause::kNoLogit there is none
   int32_t cached_tokens = 0;
   StopCause stop = StopCause::kNone;
 };
@@ -109,6 +109,7 @@ class Scheduler {
   int32_t budget_left() const;
 
   void publish(Sequence& sequence);
+  void distrust(Sequence& sequence);
   void finish(Sequence& sequence);
   void settle(Sequence& sequence);
   void release(Sequence& sequence);

@@ -309,11 +309,22 @@ TEST(WorkerGroup, ANewWorkerForARankWhoseProcessHasEndedIsNotRefused) {
   EXPECT_EQ(world.engine->stats().group_restarts, 1u);
 }
 
+// Its pid may be anybody's here, though the machine has the same name: as in another container.
+TEST(WorkerGroup, AWorkerOfAnotherRealmIsNotWatchedByItsPid_R29) {
+  for (const char* realm : {"here", "elsewhere", ""}) {
+    EngineWorld world(1);
+    MockRankOptions options;
+    options.realm = realm;
+    world.start_ready(options);
+    EXPECT_EQ(world.watched.size(), realm == std::string("here") ? 1u : 0u) << realm;
+  }
+}
+
 TEST(WorkerGroup, AWorkerWhosePredecessorIsGoneTakesItsRank) {
   EngineWorld world(2);
   world.start();
   MockRankOptions remote = rank_options(0, 100);
-  remote.host = "elsewhere";  // no process to watch
+  remote.realm = "elsewhere";  // no process to watch
   world.add_rank(remote);
   world.scheduler.run_until_idle();
   world.ranks.clear();  // its connection ends while it loads
@@ -328,7 +339,7 @@ TEST(WorkerGroup, ARankThatStartsAndLosesItsConnectionEndsTheStart) {
   EngineWorld world(2);
   world.start();
   MockRankOptions remote = rank_options(0, 100);
-  remote.host = "elsewhere";
+  remote.realm = "elsewhere";
   world.add_rank(remote);
   world.scheduler.run_until_idle();
   world.ranks.clear();
