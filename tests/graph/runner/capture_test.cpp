@@ -229,6 +229,38 @@ TEST(Capture, CG25OutOfMemoryDropsWholeKeysAndSaysWhatWasMissing) {
   }
 }
 
+// CG-25: a key whose kernels find no memory when its warm-up loads them is lost, and no other.
+TEST(Capture, CG25OutOfMemoryInAWarmUpDropsTheKeyAndServingGoesOn) {
+  if (SessionOptions{}.device != "host") GTEST_SKIP() << "a launch of the host is made to fail";
+  SessionOptions options = with_mode("FULL");
+  int warm_ups = 0, sampled = 0;
+  options.wrap_device = [&](std::unique_ptr<worker::Device> host) {
+    return make_late_device_with(std::move(host), [&](std::string_view name) {
+      if (name == "prepare_inputs") ++warm_ups;
+      if (name == "sample") ++sampled;
+      if (name == "rms_norm" && warm_ups == 2) throw worker::OutOfMemory("no room for code", 4711);
+    });
+  };
+  std::unique_ptr<Session> session;
+  try {
+    session = started(options);
+  } catch (const std::exception& error) {
+    FAIL() << error.what();
+  }
+  EXPECT_EQ(warm_ups, sampled) << "what follows is launched: other ranks may be in its exchanges";
+  EXPECT_EQ(session->counters().num_captures_dropped, 1);
+  EXPECT_THAT(keys_of(session->ready),
+              ElementsAre("FULL 6/6 uniform", "FULL 2/2 uniform", "FULL 1/1 uniform"));
+  EXPECT_THAT(session->ready.warnings,
+              Contains(AllOf(HasSubstr("out of memory while capturing FULL 4"),
+                             HasSubstr("4711 bytes were missing"))));
+  const auto reference = started(with_mode("NONE"));
+  for (int tokens = 1; tokens <= 16; ++tokens) {
+    const std::vector<Row> rows = {{0, prompt(tokens, 1), 0}};
+    EXPECT_EQ(session->run(rows).tokens, reference->run(rows).tokens);
+  }
+}
+
 TEST(Capture, CG2EnforceEagerCapturesNothing) {
   SessionOptions options = with_mode("FULL");
   options.config.enforce_eager = true;

@@ -62,7 +62,8 @@ class LateEvent final : public Event {
 
 class LateStream final : public Stream, public kernels::HostLauncher {
  public:
-  explicit LateStream(std::unique_ptr<Stream> host) : host_(std::move(host)) {}
+  LateStream(std::unique_ptr<Stream> host, BeforeLaunch before_launch)
+      : host_(std::move(host)), before_launch_(std::move(before_launch)) {}
 
   kernels::StreamRef ref() override { return {static_cast<kernels::HostLauncher*>(this)}; }
   void copy(void* to, const void* from, size_t bytes) override {
@@ -70,6 +71,7 @@ class LateStream final : public Stream, public kernels::HostLauncher {
   }
   void launch(kernels::HostFunction function, const void* args, size_t bytes, const char* name,
               bool single) override {
+    if (before_launch_ && !capturing()) before_launch_(name);
     std::vector<std::max_align_t> kept(bytes / sizeof(std::max_align_t) + 1);
     std::memcpy(kept.data(), args, bytes);
     when_its_turn_comes([this, function, kept = std::move(kept), bytes, name, single] {
@@ -106,12 +108,14 @@ class LateStream final : public Stream, public kernels::HostLauncher {
   }
 
   std::unique_ptr<Stream> host_;
+  BeforeLaunch before_launch_;
   std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
 };
 
 class LateDevice final : public worker::Device {
  public:
-  explicit LateDevice(std::unique_ptr<worker::Device> host) : host_(std::move(host)) {}
+  LateDevice(std::unique_ptr<worker::Device> host, BeforeLaunch before_launch)
+      : host_(std::move(host)), before_launch_(std::move(before_launch)) {}
 
   std::string name() const override { return host_->name(); }
   const kernels::KernelTable& kernels() const override { return host_->kernels(); }
@@ -136,7 +140,7 @@ class LateDevice final : public worker::Device {
     return host_->reserve(bytes, tag);
   }
   std::unique_ptr<Stream> create_stream() override {
-    return std::make_unique<LateStream>(host_->create_stream());
+    return std::make_unique<LateStream>(host_->create_stream(), before_launch_);
   }
   worker::MemoryAccount memory() const override { return host_->memory(); }
   Result<std::unique_ptr<worker::Communicator>> create_communicator(const std::string& token,
@@ -147,12 +151,18 @@ class LateDevice final : public worker::Device {
 
  private:
   std::unique_ptr<worker::Device> host_;
+  BeforeLaunch before_launch_;
 };
 
 }  // namespace
 
 std::unique_ptr<worker::Device> make_late_device(std::unique_ptr<worker::Device> host) {
-  return std::make_unique<LateDevice>(std::move(host));
+  return make_late_device_with(std::move(host), nullptr);
+}
+
+std::unique_ptr<worker::Device> make_late_device_with(std::unique_ptr<worker::Device> host,
+                                                      BeforeLaunch before_launch) {
+  return std::make_unique<LateDevice>(std::move(host), std::move(before_launch));
 }
 
 }  // namespace refrain::tests
