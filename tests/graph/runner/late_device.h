@@ -12,6 +12,9 @@
 namespace refrain::tests {
 
 std::unique_ptr<worker::Device> make_late_device(std::unique_ptr<worker::Device> host);
+// The same, and it counts the captures that its streams begin.
+std::unique_ptr<worker::Device> make_late_device_that_counts(std::unique_ptr<worker::Device> host,
+                                                             std::shared_ptr<int> captures);
 // Calls the function with the kernel's name before a launch that is not recorded; it may throw, as
 // a device does that has no memory for the kernel's code.
 using BeforeLaunch = std::function<void(std::string_view name)>;

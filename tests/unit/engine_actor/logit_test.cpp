@@ -160,6 +160,32 @@ TEST(RowWithoutLogit, WithABadCanaryTheGroupRestartsOnceWithItsWeightsCheckedAnd
   EXPECT_EQ(world.answers[waits].finish, FinishReason::kError);
 }
 
+// What the others got in the canary's own step is theirs: they go on after it with the next group.
+TEST(RowWithoutLogit, ABadCanaryAmongOthersTakesNoTokenFromThem_R22) {
+  const auto canary_too = [](const ipc::Step& step, size_t row) {
+    size_t begin = 0;
+    for (size_t i = 0; i < row; ++i) begin += static_cast<size_t>(step.row_num_tokens[i]);
+    const bool canary = step.row_computed[row] == 0 && step.row_num_tokens[row] == 1 &&
+                        step.token_ids[begin] == 0;
+    return canary || poisoned(step, row);
+  };
+  LogitWorld world(canary_too);
+  const std::vector<TokenId> good = prompt_of(9, 3);
+  const RequestId innocent = world.submit(good, 40);
+  for (size_t i = 0; i < LogitFailures::kRequests; ++i)
+    world.submit(world.poison(static_cast<int>(i)), 12);
+  world.scheduler.run_until_idle();
+  ASSERT_EQ(world.losses.size(), 1u);
+  EXPECT_EQ(world.losses[0].detector, "canary");
+  const auto& steps = world.ranks[0]->steps;
+  EXPECT_TRUE(std::ranges::any_of(steps, [&](const ipc::Step& step) {
+    return step.row_slot.size() > 1 && std::ranges::count(step.token_ids, 0) > 0;
+  })) << "the canary met no other request";
+  world.fails = nullptr;
+  world.begin();
+  EXPECT_EQ(world.answers[innocent].tokens, world.expected(good, 40));
+}
+
 // Idle workers are found as well, before a request fails.
 TEST(RowWithoutLogit, AnIdleCanaryFindsIt_R22) {
   LogitWorld world(any_row);
