@@ -309,17 +309,6 @@ TEST(WorkerGroup, ANewWorkerForARankWhoseProcessHasEndedIsNotRefused) {
   EXPECT_EQ(world.engine->stats().group_restarts, 1u);
 }
 
-// Its pid may be anybody's here, though the machine has the same name: as in another container.
-TEST(WorkerGroup, AWorkerOfAnotherRealmIsNotWatchedByItsPid_R29) {
-  for (const char* realm : {"here", "elsewhere", ""}) {
-    EngineWorld world(1);
-    MockRankOptions options;
-    options.realm = realm;
-    world.start_ready(options);
-    EXPECT_EQ(world.watched.size(), realm == std::string("here") ? 1u : 0u) << realm;
-  }
-}
-
 TEST(WorkerGroup, AWorkerWhosePredecessorIsGoneTakesItsRank) {
   EngineWorld world(2);
   world.start();

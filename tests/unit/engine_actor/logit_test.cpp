@@ -165,8 +165,8 @@ TEST(RowWithoutLogit, ABadCanaryAmongOthersTakesNoTokenFromThem_R22) {
   const auto canary_too = [](const ipc::Step& step, size_t row) {
     size_t begin = 0;
     for (size_t i = 0; i < row; ++i) begin += static_cast<size_t>(step.row_num_tokens[i]);
-    const bool canary = step.row_computed[row] == 0 && step.row_num_tokens[row] == 1 &&
-                        step.token_ids[begin] == 0;
+    const bool canary =
+        step.row_computed[row] == 0 && step.row_num_tokens[row] == 1 && step.token_ids[begin] == 0;
     return canary || poisoned(step, row);
   };
   LogitWorld world(canary_too);
