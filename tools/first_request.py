@@ -78,6 +78,22 @@ def show_graphs(base):
     return json.loads(fetch(base, "/cudagraphs?format=json")[1])["steps"] > 0
 
 
+def undisturbed(base):
+    """R-21: no worker group was lost on the way to the answer, and no request had to be resumed."""
+    status, text = fetch(base, "/metrics")
+    counts = {}
+    for line in text.splitlines() if status == 200 else []:
+        if line and not line.startswith("#"):
+            name, value = line.rsplit(" ", 1)
+            counts[name.split("{")[0]] = float(value)
+    good = True
+    for name in ("refrain:worker_group_restarts_total", "refrain:requests_resumed_total", "refrain:requests_without_logit_total"):
+        if counts.get(name) != 0:
+            print(f"  {name} is {counts.get(name, 'not in /metrics')} and not 0: the workers failed on the way (see the server's log)")
+            good = False
+    return good
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, required=True)
@@ -92,7 +108,7 @@ def main():
         return 1
     print(f"  ready after {seconds:.1f} s", flush=True)
     model = json.loads(fetch(base, "/v1/models")[1])["data"][0]["id"]
-    return 0 if ask(base, model) and show_graphs(base) else 1
+    return 0 if ask(base, model) and show_graphs(base) and undisturbed(base) else 1
 
 
 if __name__ == "__main__":

@@ -68,7 +68,9 @@ struct Hello {
   int32_t rank = 0;
   int32_t tensor_parallel_size = 1;
   int64_t pid = 0;
-  std::string host;  // host name, to know whether the pid can be watched
+  uint64_t process_start = 0;  // of this pid; with it and the realm the process is known
+  std::string realm;           // in which the pid counts (runtime/base/process_identity.h)
+  std::string host;            // name of the machine, for people
   std::string device;
   std::string held_group;  // token of the group it holds weights and graphs of; empty: none
   Epoch last_epoch = 0;    // the epoch it was in last; a new one must be greater
@@ -77,9 +79,12 @@ struct Hello {
 struct Welcome {
   WorkerConfig config;
   std::string group_token;  // names the group's shared memory and communicators in this epoch
-  int64_t pid = 0;          // the coordinator's; a worker on the same host watches it
-  std::string host;
+  int64_t pid = 0;          // the coordinator's; a worker of the same realm watches it
+  uint64_t process_start = 0;
+  std::string realm;
   std::string held_group;  // of the Hello that it answers: what the coordinator counts on
+  bool check_weights =
+      false;  // the group before gave no finite logits: refuse weights that explain it
 };
 
 struct Refuse {
@@ -195,6 +200,10 @@ struct Step {
   std::vector<SlotSetup> setups;
 };
 
+// In StepResult::tokens: the row should have sampled, and its logits hold no number above -inf.
+// It ends its own request.
+inline constexpr TokenId kNoFiniteLogit = -2;
+
 // Every rank answers every step; rank 0 adds the tokens.
 struct StepResult {
   StepId step = 0;
@@ -205,7 +214,7 @@ struct StepResult {
   bool key_uniform = false;
   int32_t num_tokens = 0;  // unpadded
   float device_ms = 0;
-  std::vector<TokenId> tokens;       // [R], -1 where the row did not sample (rank 0 only)
+  std::vector<TokenId> tokens;       // [R], -1: did not sample, or kNoFiniteLogit (rank 0 only)
   std::vector<float> logprobs;       // [R] when any row asked for them, else empty
   std::vector<int32_t> top_offsets;  // [R+1] into the next two
   std::vector<TokenId> top_tokens;

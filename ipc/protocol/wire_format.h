@@ -26,18 +26,18 @@ void serialize(Archive& ar, WorkerConfig& m) {
 
 template <class Archive>
 void serialize(Archive& ar, Hello& m) {
-  static_assert(wire::field_count<Hello>() == 10);
+  static_assert(wire::field_count<Hello>() == 12);
   ar(m.protocol_version, wire::Name{"build_id", m.build_id},
      wire::Name{"model_digest", m.model_digest}, m.rank, m.tensor_parallel_size, m.pid,
-     wire::Name{"host", m.host}, wire::Name{"device", m.device},
-     wire::Name{"held_group", m.held_group}, m.last_epoch);
+     m.process_start, wire::Name{"realm", m.realm}, wire::Name{"host", m.host},
+     wire::Name{"device", m.device}, wire::Name{"held_group", m.held_group}, m.last_epoch);
 }
 
 template <class Archive>
 void serialize(Archive& ar, Welcome& m) {
-  static_assert(wire::field_count<Welcome>() == 5);
-  ar(m.config, wire::Name{"group_token", m.group_token}, m.pid, wire::Name{"host", m.host},
-     wire::Name{"held_group", m.held_group});
+  static_assert(wire::field_count<Welcome>() == 7);
+  ar(m.config, wire::Name{"group_token", m.group_token}, m.pid, m.process_start,
+     wire::Name{"realm", m.realm}, wire::Name{"held_group", m.held_group}, m.check_weights);
 }
 
 template <class Archive>

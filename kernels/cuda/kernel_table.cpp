@@ -1,5 +1,8 @@
 #include "kernels/core/kernel_table.h"
 
+#include <fmt/format.h>
+
+#include "kernels/core/no_room.h"
 #include "kernels/cuda/check_args.h"
 #include "kernels/cuda/gemm_cublaslt.h"
 #include "kernels/cuda/launcher.h"
@@ -46,6 +49,10 @@ const KernelTable& cuda_kernel_table() {
 }
 
 void check_cuda(cudaError_t status, const char* call) {
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // it does not stick
+    throw NoRoomForKernel(fmt::format("{}: no device memory for its code", call));
+  }
   REFRAIN_CHECK(status == cudaSuccess, "{} failed: {} ({})", call, cudaGetErrorName(status),
                 cudaGetErrorString(status));
 }

@@ -115,4 +115,18 @@ bool IoContext::on_process_exit(int64_t pid, std::shared_ptr<Executor> strand,
   return true;
 }
 
+bool IoContext::on_process_exit(const ProcessIdentity& process, std::shared_ptr<Executor> strand,
+                                std::function<void()> handler) {
+  auto called = std::make_shared<bool>(false);  // on the strand only
+  const auto once = [called, handler = std::move(handler)] {
+    if (!std::exchange(*called, true)) handler();
+  };
+  const bool watched = on_process_exit(process.pid, strand, once);
+  // Asked after the descriptor was opened: what has the pid now is what is watched.
+  const auto start = process_start(process.pid);
+  if (!start || *start == process.start) return watched;
+  strand->post(once);
+  return true;
+}
+
 }  // namespace refrain

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/actor/executor.h"
+#include "runtime/base/process_identity.h"
 
 namespace boost::asio {
 class io_context;
@@ -33,6 +34,10 @@ class IoContext {
   // Calls `handler()` once on the strand when the process ends (a pidfd; R-7: within 50 ms). False
   // when the process cannot be watched (another host, already gone).
   bool on_process_exit(int64_t pid, std::shared_ptr<Executor> strand,
+                       std::function<void()> handler);
+  // The same of the process that is meant and no other that has its pid by now: one that is
+  // gone already calls the handler at once.
+  bool on_process_exit(const ProcessIdentity& process, std::shared_ptr<Executor> strand,
                        std::function<void()> handler);
   // Calls `handler(line)` on the strand for each line read from the pipe, until its writers are
   // gone; takes the descriptor. A line longer than 1 MiB ends it.

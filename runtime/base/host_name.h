@@ -1,5 +1,5 @@
 #pragma once
-// The name of this machine: whether two processes are on the same one. Any thread.
+// The name of this machine, for people: it is no identity (process_identity.h). Any thread.
 
 #include <string>
 

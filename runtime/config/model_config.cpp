@@ -159,18 +159,6 @@ Status read_generation_config(const std::string& text, const std::string& file,
   return fields.status();
 }
 
-// FNV-1a in two lanes: tells model directories apart, no defence against forgery.
-struct Digest {
-  uint64_t lanes[2] = {0xcbf29ce484222325u, 0x84222325cbf29ce4u};
-  void add(const std::string& bytes) {
-    for (const char byte : bytes) {
-      lanes[0] = (lanes[0] ^ static_cast<uint8_t>(byte)) * 0x100000001b3u;
-      lanes[1] = (lanes[1] ^ (static_cast<uint8_t>(byte) + 0x9eu)) * 0x100000001b3u;
-    }
-    lanes[1] ^= lanes[1] >> 29;
-  }
-};
-
 }  // namespace
 
 Result<ModelConfig> parse_model_config(const std::string& text, const std::string& file_name) {
@@ -208,28 +196,6 @@ Result<ModelConfig> load_model_config(const std::filesystem::path& directory) {
     REFRAIN_RETURN_IF_ERROR(read_generation_config(more, generation.string(), config));
   }
   return config;
-}
-
-Result<std::string> model_digest(const std::filesystem::path& directory) {
-  REFRAIN_ASSIGN_OR_RETURN(const std::string config, read_small_file(directory / "config.json"));
-  Digest digest;
-  digest.add(config);
-  std::vector<std::string> files;
-  std::error_code error;
-  for (std::filesystem::directory_iterator it(directory, error), end; !error && it != end;
-       it.increment(error)) {
-    const std::string name = it->path().filename().string();
-    if (!name.ends_with(".safetensors") && !name.ends_with(".safetensors.index.json")) continue;
-    const auto size = it->file_size(error);
-    if (error) break;
-    files.push_back(fmt::format("{} {}\n", name, size));
-  }
-  if (error)
-    return fail(ErrorCode::kNotFound, "{}: cannot be listed: {}", directory.string(),
-                error.message());
-  std::sort(files.begin(), files.end());
-  for (const std::string& file : files) digest.add(file);
-  return fmt::format("{:016x}{:016x}", digest.lanes[0], digest.lanes[1]);
 }
 
 }  // namespace refrain

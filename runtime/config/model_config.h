@@ -54,7 +54,8 @@ struct ModelConfig {
 Result<ModelConfig> load_model_config(const std::filesystem::path& directory);
 Result<ModelConfig> parse_model_config(const std::string& json, const std::string& file_name);
 
-// What HELLO compares: config.json's bytes and names and sizes of the weight files, as hex.
+// What HELLO compares: config.json's bytes, names, sizes and headers of the weight files and a
+// bounded sample of every tensor (model_digest.cpp), as hex.
 Result<std::string> model_digest(const std::filesystem::path& directory);
 
 }  // namespace refrain

@@ -11,7 +11,6 @@
 #include "runtime/actor/io_context.h"
 #include "runtime/base/build_info.h"
 #include "runtime/base/check.h"
-#include "runtime/base/host_name.h"
 #include "runtime/base/log.h"
 #include "runtime/engine/engine_core.h"
 
@@ -107,16 +106,15 @@ Result<std::unique_ptr<Engine>> Engine::create(EngineConfig config, ModelConfig 
   parts.engine_executor = strand;
   parts.output_executor = io.make_strand();
   parts.endpoint = std::move(endpoint);
-  parts.watch = [&io, strand](int64_t pid, std::function<void()> gone) {
-    return io.on_process_exit(pid, strand, std::move(gone));
+  parts.watch = [&io, strand](const ProcessIdentity& process, std::function<void()> gone) {
+    return io.on_process_exit(process, strand, std::move(gone));
   };
   parts.kill = [](int64_t pid) {
     if (::kill(static_cast<pid_t>(pid), SIGKILL) != 0)
       log::warn("the worker with pid {} cannot be killed: {}", pid, std::strerror(errno));
   };
   parts.build_id = build_id();
-  parts.host = host_name();
-  parts.pid = getpid();
+  parts.process = own_process();
   parts.token_prefix = fmt::format("refrain-{}", getpid());
   parts.first_epoch = static_cast<Epoch>(milliseconds);  // above those of coordinators before
   return make_engine(std::move(parts));

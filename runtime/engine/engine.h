@@ -32,7 +32,8 @@ const char* to_string(GroupState state);
 struct GroupLoss {
   static constexpr size_t kMaxRequests = 256;
   Epoch epoch = 0;
-  // Process, heartbeat, progress, step deadline, worker, answers, frames, start or start timeout.
+  // Process, heartbeat, progress, step deadline, worker, answers, canary, frames, start or start
+  // timeout.
   std::string detector;
   static constexpr const char* kStartTimeout = "start timeout";
   std::string reason;               // one sentence
@@ -48,7 +49,7 @@ struct GroupLoss {
 // one that ends its workers.
 struct Isolation {
   bool on = false;
-  // Losses before it whose cause is gone: a request was ended, another completed.
+  // Losses before it whose cause is gone: a request has ended, and the workers are good without it.
   int explained = 0;
 };
 
@@ -68,7 +69,8 @@ struct EngineStats {
   uint64_t requests_total = 0;  // accepted; each ends once, in one of the next four counts
   uint64_t requests_stopped = 0, requests_at_length = 0;  // complete: stop rule; length
   uint64_t requests_aborted = 0, requests_failed = 0;     // the client left; an error
-  uint64_t requests_resumed = 0;  // taken up again after a group was lost, each time counted
+  uint64_t requests_without_logit = 0;  // of the failed: the model had no finite logit
+  uint64_t requests_resumed = 0;        // taken up again after a group was lost, each time counted
   uint64_t requests_running = 0, requests_waiting = 0;
   uint64_t prompt_tokens = 0, generated_tokens = 0, cached_prompt_tokens = 0;
   uint64_t preemptions = 0, steps = 0, group_restarts = 0;

@@ -18,8 +18,7 @@ WorkerGroupOptions group_options(EngineParts& parts) {
   WorkerGroupOptions options;
   options.identity = {config.worker.tensor_parallel_size, parts.build_id, parts.model_digest};
   options.worker = config.worker;
-  options.host = parts.host;
-  options.pid = parts.pid;
+  options.process = parts.process;
   options.token_prefix = parts.token_prefix;
   options.first_epoch = parts.first_epoch;
   options.heartbeat_interval = to_duration(config.heartbeat_interval);
@@ -98,7 +97,7 @@ void EngineCore::enter(Accepted accepted) {
   if (accepted.deadline) end_at(id, *accepted.deadline);
   auto sequence =
       std::make_unique<Sequence>(id, std::move(accepted.prompt), std::move(accepted.params));
-  if (scheduler_ && !trials_.on) {
+  if (scheduler_ && !trials_.on && !proving_) {
     to_scheduler(std::move(sequence));
     pump();
   } else {
@@ -122,7 +121,7 @@ void EngineCore::queue_to_scheduler() {
 // request on trial one step runs at a time.
 void EngineCore::pump() {
   if (!scheduler_ || group_->state() != GroupState::kReady) return;
-  if (trials_.on) go_on_with_trials();
+  if (trials_.on && !proving_) go_on_with_trials();
   while (scheduler_->steps_in_flight() < (trials_.on ? 1 : depth_)) {
     if (too_early_to_plan()) return;
     scheduler_->limit_chunks(pace_.prompt_tokens());
@@ -168,11 +167,16 @@ void EngineCore::on_step(ipc::StepResult result) {
   last_answer_ = executor_->clock().now();
   pace_.done(last_answer_);
   stats_.answered(last_answer_);
-  const bool canary = take_canary(events_);
+  ++num_answers_;
+  const std::optional<bool> canary = take_canary();
+  const bool goes_on = canary.value_or(true);  // else the group is lost in a turn of its own
+  if (canary && goes_on) on_good_canary();
+  if (!goes_on) group_->distrust();
+  end_rows_without_logit();
   // A trial is judged by what its client has.
-  const bool trial = trials_.on;
-  if (!trial) pump();
-  if (canary) return publish_counts();
+  const bool trial = trials_.on && !canary;
+  if (!trial && goes_on) pump();
+  if (canary && events_.empty()) return publish_counts();
   stats_.step_done(result, events_.size());
   for (const TokenEvent& event : events_) admission_.token(event.id);
   admission_.step(executor_->clock().now(), scheduler_->stats().waiting);
@@ -233,6 +237,7 @@ void EngineCore::fail_all(const Error& error) {
 
 void EngineCore::cancel(RequestId id) {
   if (!alive_.contains(id)) return;
+  blame_for_losses(id);
   remove(id);
   end(id, FinishReason::kAbort, std::nullopt);
   pump();
@@ -347,9 +352,12 @@ void EngineCore::stop() {
 
 void EngineCore::publish_counts() {
   const SchedulerStats now = scheduler_ ? scheduler_->stats() : SchedulerStats{};
+  const Sequence* canary = scheduler_ ? scheduler_->find(kCanaryRequest) : nullptr;
+  const bool canary_runs = canary != nullptr && canary->state == SequenceState::kRunning;
+  const bool canary_waits = canary != nullptr && !canary_runs;
   stats_.change([&](EngineStats& stats) {
-    stats.requests_running = now.running - (canary_out_ ? 1 : 0);
-    stats.requests_waiting = now.waiting + queue_.size();
+    stats.requests_running = now.running - (canary_runs ? 1 : 0);
+    stats.requests_waiting = now.waiting + queue_.size() - (canary_waits ? 1 : 0);
     stats.prompt_tokens = past_.prompt_tokens + now.prompt_tokens;
     stats.cached_prompt_tokens = past_.cached_prompt_tokens + now.cached_prompt_tokens;
     stats.preemptions = past_.preemptions + now.preemptions;

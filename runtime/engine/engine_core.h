@@ -18,6 +18,7 @@
 #include "runtime/engine/admission.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/engine_stats.h"
+#include "runtime/engine/logit_failures.h"
 #include "runtime/engine/output_processor.h"
 #include "runtime/engine/step_pace.h"
 #include "runtime/engine/worker_group.h"
@@ -34,8 +35,8 @@ struct EngineParts {
   std::unique_ptr<ipc::Endpoint> endpoint;  // calls on engine_executor
   ProcessWatch watch;
   ProcessKill kill;
-  std::string build_id, model_digest, host, token_prefix;
-  int64_t pid = 0;
+  std::string build_id, model_digest, token_prefix;
+  ProcessIdentity process;
   Epoch first_epoch = 1;
 };
 
@@ -108,13 +109,17 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   void publish_counts();
   void publish_group();
 
-  // recovery.cpp: workers that come, go and idle
+  // recovery.cpp: workers that come and go
   void on_ready(int64_t num_kv_blocks);
   void on_lost(const Error& error, bool for_good);
   void take_back(const Error& error);
+
+  // canary.cpp: are the workers good, and whose rows have no finite logit
   void watch_idle();
   void send_canary();
-  bool take_canary(std::vector<TokenEvent>& events);
+  std::optional<bool> take_canary();
+  void on_good_canary();
+  void end_rows_without_logit();
 
   // isolation.cpp: the request that ends its workers is found and ended, the others go on
   void queue_again(std::unique_ptr<Sequence> sequence);
@@ -123,6 +128,7 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   void go_on_with_trials();
   void note_completed();
   void tell_isolation(int explained);
+  void blame_for_losses(RequestId id);
   bool begin_trial();
   void end_isolation();
 
@@ -144,7 +150,11 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
     RequestId current = 0;  // 0: none
     int ended = 0, ended_in_a_row = 0;
   } trials_;
-  int to_explain_ = 0;  // losses of a request that was ended, when another completes
+  // Losses of requests that are gone: explained when the next workers are good.
+  int to_explain_ = 0;
+  bool proving_ = false;  // nothing runs before these workers have answered a canary
+  LogitFailures logit_failures_;
+  uint64_t num_answers_ = 0;  // to steps, of all groups
   std::unordered_map<RequestId, Live> alive_;
   StepPace pace_;
   std::vector<TokenEvent> events_;

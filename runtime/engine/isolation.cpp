@@ -28,7 +28,7 @@ void EngineCore::queue_again(std::unique_ptr<Sequence> sequence) {
 void EngineCore::give_up(const Sequence& sequence, const Error& error) {
   log::error("request {} was in flight at {} losses of its workers in a row; it is ended",
              sequence.id, sequence.group_losses);
-  if (trials_.ended++ == 0) to_explain_ = Sequence::kSuspectLosses;
+  if (trials_.ended++ == 0) to_explain_ += Sequence::kSuspectLosses;
   ++trials_.ended_in_a_row;
   end(sequence.id, FinishReason::kError,
       Error{ErrorCode::kUnavailable,
@@ -75,8 +75,18 @@ void EngineCore::note_completed() {
   if (to_explain_ > 0) tell_isolation(std::exchange(to_explain_, 0));
 }
 
+// Workers that do not even answer a canary are lost for no request's sake.
 void EngineCore::tell_isolation(int explained) {
-  if (isolation_handler) isolation_handler({trials_.on, explained});
+  if (isolation_handler) isolation_handler({trials_.on && !proving_, explained});
+}
+
+// A request that leaves may have ended its workers, and comes again: what it was alone with counts
+// as its own, once the workers have shown that they are good without it.
+void EngineCore::blame_for_losses(RequestId id) {
+  const Sequence* sequence = scheduler_ ? scheduler_->find(id) : nullptr;
+  for (const auto& queued : queue_)
+    if (queued->id == id) sequence = queued.get();
+  if (sequence != nullptr) to_explain_ += sequence->losses_alone;
 }
 
 // With the group ready. Goes on to the next suspect when the one before has ended or has got past

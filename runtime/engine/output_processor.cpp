@@ -25,6 +25,8 @@ FinishReason finish_reason(StopCause cause) {
       return FinishReason::kLength;
     case StopCause::kCancelled:
       return FinishReason::kAbort;
+    case StopCause::kNoLogit:
+      return FinishReason::kError;
   }
   REFRAIN_CHECK(false, "no such stop cause: {}", static_cast<int>(cause));
 }

@@ -37,6 +37,11 @@ std::optional<TimePoint> RankPositions::last_progress() const {
   return last;
 }
 
+bool RankPositions::blind() const {
+  return !last_progress() &&
+         std::ranges::all_of(ranks_, [](const Rank& rank) { return rank.position.has_value(); });
+}
+
 std::vector<int32_t> RankPositions::laggards(const std::vector<int32_t>& ranks,
                                              TimePoint now) const {
   std::vector<int32_t> behind;

@@ -27,6 +27,8 @@ class RankPositions {
   TimePoint last_heard(int32_t rank) const { return at(rank).heard; }
   // When a device last got on. Nothing as long as a rank does not tell what it does within a step.
   std::optional<TimePoint> last_progress() const;
+  // Every rank has told its position, and one of them counts no launches: it never will tell.
+  bool blind() const;
   // Of these ranks the silent ones, or else those that are furthest behind: all of them where they
   // are equal or nothing is known.
   std::vector<int32_t> laggards(const std::vector<int32_t>& ranks, TimePoint now) const;

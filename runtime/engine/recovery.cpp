@@ -1,10 +1,9 @@
 // The part of EngineCore that survives its workers: requests of a lost group go back to the queue
-// and on with the next one, and a canary shows that idle workers answer.
+// and on with the next one.
 
 #include <algorithm>
 #include <utility>
 
-#include "runtime/base/check.h"
 #include "runtime/base/log.h"
 #include "runtime/engine/engine_core.h"
 
@@ -30,14 +29,23 @@ SchedulerOptions scheduler_options(const EngineConfig& config, const ModelConfig
 // Block tables, prefix cache and slots begin empty, as the new workers' memory does.
 void EngineCore::on_ready(int64_t num_kv_blocks) {
   scheduler_ = std::make_unique<Scheduler>(scheduler_options(config_, model_, num_kv_blocks));
-  if (!trials_.on) queue_to_scheduler();
+  // Whether these workers are good decides who is to blame for the losses before.
+  proving_ = group_->distrusted() || to_explain_ > 0;
+  if (proving_) {
+    if (trials_.on) tell_isolation(0);
+  } else if (!trials_.on) {
+    queue_to_scheduler();
+  }
   last_answer_ = executor_->clock().now();
   stats_.answered(last_answer_);
   admission_.in_service(last_answer_);
   watch_queue();
   // The group is ready when this handler has returned.
   executor_->post([weak = weak_from_this()] {
-    if (const auto self = weak.lock()) self->pump();
+    const auto self = weak.lock();
+    if (!self || !self->scheduler_) return;
+    if (self->proving_) self->send_canary();
+    self->pump();
   });
   watch_idle();
   publish_counts();
@@ -65,6 +73,7 @@ void EngineCore::take_back(const Error& error) {
   uint64_t resumed = 0;
   for (auto& sequence : scheduler_->release_all()) {
     if (sequence->id == kCanaryRequest) continue;
+    if (alone && sequence->in_lost_step) ++sequence->losses_alone;
     if (alone && sequence->in_lost_step && sequence->suspect()) {
       give_up(*sequence, error);
       continue;
@@ -74,47 +83,12 @@ void EngineCore::take_back(const Error& error) {
   }
   scheduler_.reset();
   pace_.clear();
-  canary_out_ = false;
+  canary_out_ = proving_ = false;
   isolate_suspects(error);
   stats_.change([resumed](EngineStats& counts) { counts.requests_resumed += resumed; });
   if (!queue_.empty())
     log::info("{} requests wait for the next workers, {} of them go on where they were",
               queue_.size(), resumed);
-}
-
-// As long as the group is ready: a canary whenever no step was answered for a while and none is
-// asked.
-void EngineCore::watch_idle() {
-  const Duration since = executor_->clock().now() - last_answer_;
-  const bool idle = scheduler_->num_unfinished() == 0 && scheduler_->steps_in_flight() == 0;
-  if (idle && since >= kCanaryAfter) send_canary();
-  const Duration wait = since >= kCanaryAfter ? kCanaryAfter : kCanaryAfter - since;
-  idle_timer_ = executor_->post_after(wait, [weak = weak_from_this()] {
-    if (const auto self = weak.lock(); self && self->scheduler_) self->watch_idle();
-  });
-}
-
-// One token through scheduler, transport, device and back, as any request's.
-void EngineCore::send_canary() {
-  const std::vector<TokenId> prompt = {0};
-  SequenceParams params;
-  params.max_tokens = 1;
-  params.setup.temperature = 0;
-  const Status added = scheduler_->add(
-      std::make_unique<Sequence>(kCanaryRequest, prompt, std::move(params)), digest_of(prompt));
-  REFRAIN_CHECK(added.has_value(), "the canary was refused: {}", added.error().message);
-  canary_out_ = true;
-  pump();
-}
-
-// Takes the canary's token out of a step's events. It is alone in its step, as none was running or
-// waiting when it was sent.
-bool EngineCore::take_canary(std::vector<TokenEvent>& events) {
-  if (!canary_out_ || events.empty() || events.front().id != kCanaryRequest) return false;
-  REFRAIN_CHECK(events.size() == 1, "the canary shared a step with {} tokens", events.size() - 1);
-  canary_out_ = false;
-  events.clear();
-  return true;
 }
 
 }  // namespace refrain

@@ -35,12 +35,16 @@ std::optional<Duration> StepDeadline::slow_of(size_t size) const {
   return std::nullopt;
 }
 
-Duration StepDeadline::of(size_t num_tokens) const {
-  return std::max<Duration>(kLeast, 20 * slow_of(size_class(num_tokens)).value_or(kUnknown / 20));
+Duration StepDeadline::of(size_t num_tokens, bool ranks_tell) const {
+  const size_t size = size_class(num_tokens);
+  const Duration limit = std::max<Duration>(kLeast, 20 * slow_of(size).value_or(kUnknown / 20));
+  if (ranks_tell || classes_[size].seen >= kEnough) return limit;
+  return std::min<Duration>(limit, kUnseen + static_cast<int64_t>(num_tokens) * kUnseenToken);
 }
 
 Duration StepDeadline::stall(size_t num_tokens) const {
-  return std::max<Duration>(kLeastStall, slow_of(size_class(num_tokens)).value_or(kUnknownStall));
+  const Duration unknown = kUnknownStall + static_cast<int64_t>(num_tokens) * kUnknownStallToken;
+  return std::max<Duration>(kLeastStall, slow_of(size_class(num_tokens)).value_or(unknown));
 }
 
 void StepGather::begin_group(bool after_hang) {
@@ -87,9 +91,9 @@ Result<std::optional<ipc::StepResult>> StepGather::add(int32_t rank, ipc::StepRe
   return std::move(answers.front());
 }
 
-TimePoint StepGather::deadline() const {
+TimePoint StepGather::deadline(bool ranks_tell) const {
   REFRAIN_CHECK(!steps_.empty(), "no step is in flight");
-  return steps_.front().since + patience_ * deadline_.of(steps_.front().num_tokens);
+  return steps_.front().since + patience_ * deadline_.of(steps_.front().num_tokens, ranks_tell);
 }
 
 TimePoint StepGather::stalled(TimePoint last_progress) const {

@@ -15,7 +15,9 @@ namespace refrain {
 
 // How long a step of so many tokens may take: max(2 s, 20 times the 99th percentile of steps of its
 // size). Until enough of them have been seen, that of the next larger size known; or of the next
-// smaller, times as many tokens; or kUnknown.
+// smaller, times as many tokens; or kUnknown, when the ranks tell how far within it they are, since
+// then the stall finds a hang. Ranks that do not tell are devices that ran every kernel before they
+// were ready: they have kUnseen and kUnseenToken a token at most.
 class StepDeadline {
  public:
   static constexpr Duration kLeast = std::chrono::seconds(2);
@@ -23,13 +25,17 @@ class StepDeadline {
   static constexpr size_t kEnough = 8;
 
   void observe(size_t num_tokens, Duration took);
-  Duration of(size_t num_tokens) const;
-  // How long no rank may get on within it: max(kLeastStall, the 99th percentile of the whole step),
-  // or kUnknownStall. Positions come every quarter of a second, so that the least of it is noticed
-  // within two seconds.
+  Duration of(size_t num_tokens, bool ranks_tell = true) const;
+  static constexpr Duration kUnseen = std::chrono::seconds(8);
+  static constexpr Duration kUnseenToken = std::chrono::milliseconds(5);
+  // How long no rank may get on within it: max(kLeastStall, the 99th percentile of the whole step).
+  // While that is not known, what one launch may take on a slow host: kUnknownStall and
+  // kUnknownStallToken a token. Positions come every quarter of a second, so that the least of it
+  // is noticed within two seconds.
   Duration stall(size_t num_tokens) const;
   static constexpr Duration kLeastStall = std::chrono::milliseconds(1750);
-  static constexpr Duration kUnknownStall = std::chrono::seconds(30);
+  static constexpr Duration kUnknownStall = std::chrono::seconds(5);
+  static constexpr Duration kUnknownStallToken = std::chrono::milliseconds(20);
 
  private:
   static constexpr size_t kWindow = 128;
@@ -61,8 +67,8 @@ class StepGather {
   bool empty() const { return steps_.empty(); }
   StepId oldest() const { return steps_.empty() ? 0 : steps_.front().step; }
   StepId last_done() const { return last_done_; }
-  // When the oldest step must be answered.
-  TimePoint deadline() const;
+  // When the oldest step must be answered, by ranks that tell how far within it they are or do not.
+  TimePoint deadline(bool ranks_tell = true) const;
   // When it hangs, if no rank gets on any more since then.
   TimePoint stalled(TimePoint last_progress) const;
   std::vector<int32_t> missing() const;  // ranks that have not answered the oldest step

@@ -101,6 +101,22 @@ void WorkerGroup::fence(int32_t rank, std::string reason) {
   });
 }
 
+void WorkerGroup::distrust() {
+  executor_->post([weak = weak_from_this(), epoch = epoch_] {
+    const auto self = weak.lock();
+    if (!self || self->epoch_ != epoch) return;
+    const bool again = std::exchange(self->distrusted_, true);
+    const std::string what =
+        "a request of one token, made to test the workers, has no finite logit";
+    self->lose("canary", {},
+               again ? what +
+                           ", as with the workers before, though all weights of the checkpoint "
+                           "are finite: no restart will help"
+                     : what + "; the next workers check their weights",
+               again);
+  });
+}
+
 // The group is the unit of failure: what is left of it is told to go, and a new set is awaited.
 void WorkerGroup::lose(std::string detector, std::vector<int32_t> ranks, std::string reason,
                        bool for_good) {
@@ -236,7 +252,7 @@ Duration WorkerGroup::until_next_sweep(TimePoint now) const {
   TimePoint next = now + options_.heartbeat_interval;
   for (int32_t rank = 0; rank < static_cast<int32_t>(ranks_.size()); ++rank)
     next = std::min(next, last_sign(rank) + options_.heartbeat_timeout);
-  if (!gather_.empty()) next = std::min(next, gather_.deadline());
+  if (!gather_.empty()) next = std::min(next, gather_.deadline(!positions_.blind()));
   if (const auto stall = stalled()) next = std::min(next, *stall);
   return std::max<Duration>(next - now, std::chrono::milliseconds(1));
 }
@@ -299,7 +315,7 @@ void WorkerGroup::check_ranks(TimePoint now) {
 void WorkerGroup::check_step(TimePoint now) {
   const auto stall = stalled();
   const bool hangs = stall && now >= *stall;
-  if (!hangs && now < gather_.deadline()) return;
+  if (!hangs && now < gather_.deadline(!positions_.blind())) return;
   const std::vector<int32_t> late = gather_.missing();
   std::vector<int32_t> behind = positions_.laggards(late, now);
   std::string reason = fmt::format(

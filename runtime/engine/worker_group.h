@@ -16,6 +16,7 @@
 #include "ipc/protocol/messages.h"
 #include "ipc/transport/endpoint.h"
 #include "runtime/actor/executor.h"
+#include "runtime/base/process_identity.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/handshake.h"
 #include "runtime/engine/rank_positions.h"
@@ -25,15 +26,15 @@
 namespace refrain {
 
 // Calls the function once when the local process ends; false: it cannot be watched.
-using ProcessWatch = std::function<bool(int64_t pid, std::function<void()> gone)>;
+using ProcessWatch =
+    std::function<bool(const ProcessIdentity& process, std::function<void()> gone)>;
 // Ends a local process at once (SIGKILL); only for one that is watched and not gone.
 using ProcessKill = std::function<void(int64_t pid)>;
 
 struct WorkerGroupOptions {
   GroupIdentity identity;
   ipc::WorkerConfig worker;
-  std::string host;          // this machine's name: a worker of it is watched by pid
-  int64_t pid = 0;           // of this process, which workers of this machine watch
+  ProcessIdentity process;   // this one: it and workers of its realm watch each other
   std::string token_prefix;  // of group tokens; unique on this machine
   Epoch first_epoch = 1;
   Duration heartbeat_interval = std::chrono::milliseconds(500);
@@ -61,6 +62,11 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
   void send_step(const ipc::Message& step);  // only while ready
   // The engine found a rank's answer wrong: the group is fenced.
   void fence(int32_t rank, std::string reason);
+  // A canary got no finite logit. The group is lost, and the next one checks its weights; of
+  // that one the same is the end for good.
+  void distrust();
+  void trust() { distrusted_ = false; }  // a canary was answered
+  bool distrusted() const { return distrusted_; }
   void stop(const std::string& reason);
 
   GroupState state() const { return state_; }
@@ -149,6 +155,7 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
   Epoch epoch_;
   uint64_t restarts_ = 0;
   uint64_t frames_rejected_ = 0;
+  bool distrusted_ = false;
   std::vector<std::optional<Rank>> ranks_;
   StartBoard board_;
   StepGather gather_;

@@ -104,7 +104,8 @@ Status WorkerGroup::beat(Rank& rank) {
     rank.sent = 1;
     ipc::encode_frame(
         ipc::Welcome{options_.worker, fmt::format("{}-{}", options_.token_prefix, epoch_),
-                     options_.pid, options_.host, rank.hello.held_group},
+                     options_.process.pid, options_.process.start, options_.process.realm,
+                     rank.hello.held_group, distrusted_},
         {epoch_, 1}, frame_);
   }
   return endpoint_->send(rank.peer, frame_);
@@ -124,7 +125,7 @@ void WorkerGroup::welcome(const ipc::PeerId& from, const ipc::Hello& hello) {
   rank.last_heard = executor_->clock().now();
   board_.restart(rank.last_heard);  // who was here may have waited for it
   board_.moved(hello.rank, rank.last_heard, true);
-  if (hello.host == options_.host) watch(rank);
+  watch(rank);
   beat_or_fence(rank);
   if (state_ != GroupState::kWaiting) return;
   arm_timer(options_.heartbeat_interval);
@@ -132,9 +133,11 @@ void WorkerGroup::welcome(const ipc::PeerId& from, const ipc::Hello& hello) {
 }
 
 void WorkerGroup::watch(Rank& rank) {
+  const ProcessIdentity process{rank.hello.realm, rank.hello.pid, rank.hello.process_start};
+  if (!process.same_realm(options_.process)) return;  // its pid means nothing here
   const auto gone = std::make_shared<bool>(false);
-  const bool watched = watch_(
-      rank.hello.pid, [weak = weak_from_this(), epoch = epoch_, gone, index = rank.hello.rank] {
+  const bool watched =
+      watch_(process, [weak = weak_from_this(), epoch = epoch_, gone, index = rank.hello.rank] {
         *gone = true;
         if (const auto self = weak.lock(); self && self->epoch_ == epoch)
           self->on_process_end(index);

@@ -241,6 +241,16 @@ void Bench::capture(std::vector<BenchCase>& cases) {
   }
 }
 
+// figures of a run in which the workers failed are no figures.
+Status undisturbed(const EngineStats& stats) {
+  if (stats.group_restarts + stats.requests_resumed + stats.requests_without_logit == 0) return {};
+  return fail(
+      ErrorCode::kInternal,
+      "the workers were lost {} times while this was measured, {} requests were resumed and "
+      "{} had no finite logit: there are no figures (why is said above)",
+      stats.group_restarts, stats.requests_resumed, stats.requests_without_logit);
+}
+
 // More rows than run at once would wait, and the figures would be of something else.
 Status check_batches(const BenchOptions& options) {
   const int32_t most = options.config.worker.max_num_seqs;
@@ -260,11 +270,18 @@ Status measure(const BenchOptions& options, const std::string& mode,
   REFRAIN_ASSIGN_OR_RETURN(auto local, LocalEngine::create(config));
   REFRAIN_RETURN_IF_ERROR(local->start());
   Bench bench(options, *local);
-  if (options.kind == "decode") return bench.decode(cases);
-  if (options.kind == "prefill") return bench.prefill(cases);
-  if (options.kind == "serve") return bench.serve(cases);
-  bench.capture(cases);
-  return {};
+  Status measured;
+  if (options.kind == "decode") {
+    measured = bench.decode(cases);
+  } else if (options.kind == "prefill") {
+    measured = bench.prefill(cases);
+  } else if (options.kind == "serve") {
+    measured = bench.serve(cases);
+  } else {
+    bench.capture(cases);
+  }
+  REFRAIN_RETURN_IF_ERROR(measured);
+  return undisturbed(local->engine().stats());
 }
 
 }  // namespace

@@ -52,10 +52,10 @@ BlockRef BlockManager::share(BlockId id) {
   return BlockRef(this, id);
 }
 
-void BlockManager::set_cached(BlockId id) {
+void BlockManager::set_cached(BlockId id, bool cached) {
   Block& block = blocks_[index(id)];
-  REFRAIN_CHECK(block.refs > 0, "free block {} cannot become cached", id);
-  block.cached = true;
+  REFRAIN_CHECK(block.refs > 0, "what free block {} holds cannot change", id);
+  block.cached = cached;
 }
 
 void BlockManager::release(BlockId id) {

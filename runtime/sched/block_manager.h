@@ -58,8 +58,8 @@ class BlockManager {
   std::optional<BlockRef> allocate();
   // One more reference; a free block comes back to life with its contents.
   BlockRef share(BlockId id);
-  // Cached contents are worth keeping: such a block is taken last when free.
-  void set_cached(BlockId id);
+  // Cached contents are worth keeping: such a block is taken last when free. Only of one in use.
+  void set_cached(BlockId id, bool cached = true);
   void on_evict(EvictHandler handler) { evict_ = std::move(handler); }
 
  private:

@@ -82,6 +82,12 @@ PrefixCache::EntryId PrefixCache::insert(const std::string& salt, EntryId parent
   return id;
 }
 
+void PrefixCache::forget(BlockId block) {
+  if (!by_block_.contains(block)) return;
+  evict(block);
+  blocks_.set_cached(block, false);
+}
+
 void PrefixCache::evict(BlockId block) {
   const auto found = by_block_.find(block);
   REFRAIN_CHECK(found != by_block_.end(), "block {} is marked as cached but has no entry", block);

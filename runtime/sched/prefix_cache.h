@@ -44,6 +44,10 @@ class PrefixCache {
   EntryId insert(const std::string& salt, EntryId parent, std::span<const TokenId> tokens,
                  BlockId block);
 
+  // Nobody finds this block any more, nor, through it, those after it. One that is not cached:
+  // no-op.
+  void forget(BlockId block);
+
   size_t size() const { return by_block_.size(); }
   uint64_t lookups() const { return lookups_; }  // blocks of tokens hashed by extend, in all
 

@@ -86,7 +86,11 @@ Status Scheduler::add(std::unique_ptr<Sequence> sequence, const TokenDigest& giv
   const RequestId id = sequence->id;
   const auto [entry, added] = sequences_.emplace(id, std::move(sequence));
   REFRAIN_CHECK(added, "request {} is in the scheduler already", id);
-  waiting_.push_back(entry->second.get());
+  if (id == kCanaryRequest) {
+    waiting_.push_front(entry->second.get());
+  } else {
+    waiting_.push_back(entry->second.get());
+  }
   return {};
 }
 

@@ -43,8 +43,8 @@ struct StepPlan {
 // What a step's result means for one request.
 struct TokenEvent {
   RequestId id = 0;
-  int32_t row = 0;  // of the result, for its log-probabilities
-  TokenId token = 0;
+  int32_t row = 0;    // of the result, for its log-probabilities
+  TokenId token = 0;  // with StopCause::kNoLogit there is none
   int32_t cached_tokens = 0;
   StopCause stop = StopCause::kNone;
 };
@@ -119,6 +119,7 @@ class Scheduler {
   size_t largest_part() const { return options_.max_step_bytes / 4; }
 
   void publish(Sequence& sequence);
+  void distrust(Sequence& sequence);
   void finish(Sequence& sequence);
   void settle(Sequence& sequence);
   void release(Sequence& sequence);

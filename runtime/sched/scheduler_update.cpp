@@ -17,7 +17,8 @@ Status Scheduler::update(const ipc::StepResult& result, std::vector<TokenEvent>&
                 result.step, result.tokens.size(), in_flight_.front().rows.size());
   InFlight done = std::move(in_flight_.front());
   for (size_t i = 0; i < done.rows.size(); ++i) {
-    if (done.rows[i].samples == (result.tokens[i] >= 0)) continue;
+    const bool sampled = result.tokens[i] >= 0 || result.tokens[i] == ipc::kNoFiniteLogit;
+    if (done.rows[i].samples == sampled) continue;
     in_flight_.front() = std::move(done);
     return fail(ErrorCode::kInternal, "the answer to step {} has token {} in row {}, which {}",
                 result.step, result.tokens[i], i,
@@ -32,9 +33,16 @@ Status Scheduler::update(const ipc::StepResult& result, std::vector<TokenEvent>&
     if (row.samples) --sequence.pending;
     if (row.samples && sequence.state != SequenceState::kFinished) {
       const TokenId token = result.tokens[i];
-      const StopCause stop = sequence.append(token, options_.eos_token_ids, options_.max_model_len);
+      const bool none = token == ipc::kNoFiniteLogit;
+      const StopCause stop =
+          none ? StopCause::kNoLogit
+               : sequence.append(token, options_.eos_token_ids, options_.max_model_len);
       events.push_back({sequence.id, static_cast<int32_t>(i), token, sequence.cached_tokens, stop});
-      ++stats_.generated_tokens;
+      if (none) {
+        distrust(sequence);
+      } else {
+        ++stats_.generated_tokens;
+      }
       if (stop != StopCause::kNone) finish(sequence);
     }
     publish(sequence);
@@ -47,7 +55,7 @@ Status Scheduler::update(const ipc::StepResult& result, std::vector<TokenEvent>&
 
 // Makes full blocks whose contents are computed and known findable by other requests.
 void Scheduler::publish(Sequence& sequence) {
-  if (!options_.enable_prefix_caching) return;
+  if (!options_.enable_prefix_caching || sequence.distrusted) return;
   const int32_t size = options_.block_size;
   const auto known = static_cast<int32_t>(sequence.tokens.size());
   const int32_t full = std::min(sequence.num_computed, known) / size;
@@ -57,6 +65,13 @@ void Scheduler::publish(Sequence& sequence) {
     sequence.chain = prefix_cache_.insert(sequence.params.cache_salt, sequence.chain, tokens,
                                           sequence.blocks[static_cast<size_t>(i)].id());
   }
+}
+
+// What its row read may be what left it without a logit: no request begins with that again. One
+// that shares these blocks now is judged by its own rows.
+void Scheduler::distrust(Sequence& sequence) {
+  sequence.distrusted = true;
+  for (const BlockRef& block : sequence.blocks) prefix_cache_.forget(block.id());
 }
 
 // Takes a sequence out of the queues. What it holds stays until settle().

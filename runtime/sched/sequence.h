@@ -49,7 +49,16 @@ struct SequenceParams {
 enum class SequenceState : uint8_t { kWaiting, kRunning, kFinished };
 
 // Why a sequence ended; kNone: it goes on.
-enum class StopCause : uint8_t { kNone, kEos, kStopToken, kMaxTokens, kMaxModelLen, kCancelled };
+// kNoLogit: the model had no finite logit for it.
+enum class StopCause : uint8_t {
+  kNone,
+  kEos,
+  kStopToken,
+  kMaxTokens,
+  kMaxModelLen,
+  kCancelled,
+  kNoLogit
+};
 
 struct Sequence {
   Sequence(RequestId request, std::vector<TokenId> prompt, SequenceParams parameters);
@@ -79,9 +88,11 @@ struct Sequence {
   PrefixCache::Match prefix;  // while it waits: what is cached of it, as far as was looked
   int32_t cached_tokens = 0;  // prompt tokens taken from the cache when first admitted
   bool admitted_before = false;
+  bool distrusted = false;  // a row of it had no finite logit: nobody may read its blocks
 
   // Losses of the worker group with a row of it in flight, since it last made progress.
   int32_t group_losses = 0;
+  int32_t losses_alone = 0;  // of all losses: those at which nothing else was in flight
   int32_t length_at_loss = 0;
   bool in_lost_step = false;    // it had a row in flight at the last loss
   int32_t length_to_prove = 0;  // with so many tokens it has got past the steps of that loss

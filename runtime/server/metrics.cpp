@@ -117,6 +117,9 @@ std::string Metrics::render(const EngineStats& stats, const AdmissionStats& admi
   ended("length", stats.requests_at_length);
   ended("abort", stats.requests_aborted);
   counter("refrain:request_failure_total", "Requests ended by an error", stats.requests_failed);
+  counter("refrain:requests_without_logit_total",
+          "Requests ended because the model had no finite logit for them",
+          stats.requests_without_logit);
   counter("refrain:requests_resumed_total", "Requests that went on after their workers were lost",
           stats.requests_resumed);
   counter("refrain:prompt_tokens_total", "Prompt tokens processed", stats.prompt_tokens);

@@ -213,6 +213,8 @@ int run(const Options& options) {
   json["requests_per_second"] = static_cast<double>(options.requests) / seconds;
   json["steps"] = stats.steps;
   json["preemptions"] = stats.preemptions;
+  json["group_restarts"] = stats.group_restarts;
+  json["requests_resumed"] = stats.requests_resumed;
   json["blocks_not_free"] = stats.blocks_total - stats.blocks_free;
   json["ends_counted"] = stats.requests_stopped + stats.requests_at_length +
                          stats.requests_aborted + stats.requests_failed;
@@ -230,7 +232,8 @@ int run(const Options& options) {
   const bool clean = ledger.done() && json["without_end"] == 0 && json["with_two_ends"] == 0 &&
                      json["with_wrong_tokens"] == 0 && json["blocks_not_free"] == 0 &&
                      json["ends_counted"] == options.requests && json["worker_exit"] == 0 &&
-                     json["descriptors_gained"] <= 0;
+                     json["descriptors_gained"] <= 0 && json["group_restarts"] == 0 &&
+                     json["requests_resumed"] == 0;
   json["clean"] = clean;
   std::printf("%s\n", json.dump().c_str());
   return clean ? kExitOk : kExitInternal;

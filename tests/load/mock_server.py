@@ -30,15 +30,42 @@ class MockServer:
         try:
             self.coordinator = self._start(self.log, self.build / "bin/coordinator", "--model", MODEL, "--listen",
                                            address, "--port", 0, "--log-stats-interval", 0, *self.options)
-            self.worker = self._start(self.folder / "worker.log", self.build / "tests/mock_worker", "--coordinator",
-                                      address, "--model", MODEL, "--blocks", self.blocks, "--step-us", self.step_us)
+            self.start_worker = lambda: self._start(
+                self.folder / "worker.log", self.build / "tests/mock_worker", "--coordinator", address, "--model", MODEL,
+                "--blocks", self.blocks, "--step-us", self.step_us)
+            self.worker = self.start_worker()
             self._wait_ready()
         except BaseException:
-            self.__exit__(None, None, None)
+            self._end()
             raise
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, kind, *_):
+        """What was right until here is worth nothing if the workers were lost on the way (R-21)."""
+        try:
+            if kind is None:
+                self.expect_undisturbed()
+        finally:
+            self._end()
+
+    def expect_undisturbed(self):
+        counts = {name: self.metric(f"refrain:{name}_total") for name in
+                  ("worker_group_restarts", "requests_resumed", "requests_without_logit")}
+        if any(counts.values()):
+            raise AssertionError(f"the workers failed though no fault was planted: {counts}")
+
+    def replace_worker(self):
+        """A planted fault: the worker is killed and another one comes."""
+        self.worker.kill()
+        self.worker.wait()
+        self.processes.remove(self.worker)
+        self.worker = self.start_worker()
+        deadline = time.monotonic() + READY_SECONDS
+        while self.metric("refrain:worker_group_restarts_total") == 0 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        self._wait_ready()
+
+    def _end(self):
         for process in self.processes:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)

@@ -2,7 +2,9 @@
 import os
 from pathlib import Path
 
+import pytest
 import scenarios
+from mock_server import MockServer
 
 BUILD = Path(os.environ.get("REFRAIN_BUILD_DIR", Path(__file__).resolve().parents[2] / "build"))
 
@@ -21,3 +23,9 @@ def test_overload_is_answered_or_refused_and_the_accepted_end_R17():
 def test_slow_headers_leave_other_users_alone_R18():
     figures = scenarios.slowloris(BUILD, sockets=200, seconds=2, rounds=1)
     assert figures["descriptors_held"] > 200 and figures["answers_attacked"] > 0
+
+
+def test_a_lost_worker_fails_the_load_whatever_else_was_right_R21():
+    with pytest.raises(AssertionError, match="no fault was planted.*'worker_group_restarts': 1"), MockServer(BUILD) as server:
+        server.replace_worker()
+        assert server.get("/ready")[0] == 200

@@ -37,6 +37,17 @@ def test_a_table_is_printed_for_people():
     assert done.returncode == 0 and done.stdout.startswith("case ") and "capture" in done.stdout.splitlines()[1]
 
 
+@pytest.mark.parametrize("kind, options", [
+    ("serve", ["--num-requests", "4", "--prompt-len", "4", "--output-len", "60"]),
+    ("decode", ["--prompt-len", "4", "--first-tokens", "2", "--last-tokens", "60"]),
+])
+def test_figures_of_a_run_that_lost_its_workers_are_refused_R21(kind, options):
+    """The request that meets the staged fault goes on with the next workers, past it."""
+    done = bench(kind, *MODEL, *options, "--fault", "kind=oom,step=50")
+    assert done.returncode == 70 and "the workers were lost" in done.stderr, (done.returncode, done.stderr[-2000:])
+    assert not done.stdout
+
+
 @pytest.mark.parametrize("arguments, word", [
     (["decode", "--batch", "3"], "--max-num-seqs"), (["decode", "--batch", "0"], "--batch"),
     (["serve", "--num-requests", "-1"], "--num-requests"), (["prefill", "--lengths", "0"], "--lengths"),

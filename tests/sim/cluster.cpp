@@ -79,14 +79,13 @@ void Cluster::start_coordinator() {
   auto server = hub_->make_server(engine_executor_, options_.high_water_mark);
   REFRAIN_CHECK(server.has_value(), "two coordinators at once");
   parts.endpoint = faulty(std::move(*server), &server_line_, &server_tap_);
-  parts.watch = [this](int64_t pid, std::function<void()> gone) {
-    return watch(pid, std::move(gone));
+  parts.watch = [this](const ProcessIdentity& process, std::function<void()> gone) {
+    return watch(process.pid, std::move(gone));
   };
   parts.kill = [this](int64_t pid) { kill_process(pid); };
   parts.build_id = build_id();
   parts.model_digest = digest_of(files_);
-  parts.host = "here";
-  parts.pid = life_;
+  parts.process = {"here", life_, 0};
   parts.token_prefix = fmt::format("group{}", life_);
   parts.first_epoch = first_epoch();
   engine_ = make_engine(std::move(parts));
@@ -167,7 +166,7 @@ void Cluster::spawn(int32_t rank) {
   settings.rank = rank;
   settings.tensor_parallel_size = options_.config.worker.tensor_parallel_size;
   settings.pid = next_pid_++;
-  settings.host = options_.watched ? "here" : "elsewhere";
+  settings.realm = options_.watched ? "here" : "elsewhere";
   settings.model_digest = digest_of(files_);
   SimDeviceSettings device;
   device.rank = rank;
@@ -194,8 +193,9 @@ void Cluster::spawn(int32_t rank) {
   auto endpoint = faulty(std::move(*client), &worker.line, &worker.tap);
   worker.process = std::make_unique<WorkerProcess>(
       settings, std::move(device), std::move(endpoint), executor,
-      [this, executor, pid = settings.pid](int64_t coordinator, std::function<void()> gone) {
-        watch_coordinator(pid, executor, coordinator, std::move(gone));
+      [this, executor, pid = settings.pid](const ProcessIdentity& coordinator,
+                                           std::function<void()> gone) {
+        watch_coordinator(pid, executor, coordinator.pid, std::move(gone));
         return true;
       },
       [this, rank, pid = settings.pid](int code) {

@@ -22,8 +22,7 @@ WorkerProcess::WorkerProcess(WorkerSettings worker, SimDeviceSettings device,
   options.coordinator = fmt::format("(says pid {})", settings.pid);  // as its log names it
   worker::Worker::Identity identity;
   identity.model_digest = settings.model_digest;
-  identity.pid = settings.pid;
-  identity.host = settings.host;
+  identity.process = {settings.realm, settings.pid, 0};
   worker_ = std::make_unique<worker::Worker>(options, std::move(identity), executor_,
                                              std::move(endpoint), *device_, std::move(watch),
                                              [this, on_exit = std::move(on_exit)](int code) {

@@ -16,7 +16,7 @@ struct WorkerSettings {
   int32_t rank = 0;
   int32_t tensor_parallel_size = 1;
   int64_t pid = 0;
-  std::string host;
+  std::string realm;
   std::string model_digest;
 };
 

@@ -151,3 +151,19 @@ def test_I8_the_process_is_named_by_its_end_or_as_the_one_that_lags():
 
 def test_every_rule_has_a_name():
     assert sorted(ledger.RULES) == [f"I{i}" for i in range(1, 9)]
+
+
+CALM = {"refrain:worker_group_restarts_total": 2.0, "refrain:requests_resumed_total": 7.0,
+        "refrain:requests_without_logit_total": 0.0}
+
+
+def test_R21_counts_that_stand_still_break_nothing():
+    assert ledger.check_undisturbed(CALM, dict(CALM)) == []
+
+
+@pytest.mark.parametrize("name", CALM)
+def test_R21_a_wave_without_a_planted_fault_moves_no_count(name):
+    [fault] = ledger.check_undisturbed(CALM, {**CALM, name: CALM[name] + 1})
+    assert fault.rule == "R-21" and "1 " in fault.what
+    [fault] = ledger.check_undisturbed(CALM, {key: value for key, value in CALM.items() if key != name})
+    assert "not in /metrics" in fault.what

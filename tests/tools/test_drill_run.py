@@ -41,3 +41,12 @@ def test_the_noise_of_the_device_is_measured_and_the_host_has_none(tmp_path):
 def test_an_unknown_fault_is_refused_and_the_known_ones_are_named():
     done = drill("--fault", "no-such-fault")
     assert done.returncode == 64 and "kill-rank" in done.stderr
+
+
+def test_a_loss_in_a_wave_that_should_have_none_fails_the_drill_R21(tmp_path):
+    """A worker ends at a step of the fault-free wave that comes first; every client gets its whole answer all the same."""
+    result = tmp_path / "drills.json"
+    done = drill("--fault", "disconnect-storm", "--repeats", 1, "--streams", 8, "--tokens", 20, 40, "--json", result, "--serve",
+                 "--fault", "kind=oom,rank=0,step=25")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "R-21" in done.stdout and "worker groups were lost" in done.stdout, done.stdout

@@ -169,12 +169,14 @@ class Bench:
 
     async def warm_up(self, server):
         """A wave without a fault: the first one gives the reference, each is checked, or is one more that must agree."""
+        before = await server.metrics()
         records = await self.open_wave(server).finish()
+        disturbed = ledger.check_undisturbed(before, await server.metrics())
         self.fault_free.append({record.name: record.text for record in records})
         self.reference = self.fault_free[0]
         if self.settings.compare == "agreed":
             self.agreed = ledger.agreement(self.fault_free)
-        return ledger.check_records(records, self.rules())
+        return disturbed + ledger.check_records(records, self.rules())
 
     async def make_reference(self):
         """A server of its own for one wave; what was wrong with it."""

@@ -195,6 +195,22 @@ def check_records(records, rules):
     return faults
 
 
+UNMOVED = {"refrain:worker_group_restarts_total": "worker groups were lost",
+           "refrain:requests_resumed_total": "requests had to be resumed",
+           "refrain:requests_without_logit_total": "requests had no finite logit"}
+
+
+def check_undisturbed(before, after):
+    """R-21: /metrics before and after what had no planted fault. Resuming hides a loss from every client, not from these."""
+    faults = []
+    for name, what in UNMOVED.items():
+        if name not in before or name not in after:
+            faults.append(Fault("R-21", "server", f"{name} is not in /metrics"))
+        elif after[name] != before[name]:
+            faults.append(Fault("R-21", "server", f"without a planted fault {after[name] - before[name]:.0f} {what}"))
+    return faults
+
+
 def check_blocks(usage):
     """I5: the share of the KV cache in use, one second after idle; None: it could not be read."""
     if usage is None:

@@ -85,7 +85,9 @@ async def oom_capture(bench, outcome, rng):
     begun = time.monotonic()
     await server.start()
     outcome.served = time.monotonic() - begun
+    before = await server.metrics()
     records = await bench.open_wave(server).finish()
+    outcome.faults += ledger.check_undisturbed(before, await server.metrics())
     outcome.lost = count_lost(records)
     outcome.notes = {"rank": rank, "free_mib": free_mib, "dropped": "out of memory while capturing" in server.log_text()}
     outcome.faults += ledger.check_records(records, bench.rules())

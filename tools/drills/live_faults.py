@@ -93,10 +93,11 @@ class LiveFault:
 
     async def send_again(self, bench, server, records):
         """What was cut is asked again, as its client would: the whole answer must come now."""
+        before = await server.metrics()
         again = bench.open_wave(server)
         ended = {record.name for record in records if record.end in ("cut", "refused")}
         done = [record for record in await again.finish() if record.name in ended]
-        return ledger.check_records(done, bench.rules())
+        return ledger.check_undisturbed(before, await server.metrics()) + ledger.check_records(done, bench.rules())
 
     async def check_outage(self, server, context, before, lost, served, wall):
         if served is None:
@@ -106,8 +107,8 @@ class LiveFault:
         def more(name):
             return now.get(name, 0) - before.get(name, 0)
         if not self.outage:
-            restarted = more("refrain:worker_group_restarts_total") or lost
-            return [Fault("R-13", "serve", "took it for a loss of the group")] if restarted else []
+            wrong = [Fault("R-13", "serve", "was not ready all the time")] if lost else []
+            return wrong + ledger.check_undisturbed(before, now)
         if lost is None:
             return [Fault("R-13", "serve", "did not notice")]
         if self.incident:

@@ -1,5 +1,8 @@
 #include "worker/graph/capturer.h"
 
+#include <algorithm>
+
+#include "kernels/core/no_room.h"
 #include "runtime/base/clock.h"
 
 namespace refrain::worker {
@@ -53,14 +56,13 @@ class Capturer {
 
   // Null: out of memory here or on another rank; nothing of this key is kept.
   std::optional<Executable> capture(RuntimeMode mode, const BatchDescriptor& key) {
-    missing_ = 0;
     std::optional<Executable> executable;
-    const Lowering& lowering = job_.lowering(key);
-    warm_up(key);
-    try {
-      executable = record(mode, key, lowering);
-    } catch (const OutOfMemory& error) {
-      missing_ = error.missing;
+    if (warm_up(key)) {
+      try {
+        executable = record(mode, key, job_.lowering(key));
+      } catch (const OutOfMemory& error) {
+        missing_ = error.missing;
+      }
     }
     const bool failed = !executable.has_value();
     const bool failed_anywhere = hooks_.any_rank_failed ? hooks_.any_rank_failed(failed) : failed;
@@ -70,13 +72,30 @@ class Capturer {
   size_t missing() const { return missing_; }  // bytes, of the last failure on this rank
 
   // Launches what loads kernels and chooses algorithms for this key; nobody waits for its end.
-  void warm_up(const BatchDescriptor& key) {
+  // False: some of it found no memory. The rest is launched all the same: other ranks are in the
+  // same exchanges, and only after them all ranks agree on who failed.
+  bool warm_up(const BatchDescriptor& key) {
+    missing_ = 0;
+    bool whole = true;
     const Lowering& lowering = job_.lowering(key);
     for (int run = 0; run < job_.warmup_runs; ++run) {
       hooks_.prepare(key);
-      for (const OpRange piece : lowering.warm_up) launch_ops(lowering.context, piece, key);
+      for (const OpRange piece : lowering.warm_up) {
+        for (int op = piece.begin; op < piece.end; ++op) {
+          try {
+            launch_ops(lowering.context, {op, op + 1}, key);
+          } catch (const OutOfMemory& error) {
+            whole = false;
+            missing_ = std::max(missing_, error.missing);
+          } catch (const kernels::NoRoomForKernel& error) {
+            whole = false;
+            missing_ = std::max(missing_, error.bytes_at_least);
+          }
+        }
+      }
       ++pool_.counters().num_warmup_runs;
     }
+    return whole;
   }
 
  private:
@@ -140,7 +159,13 @@ CaptureResult capture_all(const CaptureJob& job, const CaptureHooks& hooks, Grap
                           ExecutableTable<BatchDescriptor>& table) {
   CaptureResult result;
   Capturer capturer(job, hooks, pool);
-  for (const BatchDescriptor& key : job.uncaptured) capturer.warm_up(key);
+  for (const BatchDescriptor& key : job.uncaptured) {
+    if (capturer.warm_up(key)) continue;
+    result.warnings.push_back(fmt::format(
+        "out of memory while warming up {}: {} bytes were missing; its first step may find none, "
+        "either",
+        describe(RuntimeMode::kNone, key), capturer.missing()));
+  }
   const RuntimeMode order[] = {RuntimeMode::kPiecewise, RuntimeMode::kFull};
   CaptureProgress progress;
   for (RuntimeMode mode : order) progress.total += std::ssize(dispatcher.keys(mode));

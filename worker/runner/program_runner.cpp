@@ -158,21 +158,16 @@ ipc::StepResult ProgramRunner::make_result(const InFlight& flight) const {
         flight.step, *out.turn, flight.turn));
   }
   result.tokens.assign(out.tokens, out.tokens + flight.num_reqs);
-  check_tokens(flight, result);
+  name_rows_without_logit(flight, result);
   if (flight.with_logprobs) add_logprobs(flight, result);
   return result;
 }
 
-// A row that should have sampled and has no token: its logits hold no number above -inf, so weights
-// or activations are broken. Never passed on as a token.
-void ProgramRunner::check_tokens(const InFlight& flight, const ipc::StepResult& result) const {
+// A row that should have sampled and has no token: NaN in weights or activations, or every token
+// forbidden. It ends its request, and others go on.
+void ProgramRunner::name_rows_without_logit(const InFlight& flight, ipc::StepResult& result) const {
   for (size_t row = 0; row < flight.samples.size(); ++row) {
-    if (!flight.samples[row] || result.tokens[row] >= 0) continue;
-    throw DeviceError(fmt::format(
-        "step {}: the logits of row {} hold no number above -inf (NaN in weights or activations, "
-        "or every token forbidden); --check-weights names a weight, --dump-values with "
-        "tools/compare_values the first op",
-        flight.step, row));
+    if (flight.samples[row] && result.tokens[row] < 0) result.tokens[row] = ipc::kNoFiniteLogit;
   }
 }
 

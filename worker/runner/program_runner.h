@@ -79,7 +79,7 @@ class ProgramRunner final : public ModelRunner {
   void poison();
   void note_row_outputs(const ipc::Step& step, InFlight& flight) const;
   ipc::StepResult make_result(const InFlight& flight) const;
-  void check_tokens(const InFlight& flight, const ipc::StepResult& result) const;
+  void name_rows_without_logit(const InFlight& flight, ipc::StepResult& result) const;
   void add_logprobs(const InFlight& flight, ipc::StepResult& result) const;
 
   RunnerOptions options_;

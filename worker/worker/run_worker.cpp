@@ -101,11 +101,11 @@ int run_worker(const WorkerOptions& options) {
 
   log::info("rank {} of {} on {}, coordinator {}", options.rank, options.tensor_parallel_size,
             *name, options.coordinator);
-  const auto watch = [&](int64_t pid, std::function<void()> gone) {
-    return io.on_process_exit(pid, strand, std::move(gone));
+  const auto watch = [&](const ProcessIdentity& process, std::function<void()> gone) {
+    return io.on_process_exit(process, strand, std::move(gone));
   };
   worker = std::make_unique<Worker>(
-      options, Worker::Identity{*model, *digest, *name, ::getpid(), host_name()}, strand,
+      options, Worker::Identity{*model, *digest, *name, own_process(), host_name()}, strand,
       std::move(*endpoint), device, watch, [&](int code) {
         result = code;
         io.stop();

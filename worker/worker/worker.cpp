@@ -47,7 +47,9 @@ void Worker::say_hello() {
   hello.model_digest = identity_.model_digest;
   hello.rank = options_.rank;
   hello.tensor_parallel_size = options_.tensor_parallel_size;
-  hello.pid = identity_.pid;
+  hello.pid = identity_.process.pid;
+  hello.process_start = identity_.process.start;
+  hello.realm = identity_.process.realm;
   hello.host = identity_.host;
   hello.device = identity_.device;
   if (held_) hello.held_group = group_.token;
@@ -97,8 +99,9 @@ void Worker::become_orphan(const std::string& why) {
 
 void Worker::watch_process(Epoch epoch, const ipc::Welcome& welcome) {
   watched_ = false;
-  if (welcome.pid <= 0 || welcome.host != identity_.host) return;
-  watched_ = watch_(welcome.pid, [this, epoch] {
+  const ProcessIdentity coordinator{welcome.realm, welcome.pid, welcome.process_start};
+  if (!coordinator.same_realm(identity_.process)) return;
+  watched_ = watch_(coordinator, [this, epoch] {
     if (link_.epoch() == epoch) become_orphan("ended");
   });
 }
@@ -134,6 +137,7 @@ void Worker::start_group(Epoch epoch, const ipc::Welcome& welcome) {
   runner.rank = options_.rank;
   runner.group_token = welcome.group_token;
   runner.debug = options_.debug;
+  runner.debug.check_weights |= welcome.check_weights;
   device_.start_group(epoch, std::move(runner));
 }
 

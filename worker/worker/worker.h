@@ -11,6 +11,7 @@
 
 #include "ipc/transport/endpoint.h"
 #include "runtime/actor/executor.h"
+#include "runtime/base/process_identity.h"
 #include "runtime/config/debug_options.h"
 #include "runtime/config/model_config.h"
 #include "worker/device/device.h"
@@ -40,7 +41,8 @@ struct WorkerOptions {
 };
 
 // Calls the function once when the local process ends; false: it cannot be watched.
-using ProcessWatch = std::function<bool(int64_t pid, std::function<void()> gone)>;
+using ProcessWatch =
+    std::function<bool(const ProcessIdentity& process, std::function<void()> gone)>;
 
 class Worker {
  public:
@@ -49,7 +51,7 @@ class Worker {
     ModelConfig model;
     std::string model_digest;
     std::string device;
-    int64_t pid = 0;
+    ProcessIdentity process;
     std::string host;  // this machine's name
   };
   // `on_exit` is called once, with the process's exit code.

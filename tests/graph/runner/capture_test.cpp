@@ -238,43 +238,6 @@ TEST(Capture, CG24MemoryAccountNamesEveryTag) {
             static_cast<int64_t>(session->runner().pool().graph_bytes()));
 }
 
-// CG-25: a memory limit that ends a few bytes into the captures.
-TEST(Capture, CG25OutOfMemoryDropsWholeKeysAndSaysWhatWasMissing) {
-  if (SessionOptions{}.device != "host") GTEST_SKIP() << "graphs this small take no CUDA memory";
-  const SessionOptions plain = with_mode("FULL_AND_PIECEWISE");
-  size_t used = 0, graphs = 0;
-  {
-    const auto session = started(plain);
-    const auto memory = session->device().memory();
-    for (size_t bytes : memory.by_tag) used += bytes;
-    graphs = memory.by_tag[static_cast<int>(worker::MemoryTag::kGraphs)];
-  }
-  SessionOptions tight = plain;
-  // Room for half of the graphs. The KV budget must not see less memory than it needs.
-  tight.config.num_gpu_blocks_override = tight.num_blocks;
-  tight.memory_limit = used - graphs / 2;
-  std::unique_ptr<Session> session;
-  try {
-    session = started(tight);
-  } catch (const FatalError& error) {
-    FAIL() << error.what();
-  }
-  EXPECT_GT(session->counters().num_captures_dropped, 0);
-  EXPECT_LT(session->ready.manifest.size(), 10u);
-  ASSERT_FALSE(session->ready.manifest.empty());
-  EXPECT_THAT(session->ready.warnings,
-              Contains(AllOf(HasSubstr("out of memory"), HasSubstr("bytes were missing"))));
-  // What is in the table is whole, and what is not falls back to NONE with the same result.
-  const auto reference = started(with_mode("NONE"));
-  for (int tokens = 1; tokens <= 16; ++tokens) {
-    const std::vector<Row> rows = {{0, prompt(tokens, 1), 0}};
-    EXPECT_EQ(session->run(rows).tokens, reference->run(rows).tokens);
-  }
-  for (const ipc::ManifestEntry& entry : session->ready.manifest) {
-    EXPECT_EQ(entry.pieces, entry.mode == "FULL" ? 1 : 2 * kLayers + 1);
-  }
-}
-
 TEST(Capture, CG2EnforceEagerCapturesNothing) {
   SessionOptions options = with_mode("FULL");
   options.config.enforce_eager = true;

@@ -62,8 +62,11 @@ class LateEvent final : public Event {
 
 class LateStream final : public Stream, public kernels::HostLauncher {
  public:
-  LateStream(std::unique_ptr<Stream> host, std::shared_ptr<int> captures)
-      : host_(std::move(host)), captures_(std::move(captures)) {}
+  LateStream(std::unique_ptr<Stream> host, std::shared_ptr<int> captures,
+             BeforeLaunch before_launch)
+      : host_(std::move(host)),
+        captures_(std::move(captures)),
+        before_launch_(std::move(before_launch)) {}
 
   kernels::StreamRef ref() override { return {static_cast<kernels::HostLauncher*>(this)}; }
   void copy(void* to, const void* from, size_t bytes) override {
@@ -71,6 +74,7 @@ class LateStream final : public Stream, public kernels::HostLauncher {
   }
   void launch(kernels::HostFunction function, const void* args, size_t bytes, const char* name,
               bool single) override {
+    if (before_launch_ && !capturing()) before_launch_(name);
     std::vector<std::max_align_t> kept(bytes / sizeof(std::max_align_t) + 1);
     std::memcpy(kept.data(), args, bytes);
     when_its_turn_comes([this, function, kept = std::move(kept), bytes, name, single] {
@@ -109,13 +113,17 @@ class LateStream final : public Stream, public kernels::HostLauncher {
 
   std::unique_ptr<Stream> host_;
   std::shared_ptr<int> captures_;
+  BeforeLaunch before_launch_;
   std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
 };
 
 class LateDevice final : public worker::Device {
  public:
-  LateDevice(std::unique_ptr<worker::Device> host, std::shared_ptr<int> captures)
-      : host_(std::move(host)), captures_(std::move(captures)) {}
+  LateDevice(std::unique_ptr<worker::Device> host, std::shared_ptr<int> captures,
+             BeforeLaunch before_launch)
+      : host_(std::move(host)),
+        captures_(std::move(captures)),
+        before_launch_(std::move(before_launch)) {}
 
   std::string name() const override { return host_->name(); }
   const kernels::KernelTable& kernels() const override { return host_->kernels(); }
@@ -140,7 +148,7 @@ class LateDevice final : public worker::Device {
     return host_->reserve(bytes, tag);
   }
   std::unique_ptr<Stream> create_stream() override {
-    return std::make_unique<LateStream>(host_->create_stream(), captures_);
+    return std::make_unique<LateStream>(host_->create_stream(), captures_, before_launch_);
   }
   worker::MemoryAccount memory() const override { return host_->memory(); }
   Result<std::unique_ptr<worker::Communicator>> create_communicator(const std::string& token,
@@ -152,6 +160,7 @@ class LateDevice final : public worker::Device {
  private:
   std::unique_ptr<worker::Device> host_;
   std::shared_ptr<int> captures_;
+  BeforeLaunch before_launch_;
 };
 
 }  // namespace
@@ -162,7 +171,13 @@ std::unique_ptr<worker::Device> make_late_device(std::unique_ptr<worker::Device>
 
 std::unique_ptr<worker::Device> make_late_device_that_counts(std::unique_ptr<worker::Device> host,
                                                              std::shared_ptr<int> captures) {
-  return std::make_unique<LateDevice>(std::move(host), std::move(captures));
+  return std::make_unique<LateDevice>(std::move(host), std::move(captures), nullptr);
+}
+
+std::unique_ptr<worker::Device> make_late_device_with(std::unique_ptr<worker::Device> host,
+                                                      BeforeLaunch before_launch) {
+  return std::make_unique<LateDevice>(std::move(host), std::make_shared<int>(0),
+                                      std::move(before_launch));
 }
 
 }  // namespace refrain::tests

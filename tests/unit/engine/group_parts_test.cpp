@@ -149,6 +149,16 @@ TEST(StepDeadline, FollowsTheStepsOfItsSizeAndHasAFloor) {  // R-7
   EXPECT_EQ(deadline.of(1), Duration(StepDeadline::kLeast));
 }
 
+TEST(StepDeadline, FirstStepsOfRanksThatDoNotTellTheirPlaceHaveSeconds_R7) {
+  StepDeadline deadline;
+  EXPECT_EQ(deadline.of(1, false), Duration(milliseconds(8005)));
+  EXPECT_EQ(deadline.of(2048, false), Duration(milliseconds(8000 + 2048 * 5)));
+  for (size_t i = 0; i < StepDeadline::kEnough; ++i) deadline.observe(1, milliseconds(20));
+  EXPECT_EQ(deadline.of(1, false), Duration(StepDeadline::kLeast));
+  EXPECT_EQ(deadline.of(2048, false), Duration(milliseconds(8000 + 2048 * 5))) << "not two minutes";
+  EXPECT_EQ(deadline.of(2048), Duration(StepDeadline::kUnknown));
+}
+
 TEST(StepDeadline, ASlowStepRunsItsClockFromTheEndOfTheOneBefore) {
   StepGather gather(1);
   gather.sent(step_of(1), TimePoint{});

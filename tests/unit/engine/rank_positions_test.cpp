@@ -74,7 +74,10 @@ TEST(RankPositions, NothingIsSaidOfProgressUntilEveryRankCountsIt_R7) {
 
 TEST(StepDeadline, AStallMayLastAsLongAsAWholeStep_R7) {
   StepDeadline deadline;
-  EXPECT_EQ(deadline.stall(1), Duration(StepDeadline::kUnknownStall));
+  constexpr Duration kOneToken = StepDeadline::kUnknownStall + StepDeadline::kUnknownStallToken;
+  EXPECT_EQ(deadline.stall(1), kOneToken);
+  EXPECT_EQ(deadline.stall(2048), Duration(milliseconds(5000 + 2048 * 20)))
+      << "one launch of a prompt";
   for (size_t i = 0; i < StepDeadline::kEnough; ++i) deadline.observe(1, milliseconds(5));
   EXPECT_EQ(deadline.stall(1), Duration(StepDeadline::kLeastStall));
   for (size_t i = 0; i < StepDeadline::kEnough; ++i) deadline.observe(512, seconds(4));
@@ -89,7 +92,7 @@ TEST(StepGather, AStallBeginsWithTheLastProgressOfTheStep_R7) {
   step.step = 1;
   step.token_ids.resize(1);
   gather.sent(step, kStart);
-  const Duration limit = StepDeadline::kUnknownStall;
+  const Duration limit = StepDeadline::kUnknownStall + StepDeadline::kUnknownStallToken;
   EXPECT_EQ(gather.stalled(kStart - seconds(100)), kStart + limit) << "idle before it came";
   EXPECT_EQ(gather.stalled(kStart + seconds(5)), kStart + seconds(5) + limit);
 }

@@ -222,5 +222,16 @@ TEST(WorkerGroup, ARankThatWaitsForOneThatIsNotHereYetIsNotStuck_R7) {
   EXPECT_EQ(world.engine->stats().state, GroupState::kReady);
 }
 
+// Its pid may be anybody's here, though the machine has the same name: as in another container.
+TEST(WorkerGroup, AWorkerOfAnotherRealmIsNotWatchedByItsPid_R29) {
+  for (const char* realm : {"here", "elsewhere", ""}) {
+    EngineWorld world(1);
+    MockRankOptions options;
+    options.realm = realm;
+    world.start_ready(options);
+    EXPECT_EQ(world.watched.size(), realm == std::string("here") ? 1u : 0u) << realm;
+  }
+}
+
 }  // namespace
 }  // namespace refrain

@@ -64,8 +64,9 @@ class EngineWorld {
     parts.engine_executor = scheduler.make_executor("engine");
     parts.output_executor = scheduler.make_executor("output");
     parts.endpoint = *hub->make_server(parts.engine_executor);
-    parts.watch = [this, executor = parts.engine_executor](int64_t pid,
+    parts.watch = [this, executor = parts.engine_executor](const ProcessIdentity& process,
                                                            std::function<void()> gone) {
+      const int64_t pid = process.pid;
       if (gone_pids.contains(pid)) {
         executor->post(std::move(gone));
       } else {
@@ -76,7 +77,7 @@ class EngineWorld {
     parts.kill = [this](int64_t pid) { killed.push_back(pid); };
     parts.build_id = "build";
     parts.model_digest = "digest";
-    parts.host = "here";
+    parts.process.realm = "here";
     parts.token_prefix = "group";
     engine = make_engine(std::move(parts));
     engine->on_state([this](GroupState state, const std::string& detail) {

@@ -313,7 +313,7 @@ TEST(WorkerGroup, AWorkerWhosePredecessorIsGoneTakesItsRank) {
   EngineWorld world(2);
   world.start();
   MockRankOptions remote = rank_options(0, 100);
-  remote.host = "elsewhere";  // no process to watch
+  remote.realm = "elsewhere";  // no process to watch
   world.add_rank(remote);
   world.scheduler.run_until_idle();
   world.ranks.clear();  // its connection ends while it loads
@@ -328,7 +328,7 @@ TEST(WorkerGroup, ARankThatStartsAndLosesItsConnectionEndsTheStart) {
   EngineWorld world(2);
   world.start();
   MockRankOptions remote = rank_options(0, 100);
-  remote.host = "elsewhere";
+  remote.realm = "elsewhere";
   world.add_rank(remote);
   world.scheduler.run_until_idle();
   world.ranks.clear();

@@ -146,15 +146,47 @@ TEST(WorkerGroup, OneLaunchMayTakeAsLongAsTheStepsOfItsSize_R7) {
   EXPECT_TRUE(world.losses.empty());
 }
 
-TEST(WorkerGroup, AFirstStepMayStandStillForHalfAMinute_R7) {
+TEST(WorkerGroup, AFirstStepThatStandsStillIsFoundInSeconds_R7) {
   HangWorld world;
   world.start_ready();
   world.hold(true);
   world.submit({7}, 50);
   world.scheduler.run_until_idle();
   const Duration took = world.until_lost({0, 3}, {0, 3});
-  EXPECT_GT(took, Duration(seconds(29)));
-  EXPECT_LT(took, Duration(seconds(31)));
+  EXPECT_GT(took, Duration(milliseconds(4500)));
+  EXPECT_LT(took, Duration(milliseconds(5500)));
+}
+
+// As on a slow host: a launch every four seconds, a minute long.
+TEST(WorkerGroup, AFirstStepThatGetsOnSlowlyIsNoHang_R7) {
+  HangWorld world;
+  world.start_ready();
+  world.hold(true);
+  world.submit({7}, 50);
+  world.scheduler.run_until_idle();
+  for (uint64_t launch = 0; launch < 15; ++launch)
+    for (int i = 0; i < 16; ++i) world.live(milliseconds(250), {0, launch}, {0, 3});
+  EXPECT_TRUE(world.losses.empty());
+}
+
+// Devices that count no launches, as GPUs: nothing but time tells.
+TEST(WorkerGroup, AFirstStepOfRanksThatDoNotTellIsFoundInSeconds_R7) {
+  HangWorld world;
+  world.start_ready();
+  world.hold(true);
+  world.submit({7}, 50);
+  world.scheduler.run_until_idle();
+  const TimePoint begun = world.scheduler.clock().now();
+  while (world.losses.empty() && world.scheduler.clock().now() - begun < seconds(30)) {
+    for (const auto& rank : world.ranks)
+      if (!rank->dead) rank->say(ipc::Position{0, 1, false});
+    world.scheduler.advance(milliseconds(50));
+  }
+  const Duration took = world.scheduler.clock().now() - begun;
+  EXPECT_GT(took, Duration(milliseconds(7900)));
+  EXPECT_LT(took, Duration(milliseconds(8500)));
+  ASSERT_EQ(world.losses.size(), 1u);
+  EXPECT_EQ(world.losses[0].detector, "step deadline");
 }
 
 // Positions come from the control thread: they go on when the device loop hangs.

@@ -21,7 +21,8 @@ struct MockRankOptions {
   int64_t pid = 100;
   std::string build_id = "build";
   std::string model_digest = "digest";
-  std::string host = "here";
+  std::string realm = "here";
+  uint64_t process_start = 7;
   int64_t num_kv_blocks = 64;
   int64_t blocks_lost_to_graphs = 0;  // Ready tells of fewer than InitCache
   std::string held_group;             // it offers to be adopted with this group's graphs
@@ -58,7 +59,9 @@ class MockRank {
     hello.rank = options.rank;
     hello.tensor_parallel_size = options.tensor_parallel_size;
     hello.pid = options.pid;
-    hello.host = options.host;
+    hello.host = "machine";
+    hello.realm = options.realm;
+    hello.process_start = options.process_start;
     hello.held_group = options.held_group;
     hello.last_epoch = options.last_epoch;
     std::vector<std::byte> frame;
@@ -90,6 +93,9 @@ class MockRank {
   bool corrupt_next = false;
   int32_t key_skew = 0;                             // added to the key of its answers
   std::function<bool(const ipc::Step&)> ends_with;  // its process ends in such a step
+  // The row of this step has no finite logit, where it samples.
+  std::function<bool(const ipc::Step&, size_t row)> no_logit;
+  bool checks_weights = false;  // as it was welcomed
   Epoch epoch = 0;
   std::vector<ipc::StepResult> held;
   std::vector<ipc::Step> steps;
@@ -115,6 +121,7 @@ class MockRank {
         group_token = welcome->group_token;
         EXPECT_EQ(welcome->held_group, options.held_group);
         config_ = welcome->config;
+        checks_weights = welcome->check_weights;
       }
       if (!gate_.accept(frame->info)) return;
       say(ipc::Progress{ipc::StartPhase::kLoadWeights, 1, 1, ""});
@@ -146,6 +153,9 @@ class MockRank {
       return;
     }
     ipc::StepResult result = device_->run(step);
+    for (size_t row = 0; row < result.tokens.size(); ++row)
+      if (result.tokens[row] >= 0 && no_logit && no_logit(step, row))
+        result.tokens[row] = ipc::kNoFiniteLogit;
     result.rank = options.rank;
     result.mode = ipc::RuntimeMode::kFull;
     result.key_tokens = result.num_tokens + key_skew;

@@ -64,11 +64,11 @@ void fill(Generator& g, WorkerConfig& m) {
 }
 void fill(Generator& g, Hello& m) {
   g.all(m.protocol_version, m.build_id, m.model_digest, m.rank, m.tensor_parallel_size, m.pid,
-        m.host, m.device, m.held_group, m.last_epoch);
+        m.process_start, m.realm, m.host, m.device, m.held_group, m.last_epoch);
 }
 void fill(Generator& g, Welcome& m) {
   fill(g, m.config);
-  g.all(m.group_token, m.pid, m.host, m.held_group);
+  g.all(m.group_token, m.pid, m.process_start, m.realm, m.held_group, m.check_weights);
 }
 void fill(Generator& g, Refuse& m) { g.all(m.reason); }
 void fill(Generator& g, Progress& m) {

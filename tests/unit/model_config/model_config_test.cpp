@@ -269,6 +269,48 @@ TEST_F(ModelDirectory, DigestChangesWithConfigAndWeightFiles) {
   EXPECT_NE(*model_digest(dir_), other_weights);
 }
 
+// Two fine-tunes of one shape: every byte of the header is the same (R-4).
+TEST_F(ModelDirectory, R4_DigestChangesWithTheWeightsOfAnyTensor) {
+  write("config.json", llama().dump());
+  constexpr size_t kLarge = 1 << 20, kSmall = 100;
+  const std::string header =
+      fmt::format(R"({{"__metadata__":{{"format":"pt"}},"a":{{"dtype":"U8","shape":[{0}],)"
+                  R"("data_offsets":[0,{0}]}},"b":{{"dtype":"U8","shape":[{1}],)"
+                  R"("data_offsets":[{0},{2}]}}}})",
+                  kLarge, kSmall, kLarge + kSmall);
+  const uint64_t length = header.size();
+  const std::string head(reinterpret_cast<const char*>(&length), sizeof length);
+  std::string data(kLarge + kSmall, 'w');
+  const auto digest = [&] {
+    write("model.safetensors", head + header + data);
+    return *model_digest(dir_);
+  };
+  std::set<std::string> seen = {digest()};
+  // A fine-tune moves every weight of the tensors that it trains, and may train but one.
+  for (const auto& [begin, end] :
+       {std::pair<size_t, size_t>(0, kLarge), {kLarge, kLarge + kSmall}}) {
+    std::fill(data.begin() + static_cast<ptrdiff_t>(begin),
+              data.begin() + static_cast<ptrdiff_t>(end), 'v');
+    EXPECT_TRUE(seen.insert(digest()).second);
+  }
+  // The first and the last byte of a tensor are in its sample, and a small one is read whole.
+  for (const size_t at : {size_t{0}, kLarge - 1, kLarge, kLarge + 50, kLarge + kSmall - 1}) {
+    data[at] = 'u';
+    EXPECT_TRUE(seen.insert(digest()).second) << at;
+  }
+}
+
+TEST_F(ModelDirectory, R14_ABrokenWeightFileHasADigestToo) {
+  write("config.json", llama().dump());
+  for (const std::string& broken :
+       {std::string(), std::string(8, '\xff'), std::string("\2\0\0\0\0\0\0\0[]", 10),
+        std::string("\x2f\0\0\0\0\0\0\0{\"a\":{\"data_offsets\":[0,18446744073709551615]}}   ",
+                    55)}) {
+    write("model.safetensors", broken);
+    EXPECT_TRUE(model_digest(dir_).has_value());
+  }
+}
+
 TEST(ModelConfig, ReadsTheFixtures) {
   for (const char* name : {"llama-bias-f32", "llama-sharded", "llama3-rope", "qwen2", "qwen3"}) {
     const auto config = load_model_config(fs::path("tests/fixtures/models") / name);

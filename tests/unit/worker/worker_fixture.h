@@ -142,10 +142,10 @@ class WorkerFixture : public testing::Test {
     const auto name = device_->start(kPatience);
     ASSERT_TRUE(name.has_value());
     worker_ = std::make_unique<Worker>(
-        options, Worker::Identity{{}, "digest", *name, 1, "here"}, worker_executor_,
+        options, Worker::Identity{{}, "digest", *name, {"here", 1, 7}, "machine"}, worker_executor_,
         std::move(*hub_->make_client(worker_executor_, "rank-0")), *device_,
-        [this](int64_t pid, std::function<void()> gone) {
-          watched_pid_ = pid;
+        [this](const ProcessIdentity& process, std::function<void()> gone) {
+          watched_pid_ = process.pid;
           coordinator_gone_ = std::move(gone);
           return true;
         },
@@ -165,7 +165,7 @@ class WorkerFixture : public testing::Test {
     sequence_ = 0;
     ipc::Welcome message;
     if (watch_process_) {
-      message.host = "here";
+      message.realm = "here";
       message.pid = 4711;
     }
     message.config.max_num_seqs = max_num_seqs;
