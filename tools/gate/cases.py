@@ -1,6 +1,10 @@
 """One case of the gate: a server in one mode under one traffic, then the evidence of what ran and the distances of its tokens."""
+import functools
 import re
+import subprocess
 from dataclasses import dataclass, field
+
+from pathlib import Path
 
 from drills.server import Server
 
@@ -11,6 +15,7 @@ MODES = {"NONE": {"NONE"}, "PIECEWISE": {"PIECEWISE"}, "FULL": {"FULL"}, "FULL_D
          "FULL_AND_PIECEWISE": {"FULL", "PIECEWISE"}}
 SMALL = ["--max-num-seqs", 16, "--max-num-batched-tokens", 64, "--max-model-len", 512, "--num-gpu-blocks-override", 40,
          "--cudagraph-capture-sizes", "1,4,8,32,64"]
+AUDIT_RATE = 0.05
 ALONE = 4                        # requests sent one after the other before the others arrive
 MUST_BE_ZERO = ("refrain:worker_group_restarts_total", "refrain:requests_resumed_total",
                 "refrain:request_failure_total", "refrain:requests_refused_total")
@@ -39,10 +44,24 @@ def metrics_of(text):
     return values, {mode for mode, count in modes.items() if count > 0}
 
 
+@functools.cache
+def audit_options(binaries):
+    """The audit of replayed steps (CG-30) is on wherever the build has it."""
+    text = subprocess.run([str(Path(binaries) / "refrain"), "serve", "--help"], capture_output=True, text=True, check=True).stdout
+    return ["--audit-rate", AUDIT_RATE] if "--audit-rate" in text else []
+
+
+def faults_of_metrics(values):
+    """What no load without a planted fault may leave in the metrics."""
+    faults = [f"{name} is missing from /metrics" for name in MUST_BE_ZERO if name not in values]
+    audit = [name for name in values if re.match(r"refrain:audit_.*(difference|finding|mismatch|incident)\w*_total", name)]
+    return faults + [f"{name} is {values[name]:g}" for name in [*MUST_BE_ZERO, *audit] if values.get(name, 0) != 0]
+
+
 async def run_case(binaries, model, vocab, mode, options, traffic, small=True):
     """Serves and asks. `small`: cache and steps are so small that preemption and chunks must be seen."""
     outcome = Outcome()
-    server = Server(binaries, model, ["--dtype", "bfloat16", "--cudagraph-mode", mode, "--log-stats-interval", 0, *options])
+    server = Server(binaries, model, ["--dtype", "bfloat16", "--cudagraph-mode", mode, "--log-stats-interval", 0, *audit_options(binaries), *options])
     try:
         await server.start()
         bodies = load.make_bodies(traffic, vocab)
@@ -78,9 +97,7 @@ def look_at_metrics(outcome, text, mode, small):
     outcome.evidence = {"modes": modes, "steps": values["refrain:steps_total"],
                         "preemptions": values["refrain:num_preemptions_total"],
                         "prefix_hits": values["refrain:prefix_cache_hits_total"]}
-    for name in MUST_BE_ZERO:
-        if values[name] != 0:
-            outcome.faults.append(f"{name} is {values[name]:.0f}")
+    outcome.faults += faults_of_metrics(values)
     if not MODES[mode] <= modes:
         outcome.faults.append(f"steps ran in {sorted(modes)}: a case of {mode} needs {sorted(MODES[mode])}")
     if not outcome.evidence["prefix_hits"]:
