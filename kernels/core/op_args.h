@@ -31,8 +31,9 @@ struct Weight {
   int64_t k = 0;  // columns (input features)
 };
 
-// Rows of a launch. `padded` comes from the key and fixes the launch shape; `live` (may be null:
-// all rows are live) is read on the device: rows at or beyond it are inert, a kernel may skip them.
+// Rows of a launch. `padded` fixes the launch shape: in a graph it comes from the key, outside it
+// may be the batch's own count. `live` (may be null: all rows are live) is read on the device: rows
+// at or beyond it are inert, a kernel may skip them.
 struct Rows {
   int32_t padded = 0;
   const int32_t* live = nullptr;
@@ -164,7 +165,7 @@ struct RopeKvWriteArgs {
 };
 
 // Causal attention of every token over its own request's paged cache. Handles decode, prefill and
-// mixed batches. Padded tokens (row -1) get zeros.
+// mixed batches. Padded tokens (row -1), from tokens.live to tokens.padded, get zeros.
 struct AttentionArgs {
   Matrix q;    // [T, q_heads * head_dim], often the left part of qkv
   Matrix out;  // [T, q_heads * head_dim]

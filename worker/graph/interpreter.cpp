@@ -16,6 +16,7 @@ using kernels::Rows;
 struct Launch {
   const OpContext& c;
   const BatchDescriptor& key;
+  const BatchShape* batch;  // null: recorded for all batches of the key
 
   const Value& value(ValueId id) const { return c.program->value(id); }
   void* address(ValueId id) const { return c.addresses[static_cast<size_t>(id)]; }
@@ -116,9 +117,15 @@ struct Launch {
     args.block_size = c.block_size;
     args.sliding_window = static_cast<int32_t>(op.sliding_window);
     args.scale = op.scale;
-    args.tokens = token_rows();
-    args.reqs = request_rows();
-    args.uniform_query_len = key.uniform ? c.uniform_query_len : 0;
+    if (batch != nullptr) {
+      args.tokens = {batch->num_tokens, nullptr};
+      args.reqs = {batch->num_reqs, nullptr};
+    } else {
+      args.tokens = token_rows();
+      args.reqs = request_rows();
+    }
+    const bool uniform = batch != nullptr ? batch->uniform : key.uniform;
+    args.uniform_query_len = uniform ? c.uniform_query_len : 0;
     return args;
   }
   void operator()(const AttentionOp& op) const {
@@ -194,19 +201,21 @@ struct Launch {
 
 }  // namespace
 
-void launch_op(const OpContext& context, const Op& op, const BatchDescriptor& key) {
+void launch_op(const OpContext& context, const Op& op, const BatchDescriptor& key,
+               const BatchShape* batch) {
   const RangeScope range(context, [&] {
     const std::vector<ValueId> out = writes(op);
     return fmt::format("{} {} T{} R{}", op_name(op),
                        out.empty() ? "" : context.program->value(out.back()).name, key.num_tokens,
                        key.num_reqs);
   });
-  std::visit(Launch{context, key}, op);
+  std::visit(Launch{context, key, batch}, op);
 }
 
-void launch_ops(const OpContext& context, OpRange ops, const BatchDescriptor& key) {
+void launch_ops(const OpContext& context, OpRange ops, const BatchDescriptor& key,
+                const BatchShape* batch) {
   for (int i = ops.begin; i < ops.end; ++i) {
-    launch_op(context, context.program->ops[static_cast<size_t>(i)], key);
+    launch_op(context, context.program->ops[static_cast<size_t>(i)], key, batch);
   }
 }
 

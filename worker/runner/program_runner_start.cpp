@@ -51,6 +51,9 @@ Result<std::unique_ptr<ProgramRunner>> ProgramRunner::create(RunnerOptions optio
   }
   runner->stream_ = device.create_stream();
   runner->pool_ = std::make_unique<GraphPool>(device);
+  if (given.config.debug_cudagraph) {
+    runner->counter_check_ = std::make_unique<CounterCheck>(device, runner->stream_->counters());
+  }
   if (given.debug.time_steps) runner->idle_times_ = std::make_unique<IdleTimes>(given.rank);
   if (!given.debug.dump_values.empty()) {
     runner->dump_ = std::make_unique<ValueDump>(given.debug.dump_values, given.rank,

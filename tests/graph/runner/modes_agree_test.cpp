@@ -147,17 +147,21 @@ TEST(Poison, CG27EveryKeyWithPaddingKeepsLiveRowsClean) {
   }
 }
 
-// CG-28: the same padded key with and without its graph.
+// CG-28: the same padded key with and without its graphs; splitting ops take the same real rows.
 TEST(Modes, CG28EagerRunAtThePaddedKeyGivesTheSameBits) {
-  Session graphs(model().directory(), with_mode("FULL"));
-  graphs.start();
-  Session eager(model().directory(), with_mode("FULL"));
-  eager.start();
-  eager.runner().run_eager_at_key(true);
-  const Trace a = play(graphs), b = play(eager);
-  expect_equal_bits(a, b);
-  EXPECT_EQ(a.modes.front(), RuntimeMode::kFull);
-  EXPECT_EQ(b.modes.front(), RuntimeMode::kNone);
+  for (const auto& [name, mode] :
+       {std::pair{"FULL", RuntimeMode::kFull}, {"PIECEWISE", RuntimeMode::kPiecewise}}) {
+    SCOPED_TRACE(name);
+    Session graphs(model().directory(), with_mode(name));
+    graphs.start();
+    Session eager(model().directory(), with_mode(name));
+    eager.start();
+    eager.runner().run_eager_at_key(true);
+    const Trace a = play(graphs), b = play(eager);
+    expect_equal_bits(a, b);
+    EXPECT_EQ(a.modes.front(), mode);
+    EXPECT_EQ(b.modes.front(), RuntimeMode::kNone);
+  }
 }
 
 // A row's result does not depend on the rows beside it: solo equals batched.
