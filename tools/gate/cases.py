@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from pathlib import Path
 
+from drills.client import Broken
 from drills.server import Server
 
 from gate import traffic as load
@@ -58,9 +59,20 @@ def faults_of_metrics(values):
     return faults + [f"{name} is {values[name]:g}" for name in [*MUST_BE_ZERO, *audit] if values.get(name, 0) != 0]
 
 
+async def fetch_metrics(server):
+    """The text of /metrics; RuntimeError with the end of the log when there is none."""
+    try:
+        status, text = await server.client.fetch("/metrics")
+    except (OSError, Broken, TimeoutError) as error:
+        raise RuntimeError(f"the server does not answer any more ({error}); the end of its log:\n{server.log_text()[-1500:]}") from error
+    if status != 200:
+        raise RuntimeError(f"/metrics answers {status}: {text[:200]}")
+    return text
+
+
 async def run_case(binaries, model, vocab, mode, options, traffic, small=True):
     """Serves and asks. `small`: cache and steps are so small that preemption and chunks must be seen."""
-    outcome = Outcome()
+    outcome, answers = Outcome(), []
     server = Server(binaries, model, ["--dtype", "bfloat16", "--cudagraph-mode", mode, "--log-stats-interval", 0, *audit_options(binaries), *options])
     try:
         await server.start()
@@ -69,13 +81,9 @@ async def run_case(binaries, model, vocab, mode, options, traffic, small=True):
         answers += await load.send_as_they_arrive(server.port, bodies[ALONE:], traffic.rate, traffic.seed)
         # The same once more, all at once, over what the cache holds of them now.
         answers += await load.send_as_they_arrive(server.port, bodies, 0, traffic.seed)
-        status, text = await server.client.fetch("/metrics")
-        if status != 200:
-            outcome.faults.append(f"/metrics answers {status}")
-        look_at_metrics(outcome, text, mode, small)
+        look_at_metrics(outcome, await fetch_metrics(server), mode, small)
     except RuntimeError as error:
         outcome.faults.append(str(error))
-        return outcome
     finally:
         code = await server.stop()
         server.remove_home()
