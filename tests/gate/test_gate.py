@@ -43,7 +43,7 @@ def assert_passes(model, judge, mode, tp, traffic, *options):
                                      traffic))
     cases.judge_case(outcome, judge)
     assert not outcome.faults, "\n".join(outcome.faults)
-    assert len(outcome.judged) == 2 * traffic.requests
+    assert len(outcome.judged) == 2 * traffic.requests + 2
 
 
 @pytest.mark.parametrize(("name", "mode", "tp"), PAIRS)

@@ -106,3 +106,9 @@ def test_a_case_must_have_run_what_it_is_for():
 @pytest.mark.parametrize("name", cases.MUST_BE_ZERO)
 def test_a_restart_is_a_failure(name):
     assert faults_of_metrics(metrics(**{name: 1})) == [f"{name} is 1"]
+    assert faults_of_metrics(metrics().replace(name, "refrain:other")) == [f"{name} is missing from /metrics"]
+
+
+def test_a_difference_that_the_audit_found_is_a_failure():
+    assert faults_of_metrics(metrics(**{"refrain:audit_steps_total": 4, "refrain:audit_differences_total": 0})) == []
+    assert faults_of_metrics(metrics(**{"refrain:audit_differences_total": 2})) == ["refrain:audit_differences_total is 2"]

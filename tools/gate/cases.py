@@ -1,7 +1,12 @@
 """One case of the gate: a server in one mode under one traffic, then the evidence of what ran and the distances of its tokens."""
+import functools
 import re
+import subprocess
 from dataclasses import dataclass, field
 
+from pathlib import Path
+
+from drills.client import Broken
 from drills.server import Server
 
 from gate import traffic as load
@@ -11,6 +16,7 @@ MODES = {"NONE": {"NONE"}, "PIECEWISE": {"PIECEWISE"}, "FULL": {"FULL"}, "FULL_D
          "FULL_AND_PIECEWISE": {"FULL", "PIECEWISE"}}
 SMALL = ["--max-num-seqs", 16, "--max-num-batched-tokens", 64, "--max-model-len", 512, "--num-gpu-blocks-override", 40,
          "--cudagraph-capture-sizes", "1,4,8,32,64"]
+AUDIT_RATE = 0.05
 ALONE = 4                        # requests sent one after the other before the others arrive
 MUST_BE_ZERO = ("refrain:worker_group_restarts_total", "refrain:requests_resumed_total",
                 "refrain:request_failure_total", "refrain:requests_refused_total")
@@ -39,24 +45,46 @@ def metrics_of(text):
     return values, {mode for mode, count in modes.items() if count > 0}
 
 
+@functools.cache
+def audit_options(binaries):
+    """The audit of replayed steps (CG-30) is on wherever the build has it."""
+    text = subprocess.run([str(Path(binaries) / "refrain"), "serve", "--help"], capture_output=True, text=True, check=True).stdout
+    return ["--audit-rate", AUDIT_RATE] if "--audit-rate" in text else []
+
+
+def faults_of_metrics(values):
+    """What no load without a planted fault may leave in the metrics."""
+    faults = [f"{name} is missing from /metrics" for name in MUST_BE_ZERO if name not in values]
+    audit = [name for name in values if re.match(r"refrain:audit_.*(difference|finding|mismatch|incident)\w*_total", name)]
+    return faults + [f"{name} is {values[name]:g}" for name in [*MUST_BE_ZERO, *audit] if values.get(name, 0) != 0]
+
+
+async def fetch_metrics(server):
+    """The text of /metrics; RuntimeError with the end of the log when there is none."""
+    try:
+        status, text = await server.client.fetch("/metrics")
+    except (OSError, Broken, TimeoutError) as error:
+        raise RuntimeError(f"the server does not answer any more ({error}); the end of its log:\n{server.log_text()[-1500:]}") from error
+    if status != 200:
+        raise RuntimeError(f"/metrics answers {status}: {text[:200]}")
+    return text
+
+
 async def run_case(binaries, model, vocab, mode, options, traffic, small=True):
     """Serves and asks. `small`: cache and steps are so small that preemption and chunks must be seen."""
-    outcome = Outcome()
-    server = Server(binaries, model, ["--dtype", "bfloat16", "--cudagraph-mode", mode, "--log-stats-interval", 0, *options])
+    outcome, answers = Outcome(), []
+    server = Server(binaries, model, ["--dtype", "bfloat16", "--cudagraph-mode", mode, "--log-stats-interval", 0, *audit_options(binaries), *options])
     try:
         await server.start()
         bodies = load.make_bodies(traffic, vocab)
-        answers = await load.send_alone(server.port, bodies[:ALONE])
+        longest = max(bodies[:ALONE], key=lambda body: len(body["prompt"]))   # whose blocks are there the second time
+        answers = await load.send_alone(server.port, [*bodies[:ALONE], longest, longest])
         answers += await load.send_as_they_arrive(server.port, bodies[ALONE:], traffic.rate, traffic.seed)
         # The same once more, all at once, over what the cache holds of them now.
         answers += await load.send_as_they_arrive(server.port, bodies, 0, traffic.seed)
-        status, text = await server.client.fetch("/metrics")
-        if status != 200:
-            outcome.faults.append(f"/metrics answers {status}")
-        look_at_metrics(outcome, text, mode, small)
+        look_at_metrics(outcome, await fetch_metrics(server), mode, small)
     except RuntimeError as error:
         outcome.faults.append(str(error))
-        return outcome
     finally:
         code = await server.stop()
         server.remove_home()
@@ -78,9 +106,7 @@ def look_at_metrics(outcome, text, mode, small):
     outcome.evidence = {"modes": modes, "steps": values["refrain:steps_total"],
                         "preemptions": values["refrain:num_preemptions_total"],
                         "prefix_hits": values["refrain:prefix_cache_hits_total"]}
-    for name in MUST_BE_ZERO:
-        if values[name] != 0:
-            outcome.faults.append(f"{name} is {values[name]:.0f}")
+    outcome.faults += faults_of_metrics(values)
     if not MODES[mode] <= modes:
         outcome.faults.append(f"steps ran in {sorted(modes)}: a case of {mode} needs {sorted(MODES[mode])}")
     if not outcome.evidence["prefix_hits"]:

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from drills.client import Broken, read_body, read_chunks, read_head, request_bytes
 
 
+PATIENCE = 120   # seconds for an answer
+
+
 @dataclass(frozen=True)
 class Traffic:
     """Lengths are lognormal; a third of the prompts begin with one of a few shared prefixes."""
@@ -76,6 +79,19 @@ def on_event(answer, data):
         answer.finish = choice.get("finish_reason") or answer.finish
 
 
+async def read_answer(reader, answer):
+    answer.status, headers = await read_head(reader)
+    if answer.status != 200:
+        answer.error = (await read_body(reader, headers)).decode(errors="replace")[:300]
+        return
+    buffer = b""
+    async for chunk in read_chunks(reader):
+        *events, buffer = (buffer + chunk).split(b"\n\n")
+        for event in events:
+            if event.startswith(b"data: {"):
+                on_event(answer, event[6:])
+
+
 async def ask(port, body):
     """One streamed completion to its end; what went wrong stands in the answer."""
     answer = Answer(body["prompt"], body["max_tokens"], begun=time.monotonic())
@@ -86,16 +102,8 @@ async def ask(port, body):
         return answer
     try:
         writer.write(request_bytes("POST", "/v1/completions", body))
-        answer.status, headers = await read_head(reader)
-        if answer.status != 200:
-            answer.error = (await read_body(reader, headers)).decode(errors="replace")[:300]
-            return answer
-        buffer = b""
-        async for chunk in read_chunks(reader):
-            *events, buffer = (buffer + chunk).split(b"\n\n")
-            for event in events:
-                if event.startswith(b"data: {"):
-                    on_event(answer, event[6:])
+        async with asyncio.timeout(PATIENCE):
+            await read_answer(reader, answer)
     except (Broken, OSError, ValueError) as error:
         answer.error = answer.error or f"{type(error).__name__}: {error}"
     finally:

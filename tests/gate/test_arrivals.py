@@ -1,0 +1,62 @@
+"""The client of tools/arrivals takes no answer for whole that is not, and its table misses no target."""
+import asyncio
+import sys
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+
+@pytest.fixture(scope="module")
+def arrivals():
+    loader = SourceFileLoader("arrivals", str(ROOT / "tools/arrivals"))
+    module = module_from_spec(spec_from_loader("arrivals", loader))
+    loader.exec_module(module)
+    return module
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+TEXT = b'data: {"choices":[{"text":" t4"}]}\n\n'
+USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":3}}\n\n'
+DONE = b"data: [DONE]\n\n"
+
+
+def outcome(arrivals, *pieces, tokens=3):
+    async def feed():
+        ask = arrivals.Ask(b"")
+        for piece in pieces:
+            ask.data_received(piece)
+        return ask.outcome(tokens)
+    return asyncio.run(feed())
+
+
+def test_a_whole_answer_has_times_and_no_fault(arrivals):
+    first, each, fault = outcome(arrivals, HEAD, TEXT, TEXT * 2, USAGE + DONE)
+    assert first > 0 and each >= 0 and fault == ""
+
+
+@pytest.mark.parametrize("pieces", [
+    [], [HEAD], [HEAD, TEXT, USAGE], [HEAD, TEXT, DONE], [HEAD, TEXT, USAGE.replace(b":3}", b":2}"), DONE],
+    [HEAD.replace(b"200 OK", b"429 Too Many"), b'{"error":{}}']])
+def test_any_other_answer_is_a_fault(arrivals, pieces):
+    first, each, fault = outcome(arrivals, *pieces)
+    assert (first, each) == (None, None) and fault
+
+
+def test_each_target_that_is_missed_is_named(arrivals):
+    figures = {"tokens_per_s": 100, "ttft_p50": 20.0, "tpot_p50": None}
+    assert arrivals.missed(figures, {"tokens_per_s": 100, "ttft_p50": 20}) == []
+    assert arrivals.missed(figures, {"tokens_per_s": 101, "ttft_p50": 19, "tpot_p50": 5}) == [
+        "tokens_per_s 100 for 101", "ttft_p50 20.0 for 19", "tpot_p50 None for 5"]
+
+
+def test_shared_prefixes_are_the_same_for_every_request_and_lengths_follow_the_seed(arrivals):
+    def prompts(seed):
+        return [data for data, _ in arrivals.bodies(4, 64, seed)]
+    assert prompts(3) == prompts(3) != prompts(4)
+    begins = {data.split(b'"prompt": [', 1)[1].split(b", ")[63] for data in prompts(3)}
+    assert len(begins) == 1
