@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "runtime/engine/admission.h"
+#include "runtime/engine/chunk_pace.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/engine_stats.h"
 #include "runtime/engine/output_processor.h"
@@ -90,6 +91,7 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   void to_scheduler(std::unique_ptr<Sequence> sequence);
   void queue_to_scheduler();
   void pump();
+  bool too_early_to_plan();
   void on_step(ipc::StepResult result);
   void tell_of_loss(GroupLoss loss);
   void deliver(const ipc::StepResult& result, const std::vector<TokenEvent>& events);
@@ -145,11 +147,14 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   } trials_;
   int to_explain_ = 0;  // losses of a request that was ended, when another completes
   std::unordered_map<RequestId, Live> alive_;
-  StepPace pace_;
+  ChunkPace chunk_pace_;
   std::vector<TokenEvent> events_;
   std::function<void()> drained_;
   bool stopped_ = false;
   std::optional<std::pair<TimePoint, TimerId>> queue_timer_;  // for the earliest deadline
+  StepPace pace_;
+  bool crowded_ = false;  // the last step that was planned left requests waiting
+  std::optional<std::pair<TimePoint, TimerId>> plan_timer_;
   bool canary_out_ = false;
   TimePoint last_answer_;  // of all ranks to a step, while the group is ready
   TimerId idle_timer_ = 0;

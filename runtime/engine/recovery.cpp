@@ -73,7 +73,8 @@ void EngineCore::take_back(const Error& error) {
     queue_again(std::move(sequence));
   }
   scheduler_.reset();
-  pace_.restart();
+  pace_.clear();
+  chunk_pace_.restart();
   canary_out_ = false;
   isolate_suspects(error);
   stats_.change([resumed](EngineStats& counts) { counts.requests_resumed += resumed; });

@@ -1,9 +1,9 @@
 #pragma once
-// How many prompt tokens a step may have, from how long the workers' steps took: a long prompt
-// makes no step so long that a probe, a cancel or a shutdown waits for it. Owned by the engine, on
-// its executor; it outlives its workers, whose speed stays.
+// When the step that runs will end, from how long steps like it took: so that the next one is
+// planned shortly before, and a request that comes meanwhile is in it (docs/scheduling.md).
+// Owned by the engine, on its executor.
 
-#include <cstdint>
+#include <array>
 #include <deque>
 #include <optional>
 
@@ -14,33 +14,30 @@ namespace refrain {
 
 class StepPace {
  public:
-  static constexpr double kLongestStep = 1.0;     // seconds
-  static constexpr int32_t kUnknownTokens = 256;  // until the speed is known
-  static constexpr int32_t kLeastTokens = 32;
-
-  explicit StepPace(int32_t max_num_batched_tokens) : most_(max_num_batched_tokens) {}
-
   void sent(const ipc::Step& step, TimePoint now);
-  // The answers of all ranks to the oldest step.
-  void answered(TimePoint now);
-  void restart();  // of a lost group no step is answered any more
-
-  int32_t prompt_tokens() const;  // of the next step, at most
+  void done(TimePoint now);  // the oldest step that was sent
+  void clear();              // nothing is in flight any more; what is known of steps stays
+  // When the next step should be planned, `lead` before the oldest one in flight ends. Nothing: at
+  // once, as none is in flight or too few like it were seen.
+  std::optional<TimePoint> plan_at(Duration lead) const;
 
  private:
-  // Steps of fewer prompt tokens say little of the speed.
-  static constexpr int32_t kEnoughTokens = 32;
-  static constexpr double kWeight = 0.3;  // of the newest step
-
-  struct Sent {
-    TimePoint at;
-    int32_t tokens = 0;
-    int32_t prompt_tokens = 0;
+  static constexpr int kEnough = 4;                      // steps of a class before it predicts
+  static constexpr double kFaster = 0.5, kSlower = 0.1;  // weight of a new duration
+  static constexpr double kDoubt = 1.0 / 16;  // of the predicted time, planned that much earlier
+  struct Class {
+    double seconds = 0;  // of a decode step; of any other, for each of its tokens
+    int seen = 0;
   };
-  const int32_t most_;
-  std::deque<Sent> in_flight_;
-  TimePoint last_answer_{};
-  std::optional<double> seconds_a_token_;
+  struct Waiting {
+    size_t index = 0;     // of its class
+    double units = 1;     // of Class::seconds
+    TimePoint begun;      // sent, or the step before it was done
+    bool behind = false;  // sent while another ran: its duration holds no way to the workers
+  };
+  static constexpr size_t kClasses = 128;  // decode steps by rows, then others by tokens
+  std::array<Class, kClasses> classes_;
+  std::deque<Waiting> steps_;
 };
 
 }  // namespace refrain

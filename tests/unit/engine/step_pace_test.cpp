@@ -1,3 +1,4 @@
+// When the next step is planned, from how long steps like the one that runs took.
 #include "runtime/engine/step_pace.h"
 
 #include <gtest/gtest.h>
@@ -5,59 +6,81 @@
 namespace refrain {
 namespace {
 
-class StepPaceTest : public ::testing::Test {
- protected:
-  // One step of a prompt chunk and some decodes that takes so many milliseconds.
-  void run(int32_t chunk, int32_t decodes, int milliseconds) {
-    send(chunk, decodes);
-    now += std::chrono::milliseconds(milliseconds);
-    pace.answered(now);
+using std::chrono::milliseconds;
+
+ipc::Step step_of(ipc::ForwardMode mode, size_t tokens) {
+  ipc::Step step;
+  step.mode = mode;
+  step.token_ids.assign(tokens, 1);
+  return step;
+}
+
+struct StepPaceTest : testing::Test {
+  StepPace pace;
+  TimePoint now{};
+
+  // Steps that each wait behind another and take `took`; one is left in flight.
+  void run(ipc::ForwardMode mode, size_t tokens, Duration took, int count) {
+    if (!in_flight) pace.sent(step_of(mode, tokens), now);
+    in_flight = true;
+    for (int i = 0; i < count; ++i) {
+      pace.sent(step_of(mode, tokens), now);
+      now += took;
+      pace.done(now);
+    }
   }
-  void send(int32_t chunk, int32_t decodes) {
-    ipc::Step step;
-    step.row_num_tokens.assign(static_cast<size_t>(decodes), 1);
-    if (chunk > 0) step.row_num_tokens.push_back(chunk);
-    step.token_ids.resize(static_cast<size_t>(chunk + decodes));
-    pace.sent(step, now);
-  }
-  TimePoint now{std::chrono::seconds(100)};
-  StepPace pace{2048};
+  bool in_flight = false;
 };
 
-TEST_F(StepPaceTest, TheFirstStepIsShortAndAFastDeviceIsNotHeldBack) {
-  EXPECT_EQ(pace.prompt_tokens(), StepPace::kUnknownTokens);
-  run(256, 0, 12);
-  EXPECT_EQ(pace.prompt_tokens(), 2048);
-  EXPECT_EQ(StepPace(64).prompt_tokens(), 64);
+TEST_F(StepPaceTest, SaysNothingOfStepsItHasNotSeen) {
+  EXPECT_FALSE(pace.plan_at(Duration::zero()));
+  run(ipc::ForwardMode::kDecode, 8, milliseconds(8), 3);
+  EXPECT_FALSE(pace.plan_at(Duration::zero())) << "too few";
+  run(ipc::ForwardMode::kDecode, 8, milliseconds(8), 2);
+  EXPECT_TRUE(pace.plan_at(Duration::zero()));
+  pace.sent(step_of(ipc::ForwardMode::kDecode, 64), now);
+  pace.done(now);
+  EXPECT_FALSE(pace.plan_at(Duration::zero())) << "64 rows are not 8";
 }
 
-// A host device of 200 tokens a second, and one that becomes slower with the context.
-TEST_F(StepPaceTest, NoStepOfASlowDeviceTakesMuchLongerThanASecond) {
-  run(256, 0, 1280);
-  EXPECT_EQ(pace.prompt_tokens(), 192);
-  for (int i = 0; i < 20; ++i) run(pace.prompt_tokens(), 8, pace.prompt_tokens() * 20);
-  EXPECT_LE(pace.prompt_tokens(), 64);
-  for (int i = 0; i < 20; ++i) run(32, 0, 60'000);
-  EXPECT_EQ(pace.prompt_tokens(), StepPace::kLeastTokens) << "a prompt always gets on";
+TEST_F(StepPaceTest, PlansTheLeadAndASixteenthBeforeTheExpectedEnd) {
+  run(ipc::ForwardMode::kDecode, 8, milliseconds(16), 8);
+  EXPECT_EQ(*pace.plan_at(milliseconds(1)) - now, milliseconds(14));
 }
 
-TEST_F(StepPaceTest, AStepThatWaitedForAnotherBeginsWhenThatIsDone) {
-  send(256, 0);
-  send(256, 0);
-  for (int i = 0; i < 2; ++i) {
-    now += std::chrono::milliseconds(512);
-    pace.answered(now);
+TEST_F(StepPaceTest, ScalesAPromptsStepByItsTokens) {
+  run(ipc::ForwardMode::kExtend, 1000, milliseconds(16), 8);
+  pace.sent(step_of(ipc::ForwardMode::kMixed, 1100), now);
+  now += milliseconds(16);
+  pace.done(now);
+  const Duration left = *pace.plan_at(Duration::zero()) - now;
+  EXPECT_NEAR(seconds_of(left), 0.016 * 1.1 * 15 / 16, 1e-6);
+}
+
+TEST_F(StepPaceTest, BelievesFasterStepsSoonerThanSlowerOnes) {
+  run(ipc::ForwardMode::kDecode, 8, milliseconds(16), 8);
+  run(ipc::ForwardMode::kDecode, 8, milliseconds(32), 1);
+  EXPECT_LT(*pace.plan_at(Duration::zero()) - now, milliseconds(17));
+  run(ipc::ForwardMode::kDecode, 8, milliseconds(8), 3);
+  EXPECT_LT(*pace.plan_at(Duration::zero()) - now, milliseconds(9));
+}
+
+TEST_F(StepPaceTest, LearnsNothingFromAStepThatNoOtherWaitedFor) {
+  for (int i = 0; i < 9; ++i) {
+    pace.sent(step_of(ipc::ForwardMode::kDecode, 8), now);
+    now += milliseconds(20);
+    pace.done(now);
   }
-  EXPECT_EQ(pace.prompt_tokens(), 480);
+  pace.sent(step_of(ipc::ForwardMode::kDecode, 8), now);
+  EXPECT_FALSE(pace.plan_at(Duration::zero())) << "its time holds the way to the workers";
 }
 
-TEST_F(StepPaceTest, DecodesAloneAndLostStepsSayNothing) {
-  run(0, 64, 5000);
-  EXPECT_EQ(pace.prompt_tokens(), StepPace::kUnknownTokens);
-  send(256, 0);
-  pace.restart();
-  run(256, 0, 100);
-  EXPECT_EQ(pace.prompt_tokens(), 2048);
+TEST_F(StepPaceTest, ForgetsWhatIsInFlightAndKeepsWhatItKnows) {
+  run(ipc::ForwardMode::kDecode, 8, milliseconds(16), 8);
+  pace.clear();
+  EXPECT_FALSE(pace.plan_at(Duration::zero()));
+  pace.sent(step_of(ipc::ForwardMode::kDecode, 8), now);
+  EXPECT_EQ(*pace.plan_at(Duration::zero()) - now, milliseconds(15));
 }
 
 }  // namespace
