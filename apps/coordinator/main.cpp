@@ -5,6 +5,7 @@
 #include <exception>
 
 #include "runtime/base/build_info.h"
+#include "runtime/base/last_error.h"
 #include "runtime/base/log.h"
 #include "runtime/config/options.h"
 #include "runtime/launch/coordinator.h"
@@ -38,7 +39,8 @@ int main(int argc, char** argv) {
   try {
     return run_coordinator(std::move(options));
   } catch (const std::exception& error) {
-    log::critical("{}", error.what());
-    return kExitInternal;
+    const Error broken = error_of(error);
+    log::critical("{}", broken.message);
+    return exit_code(broken.code);
   }
 }

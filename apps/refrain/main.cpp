@@ -5,6 +5,7 @@
 
 #include "apps/refrain/commands.h"
 #include "runtime/base/build_info.h"
+#include "runtime/base/last_error.h"
 #include "runtime/base/log.h"
 #include "runtime/base/result.h"
 
@@ -52,7 +53,8 @@ int main(int argc, char** argv) {
   try {
     return run(argc > 1 ? argv[1] : "", {argv + (argc > 1 ? 2 : 1), argv + argc});
   } catch (const std::exception& error) {
-    refrain::log::critical("{}", error.what());
-    return refrain::kExitInternal;
+    const refrain::Error broken = refrain::error_of(error);
+    refrain::log::critical("{}", broken.message);
+    return refrain::exit_code(broken.code);
   }
 }

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "apps/worker/commands.h"
+#include "runtime/base/last_error.h"
 #include "runtime/base/log.h"
 #include "runtime/base/result.h"
 
@@ -26,7 +27,8 @@ int main(int argc, char** argv) {
   try {
     return bench ? bench_command({argv + 2, argv + argc}) : serve_command({argv + 1, argv + argc});
   } catch (const std::exception& error) {
-    log::critical("{}", error.what());
-    return kExitInternal;
+    const Error broken = error_of(error);
+    log::critical("{}", broken.message);
+    return exit_code(broken.code);
   }
 }

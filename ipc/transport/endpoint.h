@@ -58,9 +58,12 @@ struct EndpointOptions {
   PeerId identity;      // of a client
   int high_water_mark = 1024;
   int64_t max_message_bytes = 0;  // 0: kMaxFrameBytes
-  bool allow_wildcard = false;    // tcp://*: refused unless set
-  int linger_ms = 0;              // close() waits so long for what is queued (last words)
-  int64_t allowed_uid = -1;       // ipc:// server: whose processes may connect; -1: our own user's
+  // Of a frame that comes in; 0: as max_message_bytes. Each peer that has connected may make us
+  // hold so much before it has said who it is.
+  int64_t max_receive_bytes = 0;
+  bool allow_wildcard = false;  // tcp://*: refused unless set
+  int linger_ms = 0;            // close() waits so long for what is queued (last words)
+  int64_t allowed_uid = -1;     // ipc:// server: whose processes may connect; -1: our own user's
   CurveOptions curve;
   // Client with keys: the server does not know ours and it is of no use to go on. Once, on the
   // strand.

@@ -250,7 +250,9 @@ Status set_common(ZmqSocket& socket, const EndpointOptions& options, const Addre
       {ZMQ_HEARTBEAT_TTL, kHeartbeatTimeoutMs}, {ZMQ_IPV6, address.host.starts_with('[') ? 1 : 0},
   };
   for (const auto& [option, value] : settings) REFRAIN_RETURN_IF_ERROR(socket.set(option, value));
-  REFRAIN_RETURN_IF_ERROR(socket.set(ZMQ_MAXMSGSIZE, max_bytes_of(options)));
+  REFRAIN_RETURN_IF_ERROR(socket.set(ZMQ_MAXMSGSIZE, options.max_receive_bytes > 0
+                                                         ? options.max_receive_bytes
+                                                         : max_bytes_of(options)));
   return {};
 }
 

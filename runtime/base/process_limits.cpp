@@ -1,5 +1,6 @@
 #include "runtime/base/process_limits.h"
 
+#include <signal.h>
 #include <sys/resource.h>
 
 #include <cerrno>
@@ -23,5 +24,7 @@ Status raise_descriptor_limit(uint64_t least) {
                 limit.rlim_max, std::strerror(errno));
   return {};
 }
+
+void survive_file_size_limit() { ::signal(SIGXFSZ, SIG_IGN); }
 
 }  // namespace refrain

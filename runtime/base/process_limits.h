@@ -11,4 +11,8 @@ namespace refrain {
 // error (exit 64) when that is less than `least`.
 Status raise_descriptor_limit(uint64_t least);
 
+// A write beyond the file size limit (ulimit -f) is an error of write() and not this process's end,
+// nor that of those it starts.
+void survive_file_size_limit();
+
 }  // namespace refrain

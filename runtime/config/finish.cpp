@@ -7,6 +7,10 @@
 namespace refrain {
 namespace {
 
+// Tables of RoPE and of KV blocks have a row for each position.
+constexpr int64_t kLongestDefault = 1 << 20;
+constexpr int64_t kLongestGiven = 1 << 24;  // of the option
+
 // What travels to the workers must fit into a frame.
 Status check_lists(const ipc::WorkerConfig& worker) {
   if (worker.cudagraph_capture_sizes.size() > ipc::kMaxCaptureSizes) {
@@ -50,12 +54,26 @@ Status finish_engine_config(EngineConfig& config, const ModelConfig& model) {
   if (worker.dtype == "auto") {
     worker.dtype = model.torch_dtype == "float32" ? "float32" : "bfloat16";
   }
+  if (worker.max_model_len == 0 && model.max_position_embeddings > kLongestDefault) {
+    return fail_field(
+        "--max-model-len",
+        "the model's max_position_embeddings is {}; tables for so many tokens are not "
+        "made unasked: say how many a request may have with --max-model-len (up to "
+        "{})",
+        model.max_position_embeddings, kLongestGiven);
+  }
   if (worker.max_model_len == 0) {
     worker.max_model_len = static_cast<int32_t>(model.max_position_embeddings);
   } else if (worker.max_model_len > model.max_position_embeddings) {
     return fail_field("--max-model-len",
                       "--max-model-len {} is more than the model's max_position_embeddings {}",
                       worker.max_model_len, model.max_position_embeddings);
+  }
+  if (worker.max_model_len < 2) {
+    return fail_field(
+        "--max-model-len",
+        "--max-model-len {} leaves no room for a prompt and an answer; 2 is the least",
+        worker.max_model_len);
   }
   if (worker.tensor_parallel_size > model.num_kv_heads) {
     return fail_field("--tensor-parallel-size",

@@ -12,6 +12,8 @@ namespace {
 // What a server takes on; generate and bench queue all they are given.
 constexpr int32_t kServerQueue = 2048;
 constexpr double kServerQueueWait = 60.0;
+// Workers beat twice a second: in less than two beats a healthy one may be silent.
+constexpr double kLeastHeartbeatTimeout = 1.0;
 
 // CLI::Range lets "nan" pass.
 CLI::Validator number_in(double least, double most) {
@@ -77,7 +79,7 @@ void add_parallel_options(CLI::App& app, EngineConfig& config) {
       ->group(group);
   app.add_option("--heartbeat-timeout", config.heartbeat_timeout,
                  "Seconds without a worker's heartbeat that count as a hang")
-      ->check(number_in(0.1, 3600.0))
+      ->check(number_in(kLeastHeartbeatTimeout, 3600.0))
       ->group(group);
   app.add_option("--max-restarts", config.max_restarts,
                  "Restarts of a worker group within a minute before serve gives up")

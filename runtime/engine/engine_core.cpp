@@ -37,7 +37,6 @@ EngineCore::EngineCore(EngineParts parts)
       output_executor_(parts.output_executor),
       tokenizer_(parts.tokenizer),
       parts_(std::move(parts)),
-      pace_(config_.worker.max_num_batched_tokens),
       admission_(
           {config_.worker.max_num_seqs, config_.max_queue, to_duration(config_.max_queue_wait)}),
       stats_(executor_->clock()) {}

@@ -156,7 +156,6 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   LogitFailures logit_failures_;
   uint64_t num_answers_ = 0;  // to steps, of all groups
   std::unordered_map<RequestId, Live> alive_;
-  StepPace pace_;
   std::vector<TokenEvent> events_;
   std::function<void()> drained_;
   bool stopped_ = false;

@@ -11,7 +11,6 @@ constexpr size_t kMaxStopStrings = 16;
 constexpr size_t kMaxStopBytes = 1024;
 constexpr size_t kMaxLogitBias = 300;  // as many as a worker keeps for a request
 constexpr size_t kMaxTokenList = 4096;
-constexpr int32_t kMaxLogprobs = 20;
 // Logits are divided by it, so one near 0 makes them infinite.
 constexpr double kLeastRepetitionPenalty = 0.01;
 

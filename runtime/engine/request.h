@@ -14,6 +14,8 @@
 
 namespace refrain {
 
+inline constexpr int32_t kMaxLogprobs = 20;  // of a token, beside its own
+
 // Sampling by its OpenAI / vLLM names; ranges are checked by check_sampling_params.
 struct SamplingParams {
   double temperature = 1.0;

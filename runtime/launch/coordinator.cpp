@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <exception>
 #include <functional>
 #include <optional>
@@ -21,7 +22,10 @@
 namespace refrain {
 namespace {
 
-constexpr int kTextThreads = 2;
+// Threads that parse and tokenize: a part of the cores, which the host device needs as well.
+int text_threads() {
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 4, 2, 16);
+}
 constexpr auto kLastAnswers = std::chrono::seconds(1);  // for answers that end with the engine
 constexpr auto kLook = std::chrono::milliseconds(5);
 
@@ -149,10 +153,13 @@ std::string incident_metrics(const SupervisorBoard::Counts& counts) {
 // What a person sees of the workers' life, and what the supervisor is told.
 class StateLog {
  public:
-  StateLog(Engine& engine, std::string url, UniqueFd report_to, std::function<void()> on_failed)
+  // `on_failed` gets the exit code.
+  StateLog(Engine& engine, std::string url, UniqueFd report_to, std::function<void(int)> on_failed)
       : engine_(engine), url_(std::move(url)), on_failed_(std::move(on_failed)) {
     if (report_to) pipe_.emplace(std::move(report_to));
     engine_.on_loss([this](const GroupLoss& loss) {
+      // Slow workers are no mistake of a configuration.
+      if (loss.detector == GroupLoss::kStartTimeout) code_of_failure_ = kExitTryAgain;
       if (pipe_) pipe_->send({false, loss});
     });
     engine_.on_isolation([this](Isolation isolation) {
@@ -172,7 +179,7 @@ class StateLog {
                 detail);
     } else if (state == GroupState::kFailed) {
       log::error("workers failed: {}", detail);
-      on_failed_();
+      on_failed_(code_of_failure_);
     } else {
       log::info("workers {}{}{}", to_string(state), detail.empty() ? "" : ": ", detail);
     }
@@ -181,7 +188,8 @@ class StateLog {
   Engine& engine_;
   std::string url_;
   std::optional<ReportPipe> pipe_;  // to the supervisor
-  std::function<void()> on_failed_;
+  std::function<void(int)> on_failed_;
+  int code_of_failure_ = kExitConfig;
   ProgressDisplay display_{stderr_is_terminal()};
 };
 
@@ -199,7 +207,7 @@ int coordinate(CoordinatorOptions options) {
   auto keys = ApiKeys::load(config);
   if (!keys) return report(keys.error());
   SupervisorBoard board;
-  ApiServer api(engine_host.engine(), engine_host.text(), std::move(*keys), kTextThreads);
+  ApiServer api(engine_host.engine(), engine_host.text(), std::move(*keys), text_threads());
   if (options.board_fd >= 0) {
     auto mapped = SupervisorBoard::map(UniqueFd(options.board_fd));
     if (!mapped) return report(mapped.error());
@@ -227,8 +235,8 @@ int coordinate(CoordinatorOptions options) {
   int code = kExitOk;
   const std::string url = fmt::format("{}://{}:{}", config.ssl_certfile.empty() ? "http" : "https",
                                       config.host, (*http)->port());
-  StateLog state_log(engine_host.engine(), url, UniqueFd(options.report_fd), [&] {
-    code = kExitConfig;
+  StateLog state_log(engine_host.engine(), url, UniqueFd(options.report_fd), [&](int failure) {
+    code = failure;
     strand->post([&shutdown] { shutdown.end(); });
   });
   if (options.parent > 0) {
@@ -255,6 +263,7 @@ int report(const Error& error) {
 }
 
 int run_coordinator(CoordinatorOptions options) {
+  survive_file_size_limit();
   if (const Status raised = raise_descriptor_limit(kLeastDescriptors); !raised) {
     return report(raised.error());
   }

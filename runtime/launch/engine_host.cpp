@@ -1,9 +1,11 @@
 #include "runtime/launch/engine_host.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
+#include "ipc/protocol/limits.h"
 #include "ipc/transport/endpoint.h"
 #include "runtime/base/check.h"
 #include "runtime/base/log.h"
@@ -53,6 +55,16 @@ Result<TextSide> load_text(const EngineConfig& config) {
   return text;
 }
 
+// The longest frame that a worker sends: Ready, or the result of a step in which every row asks for
+// all log-probabilities.
+int64_t largest_answer(const ipc::WorkerConfig& worker) {
+  constexpr int64_t kRowBytes = 4 + 4 + 4 + 8 * kMaxLogprobs;
+  constexpr int64_t kFixedBytes = 256;
+  const size_t ready = ipc::kMaxPayloadBytes[ipc::Message(ipc::Ready{}).index()];
+  const int64_t rows = kFixedBytes + worker.max_num_seqs * kRowBytes;
+  return static_cast<int64_t>(ipc::kHeaderBytes) + std::max(static_cast<int64_t>(ready), rows);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<EngineHost>> EngineHost::create(EngineConfig config) {
@@ -69,6 +81,7 @@ Result<std::unique_ptr<EngineHost>> EngineHost::create(EngineConfig config) {
   ipc::EndpointOptions endpoint_options;
   endpoint_options.address = config.ipc_address;
   endpoint_options.linger_ms = kLastWordsMs;
+  endpoint_options.max_receive_bytes = largest_answer(config.worker);
   endpoint_options.curve = {config.curve_key, config.curve_allow, config.insecure_tcp};
   REFRAIN_ASSIGN_OR_RETURN(auto endpoint, ipc::make_zmq_server(host->io_, endpoint_options));
   REFRAIN_ASSIGN_OR_RETURN(host->text_, load_text(config));

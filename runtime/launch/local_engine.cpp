@@ -11,6 +11,7 @@
 namespace refrain {
 
 Result<std::unique_ptr<LocalEngine>> LocalEngine::create(EngineConfig config) {
+  survive_file_size_limit();
   REFRAIN_RETURN_IF_ERROR(raise_descriptor_limit(kLeastDescriptors));
   auto local = std::unique_ptr<LocalEngine>(new LocalEngine());
   REFRAIN_ASSIGN_OR_RETURN(local->host_, EngineHost::create(std::move(config)));

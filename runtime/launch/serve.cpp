@@ -16,6 +16,7 @@
 namespace refrain {
 
 int run_serve(const EngineConfig& given, const std::vector<std::string>& arguments) {
+  survive_file_size_limit();
   if (const Status raised = raise_descriptor_limit(kLeastDescriptors); !raised) {
     return report(raised.error());
   }

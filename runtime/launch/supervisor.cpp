@@ -176,7 +176,7 @@ void Supervisor::on_exit(pid_t pid) {
 void Supervisor::on_coordinator_exit(pid_t pid, const ChildProcess::End& end) {
   const int code = exit_code_of(end);
   if (phase_ == Phase::kDraining) return finish(ended_as_told(end) ? kExitOk : code);
-  if (code == kExitOk || code == kExitConfig) return finish(code);
+  if (code == kExitOk || code == kExitConfig || given_up_) return finish(code);
   log::error("the coordinator ended by {}", describe(end));
   if (regrouping_) return;  // it comes back with its workers
   isolating_ = false;       // its requests are gone
@@ -192,12 +192,24 @@ void Supervisor::on_coordinator_exit(pid_t pid, const ChildProcess::End& end) {
   });
 }
 
-void Supervisor::on_worker_exit(int rank, pid_t pid, const ChildProcess::End& end) {
+// A worker ends with 0 when its coordinator tells it to, whose report says why and may come later.
+void Supervisor::ask_why(int rank, pid_t pid, const ChildProcess::End& end) {
+  later(kEndFollows, [this, rank, pid, end] {
+    const bool known =
+        phase_ == Phase::kEnding || regrouping_ || last_run_[static_cast<size_t>(rank)].pid != pid;
+    if (!known) on_worker_exit(rank, pid, end, /*asked_why=*/true);
+  });
+}
+
+void Supervisor::on_worker_exit(int rank, pid_t pid, const ChildProcess::End& end, bool asked_why) {
   const int code = exit_code_of(end);
   // It leaves with a coordinator that has drained.
   if (phase_ == Phase::kDraining && code == kExitOk) return;
   // Told to leave because of another rank, whose own end is still to come.
   if (early_ && code == kExitOk) return;
+  // Told to leave by a coordinator that has given up and is about to end with the reason.
+  if (given_up_ && code != kExitConfig) return;
+  if (code == kExitOk && !asked_why) return ask_why(rank, pid, end);
   // Of workers that have served, it is a refusal: they do not fit a new coordinator.
   if (code == kExitConfig && !was_ready_) return finish(code);
   open_incident(fmt::format("rank {} (pid {})", rank, pid), describe(end), rank);
@@ -211,8 +223,9 @@ void Supervisor::on_report(const GroupReport& report) {
     restarts_.forget(report.isolation->explained);
   }
   if (report.ready && !regrouping_) ready_ = was_ready_ = true;
-  if (!report.lost || report.lost->for_good) return;  // for good: the coordinator ends itself
-  if (regrouping_) {  // the coordinator's view of what is known already
+  if (report.lost && report.lost->for_good) given_up_ = true;
+  if (!report.lost || given_up_) return;  // the coordinator ends itself
+  if (regrouping_) {                      // the coordinator's view of what is known already
     if (incident_ && !incident_->loss) incident_->loss = report.lost;
     return;
   }

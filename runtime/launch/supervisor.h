@@ -60,7 +60,8 @@ class Supervisor {
   void respawn();
   void on_exit(pid_t pid);
   void on_coordinator_exit(pid_t pid, const ChildProcess::End& end);
-  void on_worker_exit(int rank, pid_t pid, const ChildProcess::End& end);
+  void on_worker_exit(int rank, pid_t pid, const ChildProcess::End& end, bool asked_why = false);
+  void ask_why(int rank, pid_t pid, const ChildProcess::End& end);
   void open_incident(std::string process, std::string ended, int rank);
   void close_incident();
   void lose_reported(const GroupLoss& loss);
@@ -90,6 +91,7 @@ class Supervisor {
   pid_t engine_pid_;  // of the process whose groups the workers join
   Phase phase_ = Phase::kServing;
   int exit_code_ = kExitOk;
+  bool given_up_ = false;               // the coordinator said that no restart will help
   bool ready_ = false;                  // the group serves
   bool was_ready_ = false;              // these workers have served
   bool isolating_ = false;              // a loss of workers that serve finds a request at fault

@@ -8,7 +8,7 @@ import threading
 
 import openai
 import pytest
-from conftest import BIN, SMOLLM2, TINY, Server, command_line, descendants, start_by_hand, wait_for, within
+from conftest import BIN, SMOLLM2, TINY, Server, command_line, descendants, leftovers, start_by_hand, wait_for, within
 
 SMALL = ["--max-num-seqs", 8, "--max-model-len", 512]
 
@@ -229,6 +229,8 @@ def run(*argv, timeout=within(60)):
     (["refrain", "serve"], ["--model"]),
     (["refrain", "serve", SMOLLM2, "--tensor-parallel-size", 4], ["tensor-parallel-size", "3 KV heads"]),
     (["refrain", "serve", SMOLLM2, "--max-model-len", 999999], ["--max-model-len", "8192"]),
+    (["refrain", "serve", SMOLLM2, "--max-model-len", 1], ["--max-model-len 1"]),
+    (["refrain", "serve", SMOLLM2, "--heartbeat-timeout", 0.1], ["--heartbeat-timeout"]),
     (["refrain", "serve", SMOLLM2, "--port", 70000], ["--port"]),
     (["refrain", "serve", SMOLLM2, "--max-num-seqs", "many"], ["--max-num-seqs"]),
     (["refrain", "serve", SMOLLM2, "--cudagraph-mode", "SOME"], ["SOME", "FULL_AND_PIECEWISE"]),
@@ -281,6 +283,50 @@ def test_broken_model_files_exit_64_and_name_the_file(copy_model, breakage, word
     assert done.returncode == 64, (done.returncode, done.stderr)
     for word in words:
         assert word in done.stderr, done.stderr
+
+
+def test_a_refused_model_file_is_no_incident_R12(copy_model, tmp_path):
+    model = copy_model(TINY / "qwen3")
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:5000])
+    done = run("refrain", "serve", model, "--port", 0, "--tensor-parallel-size", 2, "--incident-dir", tmp_path / "incidents",
+               *SMALL)
+    assert done.returncode == 64, done.stderr
+    assert "incident" not in done.stderr and not (tmp_path / "incidents").exists(), done.stderr
+
+
+def test_a_slow_start_exits_75():
+    """Workers by hand that never come: nothing is wrong with the configuration."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    done = run("coordinator", "--model", TINY / "qwen3", "--listen", f"ipc:///tmp/slow-{port}/engine", "--port", port,
+               "--start-timeout", 1, *SMALL)
+    assert done.returncode == 75 and "within 1 s" in done.stderr, (done.returncode, done.stderr)
+
+
+def limited(limit, *argv, output):
+    """A run under a limit of the shell's."""
+    words = " ".join(map(str, argv))
+    return subprocess.run(["bash", "-c", f"ulimit {limit}; exec {words}"], stdout=output, stderr=output,
+                          timeout=within(60))
+
+
+def test_a_file_size_limit_of_zero_leaves_nothing_behind(tmp_path):
+    """With a log that cannot be written, too; the server may serve or say why not."""
+    for output in subprocess.DEVNULL, (tmp_path / "log").open("w"):
+        done = limited("-f 0", "timeout", "-s", "TERM", 5, BIN / "refrain", "serve", TINY / "qwen3", "--port", 0, *SMALL,
+                       output=output)
+        assert done.returncode in (64, 75, 124), "no signal ends it"
+        assert leftovers() == []
+
+
+def test_too_little_address_space_exits_75_and_says_so(tmp_path):
+    with (tmp_path / "log").open("w") as output:
+        done = limited("-v 80000", BIN / "refrain", "serve", TINY / "qwen3", "--port", 0, "--max-restarts", 0, *SMALL,
+                       output=output)
+    assert done.returncode == 75 and "ulimit -v" in (tmp_path / "log").read_text()
+
 
 
 def test_second_worker_of_a_rank_is_refused(tmp_path):

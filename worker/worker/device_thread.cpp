@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "runtime/base/last_error.h"
 #include "runtime/base/log.h"
 
 namespace refrain::worker {
@@ -129,7 +130,7 @@ void DeviceThread::run(std::promise<Result<std::string>> started) {
     runner_.reset();
     device_.reset();
   } catch (const std::exception& error) {  // this process is broken: say so and end
-    const Error broken{ErrorCode::kInternal, error.what(), {}};
+    const Error broken = error_of(error);
     if (!named) {
       started.set_value(forward_error(broken));
     } else {

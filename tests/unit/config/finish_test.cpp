@@ -64,6 +64,25 @@ TEST_F(FinishConfig, RefusesMoreRanksThanKvHeads) {
               testing::AllOf(HasSubstr("--tensor-parallel-size"), HasSubstr("3 KV heads")));
 }
 
+TEST_F(FinishConfig, RefusesAContextWithoutRoomForAPromptAndAnAnswer) {
+  config_.worker.max_model_len = 1;
+  EXPECT_THAT(error(), HasSubstr("--max-model-len 1"));
+  config_.worker.max_model_len = 2;
+  EXPECT_EQ(error(), "");
+  config_.worker.max_model_len = 0;
+  model_.max_position_embeddings = 1;
+  EXPECT_THAT(error(), HasSubstr("--max-model-len"));
+}
+
+TEST_F(FinishConfig, AVeryLongContextHasToBeAskedFor) {
+  model_.max_position_embeddings = 16'000'000;
+  EXPECT_THAT(error(), testing::AllOf(HasSubstr("--max-model-len"),
+                                      HasSubstr("max_position_embeddings is 16000000")));
+  config_.worker.max_model_len = 4096;
+  EXPECT_EQ(error(), "");
+  EXPECT_EQ(config_.worker.max_model_len, 4096);
+}
+
 TEST_F(FinishConfig, RefusesAContextLongerThanTheModels) {
   config_.worker.max_model_len = 2049;
   EXPECT_THAT(error(), testing::AllOf(HasSubstr("--max-model-len"), HasSubstr("2048")));

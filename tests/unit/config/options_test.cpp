@@ -39,7 +39,7 @@ std::vector<OptionCase> model_cases() {
       {{"--host-isa", "avx2"}, [](C c) { return c.host_isa == "avx2"; }},
       {{"--log-level", "debug"}, [](C c) { return c.log_level == "debug"; }},
       {{"--start-timeout", "9"}, [](C c) { return c.start_timeout == 9; }},
-      {{"--heartbeat-timeout", "0.5"}, [](C c) { return c.heartbeat_timeout == 0.5; }},
+      {{"--heartbeat-timeout", "1.5"}, [](C c) { return c.heartbeat_timeout == 1.5; }},
       {{"--max-restarts", "9"}, [](C c) { return c.max_restarts == 9; }},
       {{"--fault", "kind=spin"}, [](C c) { return c.fault == "kind=spin"; }},
       {{"--incident-dir", "d"}, [](C c) { return c.incident_dir == "d"; }},

@@ -114,29 +114,6 @@ TEST(Engine, AnIdleEngineSendsHeartbeatsAndCanaries_R11) {
   EXPECT_TRUE(world.all_blocks_free());
 }
 
-// A long step of a slow device is no reason for a probe to end the server.
-TEST(Engine, ADeviceThatGetsOnWithinAStepIsAlive_R11) {
-  for (const bool counts_launches : {true, false}) {
-    EngineWorld world(1);
-    world.start_ready();
-    world.ranks[0]->hold_answers = true;
-    world.submit(prompt_of(6), 5);
-    world.scheduler.run_until_idle();
-    for (uint64_t launch = 1; launch <= 60; ++launch) {
-      world.ranks[0]->say(ipc::Position{0, launch, counts_launches});
-      world.scheduler.advance(std::chrono::milliseconds(250));
-    }
-    const EngineHealth health = world.engine->health();
-    EXPECT_EQ(health.state, GroupState::kReady);
-    EXPECT_GT(health.seconds_since_last_answer, 10);
-    if (counts_launches) {
-      EXPECT_LT(health.seconds_since_progress, 1);
-    } else {
-      EXPECT_GT(health.seconds_since_progress, 10) << "what is submitted only is no life";
-    }
-  }
-}
-
 TEST(Engine, WorkersThatDoNotAnswerACanaryAreFound_R11) {
   EngineWorld world(2);
   world.start_ready();
