@@ -1,8 +1,8 @@
 #pragma once
 // The engine's inside: queue, scheduler, worker group and output processor, tied together by events
 // (a request, an answer, a change of the group), never by polling. Its own executor owns it; the
-// output processor runs on a second one. Engine::create wires it to the real world (engine.cpp),
-// tests wire it to a ManualScheduler.
+// output processors run on others. Engine::create wires it to the real world (engine.cpp), tests
+// wire it to a ManualScheduler.
 
 #include <atomic>
 #include <chrono>
@@ -18,7 +18,7 @@
 #include "runtime/engine/admission.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/engine_stats.h"
-#include "runtime/engine/output_processor.h"
+#include "runtime/engine/output_side.h"
 #include "runtime/engine/worker_group.h"
 #include "runtime/sched/scheduler.h"
 
@@ -29,8 +29,8 @@ struct EngineParts {
   ModelConfig model;
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::shared_ptr<Executor> engine_executor;
-  std::shared_ptr<Executor> output_executor;
-  std::unique_ptr<ipc::Endpoint> endpoint;  // calls on engine_executor
+  std::vector<std::shared_ptr<Executor>> output_executors;  // at least one
+  std::unique_ptr<ipc::Endpoint> endpoint;                  // calls on engine_executor
   ProcessWatch watch;
   ProcessKill kill;
   std::string build_id, model_digest, host, token_prefix;
@@ -74,11 +74,13 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
     std::vector<TokenId> prompt;
     SequenceParams params;
     std::optional<TimePoint> deadline;
+    size_t output_thread = 0;
   };
   // A request that has not ended.
   struct Live {
     int32_t num_logprobs = -1;
     TokenDigest given;  // its prompt and the tokens its client was given
+    size_t output_thread = 0;
     TimerId deadline = 0;
   };
 
@@ -127,9 +129,7 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   const ModelConfig model_;
   const size_t depth_;
   std::shared_ptr<Executor> executor_;
-  std::shared_ptr<Executor> output_executor_;
-  std::shared_ptr<const text::Tokenizer> tokenizer_;
-  std::shared_ptr<OutputProcessor> outputs_;  // touched on output_executor_ only
+  std::unique_ptr<OutputSide> outputs_;
   std::shared_ptr<WorkerGroup> group_;
   EngineParts parts_;  // what connect() needs
 
