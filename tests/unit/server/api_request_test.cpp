@@ -47,12 +47,35 @@ TEST(CompletionRequest, TokenIdsAreReadWithoutATreeOfThem) {
 
 // Whatever a prompt is, both ways of reading it say the same.
 TEST(CompletionRequest, TokenIdsTakenOutMeanWhatTheTreeMeans) {
-  for (const char* prompt :
-       {R"("text")", "[]", "[1,2,3]", "[[1,2],[3]]", R"(["a","b"])", R"(["a",[1],[],"b",[2,3]])",
-        "[[]]", "[1,-1]", "[1.5]", "[[1,-1]]", "[4294967296]", "[[1],2]", R"([1,"a"])",
-        R"(["a",1])", "[1,[2]]", "[[[1]]]", R"({"a":1})", R"([{"a":1}])", R"([[{"a":1}]])",
-        R"([[1,{"prompt":[2]}]])", "null", "true", "7", "[true]", "[1e3]", "[-0]",
-        R"([1],"prompt":[2])", R"([1],"prompt":"a")", R"("a","other":[1,2],"prompt":[[3]])"}) {
+  for (const char* prompt : {R"("text")",
+                             "[]",
+                             "[1,2,3]",
+                             "[[1,2],[3]]",
+                             R"(["a","b"])",
+                             R"(["a",[1],[],"b",[2,3]])",
+                             "[[]]",
+                             "[1,-1]",
+                             "[1.5]",
+                             "[[1,-1]]",
+                             "[4294967296]",
+                             "[[1],2]",
+                             R"([1,"a"])",
+                             R"(["a",1])",
+                             "[1,[2]]",
+                             "[[[1]]]",
+                             R"({"a":1})",
+                             R"([{"a":1}])",
+                             R"([[{"a":1}]])",
+                             R"([[1,{"prompt":[2]}]])",
+                             "null",
+                             "true",
+                             "7",
+                             "[true]",
+                             "[1e3]",
+                             "[-0]",
+                             R"([1],"prompt":[2])",
+                             R"([1],"prompt":"a")",
+                             R"("a","other":[1,2],"prompt":[[3]])"}) {
     const std::string text = std::string(R"({"n":1,"prompt":)") + prompt + "}";
     const auto tree = parse_json(text);
     ASSERT_TRUE(tree) << text;
