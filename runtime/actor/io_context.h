@@ -50,17 +50,4 @@ class IoContext {
   std::unique_ptr<State> state_;
 };
 
-// Fixed threads for blocking or long work (tokenising, templates, file reading). Tasks run in
-// order of arrival; the destructor finishes what was posted.
-class ThreadPool {
- public:
-  explicit ThreadPool(int threads);
-  ~ThreadPool();
-  void post(std::function<void()> task);
-
- private:
-  struct State;
-  std::unique_ptr<State> state_;
-};
-
 }  // namespace refrain

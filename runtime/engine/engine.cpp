@@ -90,10 +90,10 @@ std::unique_ptr<Engine> make_engine(EngineParts parts) {
   return std::make_unique<CoreEngine>(std::move(parts));
 }
 
-Result<std::unique_ptr<Engine>> Engine::create(EngineConfig config, ModelConfig model,
-                                               std::shared_ptr<const text::Tokenizer> tokenizer,
-                                               IoContext& io,
-                                               std::unique_ptr<ipc::Endpoint> endpoint) {
+Result<std::unique_ptr<Engine>> Engine::create(
+    EngineConfig config, ModelConfig model, std::shared_ptr<const text::Tokenizer> tokenizer,
+    IoContext& io, std::vector<std::shared_ptr<Executor>> output_executors,
+    std::unique_ptr<ipc::Endpoint> endpoint) {
   EngineParts parts;
   REFRAIN_ASSIGN_OR_RETURN(parts.model_digest, model_digest(config.model));
   const auto strand = io.make_strand();
@@ -104,7 +104,7 @@ Result<std::unique_ptr<Engine>> Engine::create(EngineConfig config, ModelConfig 
   parts.model = std::move(model);
   parts.tokenizer = std::move(tokenizer);
   parts.engine_executor = strand;
-  parts.output_executor = io.make_strand();
+  parts.output_executors = std::move(output_executors);
   parts.endpoint = std::move(endpoint);
   parts.watch = [&io, strand](const ProcessIdentity& process, std::function<void()> gone) {
     return io.on_process_exit(process, strand, std::move(gone));

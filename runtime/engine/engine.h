@@ -16,6 +16,7 @@
 
 namespace refrain {
 
+class Executor;
 class IoContext;
 struct StartProgress;  // start_progress.h
 namespace text {
@@ -94,12 +95,12 @@ struct EngineHealth {
 
 class Engine {
  public:
-  // `endpoint` is the bound server endpoint the workers connect to. One thread runs `io`, and it
-  // has returned when the engine is destroyed.
-  static Result<std::unique_ptr<Engine>> create(EngineConfig config, ModelConfig model,
-                                                std::shared_ptr<const text::Tokenizer> tokenizer,
-                                                IoContext& io,
-                                                std::unique_ptr<ipc::Endpoint> endpoint);
+  // `endpoint` is the bound server endpoint the workers connect to. One thread runs `io`; it and
+  // those of the output executors have ended when the engine is destroyed.
+  static Result<std::unique_ptr<Engine>> create(
+      EngineConfig config, ModelConfig model, std::shared_ptr<const text::Tokenizer> tokenizer,
+      IoContext& io, std::vector<std::shared_ptr<Executor>> output_executors,
+      std::unique_ptr<ipc::Endpoint> endpoint);
   virtual ~Engine() = default;
 
   virtual void start() = 0;  // waits for workers; the group's life runs by itself from here

@@ -34,22 +34,28 @@ EngineCore::EngineCore(EngineParts parts)
       model_(parts.model),
       depth_(config_.async_scheduling ? 2 : 1),
       executor_(parts.engine_executor),
-      output_executor_(parts.output_executor),
-      tokenizer_(parts.tokenizer),
       parts_(std::move(parts)),
+      pace_(config_.worker.max_num_batched_tokens),
       admission_(
           {config_.worker.max_num_seqs, config_.max_queue, to_duration(config_.max_queue_wait)}),
       stats_(executor_->clock()) {}
 
 void EngineCore::connect() {
   const std::weak_ptr<EngineCore> weak = weak_from_this();
-  outputs_ = std::make_shared<OutputProcessor>(tokenizer_, [weak](RequestId id) {
+  // Output executors tell the engine by posting to it.
+  const auto on_engine = [weak](auto call) {
     const auto self = weak.lock();
     if (!self) return;
-    self->executor_->post([weak, id] {
-      if (const auto core = weak.lock()) core->ended_by_stop_string(id);
+    self->executor_->post([weak, call] {
+      if (const auto core = weak.lock()) call(*core);
     });
-  });
+  };
+  outputs_ = std::make_unique<OutputSide>(
+      parts_.output_executors, parts_.tokenizer,
+      [on_engine](RequestId id) {
+        on_engine([id](EngineCore& core) { core.ended_by_stop_string(id); });
+      },
+      [on_engine] { on_engine([](EngineCore& core) { core.pump(); }); });
   // Each handler holds the core while it runs: a turn of the group may outlive the engine's owner.
   const auto guarded = [weak](auto call) {
     return [weak, call](auto&&... arguments) {
@@ -85,7 +91,8 @@ void EngineCore::start() { group_->start(); }
 
 void EngineCore::enter(Accepted accepted) {
   const RequestId id = accepted.id;
-  alive_.emplace(id, Live{accepted.params.setup.num_logprobs, digest_of(accepted.prompt)});
+  alive_.emplace(id, Live{accepted.params.setup.num_logprobs, digest_of(accepted.prompt),
+                          accepted.output_thread});
   stats_.change([](EngineStats& stats) { ++stats.requests_total; });
   std::optional<Error> refused;
   {
@@ -122,7 +129,7 @@ void EngineCore::pump() {
   if (!scheduler_ || group_->state() != GroupState::kReady) return;
   if (trials_.on && !proving_) go_on_with_trials();
   while (scheduler_->steps_in_flight() < (trials_.on ? 1 : depth_)) {
-    if (too_early_to_plan()) return;
+    if (outputs_->full() || too_early_to_plan()) return;
     scheduler_->limit_chunks(pace_.prompt_tokens());
     const StepPlan* plan = scheduler_->schedule();
     if (plan == nullptr) return;
@@ -188,8 +195,6 @@ void EngineCore::on_step(ipc::StepResult result) {
 
 void EngineCore::deliver(const ipc::StepResult& result, const std::vector<TokenEvent>& events) {
   if (events.empty()) return;
-  std::vector<TokenArrival> arrivals;
-  arrivals.reserve(events.size());
   for (const TokenEvent& event : events) {
     const auto row = static_cast<size_t>(event.row);
     TokenArrival arrival{event.id, {event.token, 0, {}}, event.stop, event.cached_tokens};
@@ -203,13 +208,11 @@ void EngineCore::deliver(const ipc::StepResult& result, const std::vector<TokenE
              i < static_cast<size_t>(result.top_offsets[row + 1]); ++i)
           arrival.token.top.push_back({result.top_tokens[i], result.top_logprobs[i]});
     }
-    arrivals.push_back(std::move(arrival));
+    outputs_->add(asked->second.output_thread, std::move(arrival));
     if (event.stop == StopCause::kNone) continue;
     request_gone(event.id, finish_reason(event.stop));
   }
-  output_executor_->post([outputs = outputs_, arrivals = std::move(arrivals)]() mutable {
-    outputs->push(std::move(arrivals));
-  });
+  outputs_->hand_over();
 }
 
 void EngineCore::tell_of_loss(GroupLoss loss) {
@@ -258,9 +261,9 @@ void EngineCore::remove(RequestId id) {
 }
 
 void EngineCore::end(RequestId id, FinishReason reason, std::optional<Error> error) {
-  output_executor_->post([outputs = outputs_, id, reason, error = std::move(error)]() mutable {
-    outputs->end(id, reason, std::move(error));
-  });
+  const auto found = alive_.find(id);
+  REFRAIN_CHECK(found != alive_.end(), "request {} ended twice", id);
+  outputs_->end(found->second.output_thread, id, reason, std::move(error));
   request_gone(id, reason);
 }
 

@@ -1,8 +1,8 @@
 #pragma once
 // The engine's inside: queue, scheduler, worker group and output processor, tied together by events
 // (a request, an answer, a change of the group), never by polling. Its own executor owns it; the
-// output processor runs on a second one. Engine::create wires it to the real world (engine.cpp),
-// tests wire it to a ManualScheduler.
+// output processors run on others. Engine::create wires it to the real world (engine.cpp), tests
+// wire it to a ManualScheduler.
 
 #include <atomic>
 #include <chrono>
@@ -19,7 +19,7 @@
 #include "runtime/engine/engine.h"
 #include "runtime/engine/engine_stats.h"
 #include "runtime/engine/logit_failures.h"
-#include "runtime/engine/output_processor.h"
+#include "runtime/engine/output_side.h"
 #include "runtime/engine/step_pace.h"
 #include "runtime/engine/worker_group.h"
 #include "runtime/sched/scheduler.h"
@@ -31,8 +31,8 @@ struct EngineParts {
   ModelConfig model;
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::shared_ptr<Executor> engine_executor;
-  std::shared_ptr<Executor> output_executor;
-  std::unique_ptr<ipc::Endpoint> endpoint;  // calls on engine_executor
+  std::vector<std::shared_ptr<Executor>> output_executors;  // at least one
+  std::unique_ptr<ipc::Endpoint> endpoint;                  // calls on engine_executor
   ProcessWatch watch;
   ProcessKill kill;
   std::string build_id, model_digest, token_prefix;
@@ -77,11 +77,13 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
     std::vector<TokenId> prompt;
     SequenceParams params;
     std::optional<TimePoint> deadline;
+    size_t output_thread = 0;
   };
   // A request that has not ended.
   struct Live {
     int32_t num_logprobs = -1;
     TokenDigest given;  // its prompt and the tokens its client was given
+    size_t output_thread = 0;
     TimerId deadline = 0;
   };
 
@@ -136,9 +138,7 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   const ModelConfig model_;
   const size_t depth_;
   std::shared_ptr<Executor> executor_;
-  std::shared_ptr<Executor> output_executor_;
-  std::shared_ptr<const text::Tokenizer> tokenizer_;
-  std::shared_ptr<OutputProcessor> outputs_;  // touched on output_executor_ only
+  std::unique_ptr<OutputSide> outputs_;
   std::shared_ptr<WorkerGroup> group_;
   EngineParts parts_;  // what connect() needs
 
@@ -160,6 +160,7 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   std::function<void()> drained_;
   bool stopped_ = false;
   std::optional<std::pair<TimePoint, TimerId>> queue_timer_;  // for the earliest deadline
+  StepPace pace_;
   bool crowded_ = false;  // the last step that was planned left requests waiting
   std::optional<std::pair<TimePoint, TimerId>> plan_timer_;
   bool canary_out_ = false;

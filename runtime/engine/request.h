@@ -48,6 +48,7 @@ struct GenerateRequest {
   // Longest wait for the first token; the lower of it and --max-queue-wait counts.
   std::optional<Duration> max_queue_wait;
   std::optional<Duration> timeout;  // it ends with an error (kDeadline) when it takes longer
+  size_t output_thread = 0;         // which output executor calls its sink, modulo their number
 };
 
 enum class FinishReason : uint8_t { kNone, kStop, kLength, kAbort, kError };
@@ -77,6 +78,6 @@ struct RequestOutput {
   int64_t output_tokens = 0;  // so far
 };
 
-using OutputSink = std::function<void(RequestOutput)>;  // called on the engine's output executor
+using OutputSink = std::function<void(RequestOutput)>;  // called on an output executor
 
 }  // namespace refrain

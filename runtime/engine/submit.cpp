@@ -120,14 +120,11 @@ Result<RequestId> EngineCore::submit(GenerateRequest request, OutputSink sink) {
                          request.max_queue_wait, executor_->clock().now()));
     ++unfinished_;  // under the lock, so that a drain that begins now knows of it
   }
-  Accepted accepted{id, std::move(request.prompt), {}, std::nullopt};
+  Accepted accepted{id, std::move(request.prompt), {}, std::nullopt, request.output_thread};
   if (request.timeout) accepted.deadline = executor_->clock().now() + *request.timeout;
   accepted.params = sequence_params(id, request);
-  output_executor_->post([outputs = outputs_, id, prompt = accepted.prompt.size(),
-                          sampling = std::move(request.sampling),
-                          sink = std::move(sink)]() mutable {
-    outputs->open(id, static_cast<int64_t>(prompt), sampling, std::move(sink));
-  });
+  outputs_->open(request.output_thread, id, static_cast<int64_t>(accepted.prompt.size()),
+                 std::move(request.sampling), std::move(sink));
   executor_->post([weak = weak_from_this(), accepted = std::move(accepted)]() mutable {
     if (const auto self = weak.lock()) self->enter(std::move(accepted));
   });

@@ -22,10 +22,13 @@
 namespace refrain {
 namespace {
 
-// Threads that parse and tokenize: a part of the cores, which the host device needs as well.
-int text_threads() {
-  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 4, 2, 16);
+// Half of the cores for what turns tokens into answers, half for what reads requests; the engine
+// itself needs less than one.
+int half_of_the_cores() {
+  constexpr int kMost = 16;
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 2, kMost);
 }
+
 constexpr auto kLastAnswers = std::chrono::seconds(1);  // for answers that end with the engine
 constexpr auto kLook = std::chrono::milliseconds(5);
 
@@ -111,34 +114,6 @@ class Shutdown {
   bool ended_ = false;
 };
 
-// Serves the HTTP server's I/O until it is destroyed. An exception there calls `on_failure`.
-class HttpThread {
- public:
-  HttpThread(IoContext& io, std::function<void()> on_failure)
-      : io_(io), thread_([this, on_failure = std::move(on_failure)] {
-          try {
-            io_.run();
-          } catch (...) {
-            failure_ = std::current_exception();
-            on_failure();
-          }
-        }) {}
-  ~HttpThread() { join(); }
-  void stop() {
-    join();
-    if (failure_) std::rethrow_exception(failure_);
-  }
-
- private:
-  void join() {
-    io_.stop();
-    if (thread_.joinable()) thread_.join();
-  }
-  IoContext& io_;
-  std::exception_ptr failure_;
-  std::thread thread_;  // last: it uses the rest
-};
-
 std::string incident_metrics(const SupervisorBoard::Counts& counts) {
   return fmt::format(
       "# HELP refrain:incidents_total Coordinators and worker groups lost, by the supervisor\n"
@@ -196,10 +171,10 @@ class StateLog {
 int coordinate(CoordinatorOptions options) {
   SignalHold signals;
   ::signal(SIGPIPE, SIG_IGN);  // a supervisor or a log that is gone is an error of write()
-  // The engine has a thread to itself; HTTP has another, so that no client's work delays a step.
-  // Connections may be held by the engine's sinks, so their context goes last.
-  IoContext http_io;
-  auto host = EngineHost::create(std::move(options.config));
+  // The engine has a thread to itself, so that no client's work delays a step. A connection and the
+  // outputs of its requests share one of the output threads.
+  const int threads = half_of_the_cores();
+  auto host = EngineHost::create(std::move(options.config), threads);
   if (!host) return report(host.error());
   EngineHost& engine_host = **host;
   const EngineConfig& config = engine_host.config();
@@ -207,7 +182,7 @@ int coordinate(CoordinatorOptions options) {
   auto keys = ApiKeys::load(config);
   if (!keys) return report(keys.error());
   SupervisorBoard board;
-  ApiServer api(engine_host.engine(), engine_host.text(), std::move(*keys), text_threads());
+  ApiServer api(engine_host.engine(), engine_host.text(), std::move(*keys), threads);
   if (options.board_fd >= 0) {
     auto mapped = SupervisorBoard::map(UniqueFd(options.board_fd));
     if (!mapped) return report(mapped.error());
@@ -221,10 +196,14 @@ int coordinate(CoordinatorOptions options) {
   http_options.tls_key_file = config.ssl_keyfile;
   http_options.error_body = error_body;
   http_options.check_head = [&api](const HttpRequest& request) { return api.check_head(request); };
-  auto http = HttpServer::listen(
-      http_io, http_options, [&api](HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
-        api.handle(std::move(request), std::move(exchange));
-      });
+  std::vector<IoContext*> io_threads;
+  for (size_t i = 0; i < engine_host.outputs().size(); ++i)
+    io_threads.push_back(&engine_host.outputs().context(i));
+  auto http =
+      HttpServer::listen(io_threads, http_options,
+                         [&api](HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+                           api.handle(std::move(request), std::move(exchange));
+                         });
   if (!http) return report(http.error());
 
   auto strand = engine_host.io().make_strand();
@@ -249,9 +228,7 @@ int coordinate(CoordinatorOptions options) {
   log::info("listening on {}; waiting for {} worker{} at {}", url,
             config.worker.tensor_parallel_size, config.worker.tensor_parallel_size == 1 ? "" : "s",
             config.ipc_address);
-  HttpThread http_thread(http_io, [&engine_host] { engine_host.io().stop(); });
   engine_host.run();
-  http_thread.stop();
   return code;
 }
 

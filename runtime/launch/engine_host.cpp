@@ -67,13 +67,13 @@ int64_t largest_answer(const ipc::WorkerConfig& worker) {
 
 }  // namespace
 
-Result<std::unique_ptr<EngineHost>> EngineHost::create(EngineConfig config) {
+Result<std::unique_ptr<EngineHost>> EngineHost::create(EngineConfig config, int output_threads) {
   if (config.model.empty()) {
     return fail_field("--model", "no model given; use --model DIRECTORY");
   }
   REFRAIN_ASSIGN_OR_RETURN(const ModelConfig model, load_model_config(config.model));
   REFRAIN_RETURN_IF_ERROR(check_config(config, model));
-  auto host = std::unique_ptr<EngineHost>(new EngineHost());
+  auto host = std::unique_ptr<EngineHost>(new EngineHost(output_threads));
   if (config.ipc_address.empty()) {
     REFRAIN_ASSIGN_OR_RETURN(RunDirectory directory, RunDirectory::create());
     config.ipc_address = host->directory_.emplace(std::move(directory)).address();
@@ -87,15 +87,22 @@ Result<std::unique_ptr<EngineHost>> EngineHost::create(EngineConfig config) {
   REFRAIN_ASSIGN_OR_RETURN(host->text_, load_text(config));
   REFRAIN_ASSIGN_OR_RETURN(
       host->engine_, Engine::create(std::move(config), model, host->text_.tokenizer, host->io_,
-                                    std::move(endpoint)));
+                                    host->outputs_.executors(), std::move(endpoint)));
   return host;
 }
 
 EngineHost::~EngineHost() = default;
 
 void EngineHost::run() {
+  outputs_.start([this] { io_.stop(); });
   engine_->start();
-  io_.run();
+  try {
+    io_.run();
+  } catch (...) {
+    outputs_.join();
+    throw;
+  }
+  outputs_.stop();
 }
 
 }  // namespace refrain

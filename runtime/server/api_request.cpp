@@ -101,6 +101,7 @@ Status read_common(const Json& body, ApiRequest& request) {
       request.include_usage = JsonFields(*options).boolean("include_usage").value_or(false);
     }
   }
+  request.return_token_ids = fields.boolean("return_token_ids").value_or(false);
   request.add_special_tokens = fields.boolean("add_special_tokens").value_or(!request.chat);
   REFRAIN_RETURN_IF_ERROR(fields.status());
   REFRAIN_RETURN_IF_ERROR(read_sampling_params(body, request.sampling));
@@ -164,33 +165,53 @@ Status read_sampling_params(const Json& body, SamplingParams& params) {
   return fields.status();
 }
 
-Result<ApiRequest> parse_completion_request(const Json& body) {
+namespace {
+
+// A list's ids from where they were read to; an item that is still in the tree is none.
+Result<std::vector<TokenId>> prompt_ids(const Json& rest, std::vector<TokenId> taken) {
+  if (rest.empty()) return taken;
+  return read_token_ids(rest, "prompt");
+}
+
+Status read_prompts(const Json& prompt, TokenLists ids, std::vector<Prompt>& prompts) {
+  const char* kinds = "prompt must be a string, a list of strings, or lists of token ids";
+  if (prompt.is_string()) {
+    prompts.emplace_back(prompt.get<std::string>());
+    return {};
+  }
+  if (!prompt.is_array() || (prompt.empty() && ids.flat.empty()))
+    return fail_field("prompt", "{}", kinds);
+  if (!ids.flat.empty() || prompt.front().is_number()) {
+    REFRAIN_ASSIGN_OR_RETURN(auto flat, prompt_ids(prompt, std::move(ids.flat)));
+    prompts.emplace_back(std::move(flat));
+    return {};
+  }
+  auto taken = ids.nested.begin();
+  for (const Json& item : prompt) {
+    if (item.is_string()) {
+      prompts.emplace_back(item.get<std::string>());
+    } else if (item.is_array()) {
+      REFRAIN_ASSIGN_OR_RETURN(auto list,
+                               prompt_ids(item, taken == ids.nested.end() ? std::vector<TokenId>()
+                                                                          : std::move(*taken++)));
+      prompts.emplace_back(std::move(list));
+    } else {
+      return fail_field("prompt", "{}", kinds);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<ApiRequest> parse_completion_request(const Json& body, TokenLists ids) {
   if (!body.is_object()) return fail(ErrorCode::kInvalidArgument, "the body must be a JSON object");
   ApiRequest request;
   REFRAIN_RETURN_IF_ERROR(read_common(body, request));
   JsonFields fields(body);
   const Json* prompt = fields.get("prompt");
   if (prompt == nullptr) return fail_field("prompt", "prompt is missing");
-  const char* kinds = "prompt must be a string, a list of strings, or lists of token ids";
-  if (prompt->is_string()) {
-    request.prompts.emplace_back(prompt->get<std::string>());
-  } else if (prompt->is_array() && !prompt->empty() && prompt->front().is_number()) {
-    REFRAIN_ASSIGN_OR_RETURN(auto ids, read_token_ids(*prompt, "prompt"));
-    request.prompts.emplace_back(std::move(ids));
-  } else if (prompt->is_array() && !prompt->empty()) {
-    for (const Json& item : *prompt) {
-      if (item.is_string()) {
-        request.prompts.emplace_back(item.get<std::string>());
-      } else if (item.is_array()) {
-        REFRAIN_ASSIGN_OR_RETURN(auto ids, read_token_ids(item, "prompt"));
-        request.prompts.emplace_back(std::move(ids));
-      } else {
-        return fail_field("prompt", "{}", kinds);
-      }
-    }
-  } else {
-    return fail_field("prompt", "{}", kinds);
-  }
+  REFRAIN_RETURN_IF_ERROR(read_prompts(*prompt, std::move(ids), request.prompts));
   if (request.prompts.size() > 256)
     return fail_field("prompt", "prompt holds more than 256 prompts");
   request.echo = fields.boolean("echo").value_or(false);

@@ -33,9 +33,11 @@ struct ApiRequest {
   bool echo = false;
   bool logprobs = false;
   bool add_special_tokens = true;
+  bool return_token_ids = false;
 };
 
-Result<ApiRequest> parse_completion_request(const Json& body);
+// `ids`: token ids of "prompt" that were taken out of the body when it was parsed.
+Result<ApiRequest> parse_completion_request(const Json& body, TokenLists ids = {});
 Result<ApiRequest> parse_chat_request(const OrderedJson& body);
 
 // temperature, top_p, … into `params`; used for every kind of request.

@@ -27,11 +27,6 @@ Json finish_json(const ChoiceText& choice) {
   return to_string(choice.finish);
 }
 
-Json stop_reason_json(const ChoiceText& choice) {
-  if (choice.stop_reason.empty()) return nullptr;
-  return choice.stop_reason;
-}
-
 Json bytes_json(const std::string& bytes) {
   Json list = Json::array();
   for (const char byte : bytes) list.push_back(static_cast<unsigned char>(byte));
@@ -79,6 +74,8 @@ Json completion_logprobs(const ChoiceText& choice, int64_t offset,
           {"text_offset", std::move(offsets)}};
 }
 
+}  // namespace
+
 Json logprobs_json(const AnswerHead& head, const ChoiceText& choice, int64_t offset,
                    const text::Tokenizer& tokenizer) {
   if (!head.logprobs) return nullptr;
@@ -86,11 +83,16 @@ Json logprobs_json(const AnswerHead& head, const ChoiceText& choice, int64_t off
                    : completion_logprobs(choice, offset, tokenizer);
 }
 
-Json head_json(const AnswerHead& head, const char* object) {
-  return {{"id", head.id}, {"object", object}, {"created", head.created}, {"model", head.model}};
+Json stop_reason_json(const ChoiceText& choice) {
+  if (choice.stop_reason.empty()) return nullptr;
+  return choice.stop_reason;
 }
 
-}  // namespace
+std::vector<TokenId> token_ids(const ChoiceText& choice) {
+  std::vector<TokenId> ids;
+  for (const TokenOutput& output : choice.tokens) ids.push_back(output.token);
+  return ids;
+}
 
 int http_status(ErrorCode code) {
   switch (code) {
@@ -153,8 +155,13 @@ Json usage_json(const Usage& usage) {
 
 Json whole_answer(const AnswerHead& head, const std::vector<ChoiceText>& choices,
                   const Usage& usage, const text::Tokenizer& tokenizer) {
-  Json answer = head_json(head, head.chat ? "chat.completion" : "text_completion");
-  answer["choices"] = Json::array();
+  Json answer = {{"id", head.id},
+                 {"object", head.chat ? "chat.completion" : "text_completion"},
+                 {"created", head.created},
+                 {"model", head.model},
+                 {"choices", Json::array()}};
+  // Where vLLM has them: one chat has one prompt, a completion's choices may have several.
+  if (head.token_ids && head.chat) answer["prompt_token_ids"] = *choices.front().prompt;
   for (const ChoiceText& choice : choices) {
     Json entry = {{"index", choice.index},
                   {"finish_reason", finish_json(choice)},
@@ -164,50 +171,18 @@ Json whole_answer(const AnswerHead& head, const std::vector<ChoiceText>& choices
       entry["message"] = {{"role", "assistant"}, {"content", choice.text}};
     } else {
       entry["text"] = choice.text;
+      if (head.token_ids) entry["prompt_token_ids"] = *choice.prompt;
     }
+    if (head.token_ids) entry["token_ids"] = token_ids(choice);
     answer["choices"].push_back(std::move(entry));
   }
   answer["usage"] = usage_json(usage);
   return answer;
 }
 
-Json stream_chunk(const AnswerHead& head, const ChoiceText& choice, int64_t text_offset,
-                  const text::Tokenizer& tokenizer) {
-  Json chunk = head_json(head, head.chat ? "chat.completion.chunk" : "text_completion");
-  Json entry = {{"index", choice.index},
-                {"finish_reason", finish_json(choice)},
-                {"logprobs", logprobs_json(head, choice, text_offset, tokenizer)}};
-  if (choice.finish != FinishReason::kNone) entry["stop_reason"] = stop_reason_json(choice);
-  if (head.chat) {
-    entry["delta"] = choice.text.empty() ? Json::object() : Json{{"content", choice.text}};
-  } else {
-    entry["text"] = choice.text;
-  }
-  chunk["choices"] = Json::array({std::move(entry)});
-  return chunk;
-}
-
-Json role_chunk(const AnswerHead& head, int64_t index) {
-  Json chunk = head_json(head, "chat.completion.chunk");
-  chunk["choices"] = Json::array({{{"index", index},
-                                   {"delta", {{"role", "assistant"}, {"content", ""}}},
-                                   {"finish_reason", nullptr},
-                                   {"logprobs", nullptr}}});
-  return chunk;
-}
-
-Json usage_chunk(const AnswerHead& head, const Usage& usage) {
-  Json chunk = head_json(head, head.chat ? "chat.completion.chunk" : "text_completion");
-  chunk["choices"] = Json::array();
-  chunk["usage"] = usage_json(usage);
-  return chunk;
-}
-
 int64_t count_characters(const std::string& utf8) {
   return std::count_if(utf8.begin(), utf8.end(),
                        [](char byte) { return (static_cast<unsigned char>(byte) & 0xc0) != 0x80; });
 }
-
-std::string sse_event(const Json& json) { return "data: " + dump(json) + "\n\n"; }
 
 }  // namespace refrain

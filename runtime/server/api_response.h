@@ -1,8 +1,10 @@
 #pragma once
-// Shapes of OpenAI's answers: completion and chat objects, their stream chunks, errors. Pure
-// functions; token text comes from the tokenizer.
+// Shapes of OpenAI's answers: completion and chat objects, errors, and the parts that they share
+// with the events of streams (stream_events.h). Pure functions; token text comes from the
+// tokenizer.
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -30,6 +32,8 @@ struct ChoiceText {
   std::vector<TokenOutput> tokens;
   FinishReason finish = FinishReason::kNone;
   std::string stop_reason;
+  // Where token ids are asked for; of a stream's parts the first one has it.
+  std::shared_ptr<const std::vector<TokenId>> prompt;
 };
 
 struct Usage {
@@ -46,16 +50,16 @@ struct AnswerHead {
   int64_t created = 0;
   bool chat = false;
   bool logprobs = false;
+  bool token_ids = false;  // return_token_ids
 };
 
 Json whole_answer(const AnswerHead& head, const std::vector<ChoiceText>& choices,
                   const Usage& usage, const text::Tokenizer& tokenizer);
-// `text_offset`: characters of this choice sent before (completions' logprobs tell offsets).
-Json stream_chunk(const AnswerHead& head, const ChoiceText& choice, int64_t text_offset,
-                  const text::Tokenizer& tokenizer);
-Json role_chunk(const AnswerHead& head, int64_t index);  // chat: the first chunk of a choice
-Json usage_chunk(const AnswerHead& head, const Usage& usage);
-std::string sse_event(const Json& json);
+// `offset`: characters of this choice before its tokens (completions' logprobs tell offsets).
+Json logprobs_json(const AnswerHead& head, const ChoiceText& choice, int64_t offset,
+                   const text::Tokenizer& tokenizer);
+Json stop_reason_json(const ChoiceText& choice);
+std::vector<TokenId> token_ids(const ChoiceText& choice);
 int64_t count_characters(const std::string& utf8);
 
 // The JSON text; broken UTF-8 (half a character in a single token) becomes U+FFFD.

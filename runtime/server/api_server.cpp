@@ -28,8 +28,9 @@ std::string fresh_id(const char* prefix) {
 
 Result<ApiRequest> parse_request(const std::string& text, bool chat) {
   if (!chat) {
-    REFRAIN_ASSIGN_OR_RETURN(const Json body, parse_json(text));
-    return parse_completion_request(body);
+    TokenLists ids;
+    REFRAIN_ASSIGN_OR_RETURN(const Json body, parse_json(text, "prompt", ids));
+    return parse_completion_request(body, std::move(ids));
   }
   REFRAIN_ASSIGN_OR_RETURN(const OrderedJson body, parse_ordered_json(text));
   return parse_chat_request(body);
@@ -62,7 +63,7 @@ ApiServer::ApiServer(Engine& engine, TextSide text, ApiKeys keys, int text_threa
       keys_(std::move(keys)),
       metrics_(std::make_shared<Metrics>(engine.config().served_model_names.front())),
       started_(now_seconds()),
-      pool_(text_threads) {}
+      pool_(text_threads, "text") {}
 
 const std::map<std::string, ApiServer::RouteEntry>& ApiServer::routes() {
   static const std::map<std::string, RouteEntry> table = {
@@ -152,16 +153,16 @@ Status ApiServer::check_model(const std::string& name) const {
       "model"});
 }
 
-Result<std::vector<std::vector<TokenId>>> ApiServer::tokenize(const ApiRequest& request) const {
+Result<std::vector<std::vector<TokenId>>> ApiServer::tokenize(ApiRequest& request) const {
   std::vector<std::vector<TokenId>> prompts;
   if (request.chat) {
     REFRAIN_ASSIGN_OR_RETURN(auto ids, tokenize_chat(text_, request.template_input));
     prompts.push_back(std::move(ids));
     return prompts;
   }
-  for (const Prompt& prompt : request.prompts) {
-    if (const auto* given = std::get_if<std::vector<TokenId>>(&prompt)) {
-      prompts.push_back(*given);
+  for (Prompt& prompt : request.prompts) {
+    if (auto* given = std::get_if<std::vector<TokenId>>(&prompt)) {
+      prompts.push_back(std::move(*given));
       continue;
     }
     REFRAIN_ASSIGN_OR_RETURN(auto ids, text_.tokenizer->encode(std::get<std::string>(prompt),
@@ -195,11 +196,11 @@ void ApiServer::post_text(const HttpRequest& request, Exchange exchange,
   ++text_tasks_;
   // A std::function must be copyable, a lease is not.
   auto held = std::make_shared<KeyLease>(std::move(lease));
-  pool_.post(
-      [this, body = request.body, exchange = std::move(exchange), held, work = std::move(work)] {
-        work(body, std::move(*held), exchange);
-        --text_tasks_;
-      });
+  pool_.post(held->key().name(), [this, body = request.body, exchange = std::move(exchange), held,
+                                  work = std::move(work)] {
+    work(body, std::move(*held), exchange);
+    --text_tasks_;
+  });
 }
 
 void ApiServer::complete(const HttpRequest& request, Exchange exchange, bool chat) {
@@ -218,10 +219,11 @@ void ApiServer::complete(const HttpRequest& request, Exchange exchange, bool cha
               head.created = now_seconds();
               head.chat = chat;
               head.logprobs = parsed->logprobs;
+              head.token_ids = parsed->return_token_ids;
               auto session = std::make_shared<CompletionSession>(
                   std::move(*parsed), std::move(head), engine_, text_.tokenizer, metrics_, exchange,
                   std::move(lease));
-              session->start(*prompts);
+              session->start(std::move(*prompts));
             });
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// Routes of the OpenAI-compatible API onto the engine. handle() runs on a connection's strand and
-// never blocks: tokenising and templates go to the thread pool.
+// Routes of the OpenAI-compatible API onto the engine. handle() runs on connections' threads, on
+// several at once, and never blocks: tokenising and templates go to the thread pool.
 
 #include <functional>
 #include <map>
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/actor/io_context.h"
+#include "runtime/actor/thread_pool.h"
 #include "runtime/engine/engine.h"
 #include "runtime/server/api_keys.h"
 #include "runtime/server/api_request.h"
@@ -58,7 +58,8 @@ class ApiServer {
                  std::function<void(const std::string& body, KeyLease, Exchange)> work);
   bool too_many_to_read() const;
   void complete(const HttpRequest& request, Exchange exchange, bool chat);
-  Result<std::vector<std::vector<TokenId>>> tokenize(const ApiRequest& request) const;
+  // Takes the prompts out of the request.
+  Result<std::vector<std::vector<TokenId>>> tokenize(ApiRequest& request) const;
   Status check_model(const std::string& name) const;
   Result<Json> tokenize_body(const OrderedJson& body) const;
   Result<Json> detokenize_body(const OrderedJson& body) const;

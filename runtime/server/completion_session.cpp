@@ -12,12 +12,13 @@ CompletionSession::CompletionSession(ApiRequest request, AnswerHead head, Engine
       head_(std::move(head)),
       engine_(engine),
       tokenizer_(std::move(tokenizer)),
+      events_(head_, *tokenizer_),
       metrics_(std::move(metrics)),
       exchange_(std::move(exchange)),
       lease_(std::move(lease)),
       begun_(steady_clock().now()) {}
 
-void CompletionSession::start(const std::vector<std::vector<TokenId>>& prompts) {
+void CompletionSession::start(std::vector<std::vector<TokenId>> prompts) {
   const auto self = shared_from_this();
   const std::lock_guard lock(mutex_);
   const auto n = static_cast<size_t>(request_.n);
@@ -29,23 +30,15 @@ void CompletionSession::start(const std::vector<std::vector<TokenId>>& prompts) 
   unfinished_ = choices_.size();
   for (const auto& prompt : prompts) usage_.prompt_tokens += static_cast<int64_t>(prompt.size());
   for (size_t i = 0; i < choices_.size(); ++i) {
-    GenerateRequest generate;
-    generate.prompt = prompts[i / n];
-    generate.sampling = request_.sampling;
-    if (generate.sampling.seed) *generate.sampling.seed += i % n;
-    const int64_t room =
-        engine_.config().worker.max_model_len - static_cast<int64_t>(generate.prompt.size());
-    generate.sampling.max_tokens = request_.max_tokens.value_or(std::max<int64_t>(room, 1));
-    generate.cache_salt = lease_.key().cache_salt();
-    generate.max_queue_wait = request_.max_queue_wait;
-    generate.timeout = request_.timeout;
+    std::vector<TokenId>& prompt = prompts[i / n];
+    const bool last = i % n == n - 1;  // of this prompt's choices
     choices_[i].text.index = static_cast<int64_t>(i);
-    if (request_.echo) {
-      choices_[i].text.text = tokenizer_->decode(generate.prompt, true);
+    if (head_.token_ids) {
+      choices_[i].text.prompt = i % n == 0 ? std::make_shared<const std::vector<TokenId>>(prompt)
+                                           : choices_[i - 1].text.prompt;
     }
-    auto id = engine_.submit(std::move(generate), [self, i](RequestOutput output) {
-      self->on_output(i, std::move(output));
-    });
+    if (request_.echo) choices_[i].text.text = tokenizer_->decode(prompt, true);
+    auto id = submit(i, last ? std::move(prompt) : prompt);
     if (!id) return fail_all(id.error());
     choices_[i].id = *id;
   }
@@ -55,6 +48,23 @@ void CompletionSession::start(const std::vector<std::vector<TokenId>>& prompts) 
     self->cancel_rest();
     self->end();
   });
+}
+
+Result<RequestId> CompletionSession::submit(size_t index, std::vector<TokenId> prompt) {
+  GenerateRequest generate;
+  const int64_t room = engine_.config().worker.max_model_len - static_cast<int64_t>(prompt.size());
+  generate.prompt = std::move(prompt);
+  generate.sampling = request_.sampling;
+  if (generate.sampling.seed) *generate.sampling.seed += index % static_cast<size_t>(request_.n);
+  generate.sampling.max_tokens = request_.max_tokens.value_or(std::max<int64_t>(room, 1));
+  generate.cache_salt = lease_.key().cache_salt();
+  generate.max_queue_wait = request_.max_queue_wait;
+  generate.timeout = request_.timeout;
+  generate.output_thread = exchange_->io_thread();
+  return engine_.submit(std::move(generate),
+                        [self = shared_from_this(), index](RequestOutput output) {
+                          self->on_output(index, std::move(output));
+                        });
 }
 
 void CompletionSession::on_output(size_t index, RequestOutput output) {
@@ -76,10 +86,10 @@ void CompletionSession::on_output(size_t index, RequestOutput output) {
     --unfinished_;
   }
   if (request_.stream) {
-    stream_output(choice, output);
+    stream_output(choice, std::move(output));
   } else {
     choice.text.text += output.text;
-    if (head_.logprobs) {
+    if (head_.logprobs || head_.token_ids) {
       choice.text.tokens.insert(choice.text.tokens.end(), output.tokens.begin(),
                                 output.tokens.end());
     }
@@ -87,29 +97,31 @@ void CompletionSession::on_output(size_t index, RequestOutput output) {
   if (unfinished_ == 0) finish();
 }
 
-void CompletionSession::stream_output(Choice& choice, const RequestOutput& output) {
+void CompletionSession::stream_output(Choice& choice, RequestOutput output) {
   if (!stream_begun_) {
     stream_begun_ = true;
     exchange_->begin_stream(200, "text/event-stream; charset=utf-8",
                             {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}});
   }
-  if (!choice.opened) {
-    choice.opened = true;
-    if (head_.chat) exchange_->write(sse_event(role_chunk(head_, choice.text.index)));
-  }
   ChoiceText part;
   part.index = choice.text.index;
+  if (!choice.opened && head_.chat) {
+    exchange_->write(events_.role(part.index, choice.text.prompt.get()));
+    choice.text.prompt.reset();
+  }
+  choice.opened = true;
   part.text = std::move(choice.text.text) + output.text;  // an echoed prompt comes first
   choice.text.text.clear();
-  part.tokens = output.tokens;
+  part.tokens = std::move(output.tokens);
   part.finish = output.finish;
-  part.stop_reason = output.stop_reason;
+  part.stop_reason = std::move(output.stop_reason);
   if (part.text.empty() && part.finish == FinishReason::kNone &&
-      (part.tokens.empty() || !head_.logprobs)) {
+      (part.tokens.empty() || !(head_.logprobs || head_.token_ids))) {
     return;  // held back: half a character, or the beginning of a stop string
   }
-  exchange_->write(sse_event(stream_chunk(head_, part, choice.sent_characters, *tokenizer_)));
-  choice.sent_characters += count_characters(part.text);
+  part.prompt = std::move(choice.text.prompt);  // with the first part only
+  exchange_->write(events_.chunk(part, choice.sent_characters));
+  if (head_.logprobs) choice.sent_characters += count_characters(part.text);
 }
 
 // From here the key may have another request, also before the client has read this one's end.
@@ -124,8 +136,8 @@ void CompletionSession::finish() {
   metrics_->observe_request(begun_, steady_clock().now(), usage_.prompt_tokens,
                             usage_.completion_tokens);
   if (request_.stream) {
-    if (request_.include_usage) exchange_->write(sse_event(usage_chunk(head_, usage_)));
-    exchange_->write("data: [DONE]\n\n");
+    if (request_.include_usage) exchange_->write(events_.usage(usage_));
+    exchange_->write(StreamEvents::done());
     exchange_->end_stream();
     return;
   }
@@ -140,8 +152,8 @@ void CompletionSession::fail_all(const Error& error) {
   HttpReply reply = error_reply(error, engine_);
   metrics_->count_http(reply.status);
   if (stream_begun_) {
-    exchange_->write("data: " + reply.body + "\n\n");
-    exchange_->write("data: [DONE]\n\n");
+    exchange_->write(StreamEvents::error(reply.body));
+    exchange_->write(StreamEvents::done());
     exchange_->end_stream();
     return;
   }

@@ -1,7 +1,7 @@
 #pragma once
 // One completion or chat request on its way: prompts × n choices submitted to the engine, their
 // outputs collected or streamed. Kept alive by the sinks it gives the engine; outputs arrive on the
-// engine's output executor, the client's leaving on its connection's strand.
+// output thread that has the connection too, so that a token's way ends without another hand-over.
 
 #include <memory>
 #include <mutex>
@@ -14,6 +14,7 @@
 #include "runtime/server/api_response.h"
 #include "runtime/server/http_server.h"
 #include "runtime/server/metrics.h"
+#include "runtime/server/stream_events.h"
 
 namespace refrain {
 
@@ -26,7 +27,7 @@ class CompletionSession : public std::enable_shared_from_this<CompletionSession>
 
   // Submits every choice; `prompts` are token ids, one per prompt. A refusal cancels what was
   // submitted and answers with the error.
-  void start(const std::vector<std::vector<TokenId>>& prompts);
+  void start(std::vector<std::vector<TokenId>> prompts);
 
  private:
   struct Choice {
@@ -36,8 +37,9 @@ class CompletionSession : public std::enable_shared_from_this<CompletionSession>
     bool opened = false;
   };
 
+  Result<RequestId> submit(size_t index, std::vector<TokenId> prompt);
   void on_output(size_t index, RequestOutput output);
-  void stream_output(Choice& choice, const RequestOutput& output);
+  void stream_output(Choice& choice, RequestOutput output);
   void finish();
   void fail_all(const Error& error);
   void end();
@@ -47,6 +49,7 @@ class CompletionSession : public std::enable_shared_from_this<CompletionSession>
   const AnswerHead head_;
   Engine& engine_;
   std::shared_ptr<const text::Tokenizer> tokenizer_;
+  const StreamEvents events_;
   std::shared_ptr<Metrics> metrics_;
   std::shared_ptr<HttpExchange> exchange_;
   KeyLease lease_;  // one of the key's requests for each choice, until the answer ends

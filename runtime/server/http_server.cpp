@@ -6,11 +6,11 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/strand.hpp>
 #include <limits>
 #include <set>
 
 #include "runtime/actor/io_context.h"
+#include "runtime/base/check.h"
 #include "runtime/base/log.h"
 #include "runtime/server/http_session.h"
 
@@ -33,10 +33,13 @@ int most_connections() {
 
 class BeastServer final : public HttpServer {
  public:
-  BeastServer(net::io_context& io, tcp::acceptor acceptor, std::shared_ptr<HttpShared> shared)
-      : io_(io),
-        listener_(std::make_shared<Listener>(
-            Listener{std::move(acceptor), std::move(shared), {}, net::steady_timer(io)})) {}
+  BeastServer(std::vector<net::io_context*> threads, tcp::acceptor acceptor,
+              std::shared_ptr<HttpShared> shared)
+      : listener_(std::make_shared<Listener>(Listener{std::move(acceptor),
+                                                      std::move(shared),
+                                                      {},
+                                                      net::steady_timer(*threads.front()),
+                                                      std::move(threads)})) {}
   ~BeastServer() override { close(); }
 
   void start() {
@@ -71,6 +74,8 @@ class BeastServer final : public HttpServer {
     std::shared_ptr<HttpShared> shared;
     std::set<std::weak_ptr<HttpSession>, std::owner_less<>> sessions;
     net::steady_timer pause;
+    std::vector<net::io_context*> threads;  // the first one accepts
+    size_t next = 0;                        // gets the next connection
   };
 
   // Now and then, so that an accept costs the same however many connections there are.
@@ -83,8 +88,9 @@ class BeastServer final : public HttpServer {
   static net::awaitable<void> accept(std::shared_ptr<Listener> listener) {
     bool refused = false;
     while (listener->acceptor.is_open()) {
-      auto strand = net::make_strand(listener->acceptor.get_executor());
-      auto [error, socket] = co_await listener->acceptor.async_accept(strand, kAwait);
+      const size_t thread = listener->next;
+      net::io_context& io = *listener->threads[thread];
+      auto [error, socket] = co_await listener->acceptor.async_accept(io, kAwait);
       if (error == net::error::operation_aborted) co_return;
       if (error) {  // out of descriptors, most likely: go on when some are free again
         if (!std::exchange(refused, true))
@@ -96,9 +102,10 @@ class BeastServer final : public HttpServer {
       if (std::exchange(refused, false)) log::info("connections are accepted again");
       if (listener->shared->connections >= listener->shared->options.max_connections) continue;
       forget_closed(*listener);
-      auto session = std::make_shared<HttpSession>(std::move(socket), listener->shared);
+      listener->next = (thread + 1) % listener->threads.size();
+      auto session = std::make_shared<HttpSession>(std::move(socket), listener->shared, io, thread);
       listener->sessions.insert(session);
-      net::co_spawn(strand, session->run(), [session](const std::exception_ptr& failure) {
+      net::co_spawn(io, session->run(), [session](const std::exception_ptr& failure) {
         if (!failure) return;
         try {
           std::rethrow_exception(failure);
@@ -109,14 +116,16 @@ class BeastServer final : public HttpServer {
     }
   }
 
-  net::io_context& io_;
   std::shared_ptr<Listener> listener_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<HttpServer>> HttpServer::listen(IoContext& io, HttpOptions options,
-                                                       HttpHandler handler) {
+Result<std::unique_ptr<HttpServer>> HttpServer::listen(const std::vector<IoContext*>& threads,
+                                                       HttpOptions options, HttpHandler handler) {
+  std::vector<net::io_context*> natives;
+  for (IoContext* thread : threads) natives.push_back(&thread->native());
+  REFRAIN_CHECK(!natives.empty(), "an HTTP server without a thread");
   const std::string where = fmt::format("{}:{}", options.host, options.port);
   auto shared = std::make_shared<HttpShared>();
   if (options.tls_certificate_file.empty() != options.tls_key_file.empty()) {
@@ -133,7 +142,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::listen(IoContext& io, HttpOption
   if (error) {
     return fail_field("--host", "--host {} is not an IP address", options.host);
   }
-  tcp::acceptor acceptor(net::make_strand(io.native()));
+  tcp::acceptor acceptor(*natives.front());
   const tcp::endpoint endpoint(address, static_cast<unsigned short>(options.port));
   acceptor.open(endpoint.protocol(), error);
   if (!error) acceptor.set_option(net::socket_base::reuse_address(true), error);
@@ -144,7 +153,8 @@ Result<std::unique_ptr<HttpServer>> HttpServer::listen(IoContext& io, HttpOption
   }
   shared->options = std::move(options);
   shared->handler = std::move(handler);
-  auto server = std::make_unique<BeastServer>(io.native(), std::move(acceptor), std::move(shared));
+  auto server =
+      std::make_unique<BeastServer>(std::move(natives), std::move(acceptor), std::move(shared));
   server->start();
   return std::unique_ptr<HttpServer>(std::move(server));
 }

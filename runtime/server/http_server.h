@@ -1,7 +1,8 @@
 #pragma once
 // HTTP/1.1 on Boost.Beast behind a narrow door: requests in, responses (whole or streamed) out. It
-// knows nothing of the API. Limits are enforced before a body is buffered. The handler runs
-// on the connection's strand; an HttpExchange may be used from any thread.
+// knows nothing of the API. Limits are enforced before a body is buffered. A connection
+// belongs to one of the I/O threads, where the handler runs, on several at once; an HttpExchange
+// may be used from any thread, and calls made on its own take no way round.
 
 #include <cstdint>
 #include <functional>
@@ -50,6 +51,7 @@ class HttpExchange {
   virtual void end_stream() = 0;
   // Called once if the client leaves, or is cut off as a slow reader, before the answer ended.
   virtual void on_disconnect(std::function<void()> handler) = 0;
+  virtual size_t io_thread() const = 0;  // its connection's, among those of the server
 };
 
 struct HttpOptions {
@@ -78,10 +80,11 @@ using HttpHandler = std::function<void(HttpRequest, std::shared_ptr<HttpExchange
 
 class HttpServer {
  public:
-  // Binds and begins to accept. An address that cannot be bound, a certificate or a key that is
-  // none are errors that name the option.
-  static Result<std::unique_ptr<HttpServer>> listen(IoContext& io, HttpOptions options,
-                                                    HttpHandler handler);
+  // Binds and begins to accept; connections are spread over the contexts, each of which one thread
+  // runs. An address that cannot be bound, a certificate or a key that is none are errors that name
+  // the option.
+  static Result<std::unique_ptr<HttpServer>> listen(const std::vector<IoContext*>& threads,
+                                                    HttpOptions options, HttpHandler handler);
   virtual ~HttpServer() = default;
   virtual int port() const = 0;
   virtual int connections() const = 0;

@@ -42,11 +42,6 @@ class Answering {
   std::atomic<int>& count_;
 };
 
-// One write, and with TLS one record.
-std::string framed_chunk(const std::string& body) {
-  return fmt::format("{:x}\r\n{}\r\n", body.size(), body);
-}
-
 std::string lower(std::string text) {
   for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return text;
@@ -96,21 +91,24 @@ class HttpSession::HeldBytes {
   size_t bytes_ = 0;
 };
 
-// Forwards to the session's strand; keeps the session alive while an answer is owed.
+// Brings every part to the session's thread: at once when called on it, posted otherwise and
+// whenever a part that was posted before has not come. Keeps the session alive while an answer is
+// owed.
 class HttpSession::Exchange final : public HttpExchange {
  public:
   Exchange(std::shared_ptr<HttpSession> session, uint64_t number)
       : session_(std::move(session)), number_(number) {}
 
   using HttpExchange::reply;
-  void reply(HttpReply reply) override { push({Part::Kind::kReply, std::move(reply)}); }
+  void reply(HttpReply reply) override { push(Part::kReply, std::move(reply)); }
   void begin_stream(int status, std::string content_type, HttpHeaders headers) override {
-    push({Part::Kind::kHead, {status, std::move(content_type), {}, std::move(headers)}});
+    push(Part::kHead, {status, std::move(content_type), {}, std::move(headers)});
   }
   void write(std::string chunk) override {
-    if (!chunk.empty()) push({Part::Kind::kChunk, {0, {}, std::move(chunk), {}}});
+    if (!chunk.empty()) push(Part::kChunk, {0, {}, std::move(chunk), {}});
   }
-  void end_stream() override { push({Part::Kind::kEnd, {}}); }
+  void end_stream() override { push(Part::kEnd, {}); }
+  size_t io_thread() const override { return session_->thread_; }
   void on_disconnect(std::function<void()> handler) override {
     net::post(session_->executor(),
               [session = session_, number = number_, handler = std::move(handler)]() mutable {
@@ -121,21 +119,30 @@ class HttpSession::Exchange final : public HttpExchange {
   }
 
  private:
-  void push(Part part) {
-    net::post(session_->executor(),
-              [session = session_, number = number_, part = std::move(part)]() mutable {
-                session->push(number, std::move(part));
-              });
+  void push(Part part, HttpReply content) {
+    if (*posted_ == 0 && session_->io_.get_executor().running_in_this_thread()) {
+      return session_->push(number_, part, std::move(content));
+    }
+    ++*posted_;
+    net::post(session_->io_, [session = session_, number = number_, posted = posted_, part,
+                              content = std::move(content)]() mutable {
+      --*posted;
+      session->push(number, part, std::move(content));
+    });
   }
   std::shared_ptr<HttpSession> session_;
   uint64_t number_;
+  std::shared_ptr<std::atomic<int>> posted_ = std::make_shared<std::atomic<int>>(0);
 };
 
-HttpSession::HttpSession(net::ip::tcp::socket socket, std::shared_ptr<HttpShared> shared)
-    : stream_(std::move(socket), shared->tls),
+HttpSession::HttpSession(net::ip::tcp::socket socket, std::shared_ptr<HttpShared> shared,
+                         net::io_context& io, size_t thread)
+    : io_(io),
+      stream_(std::move(socket), shared->tls),
       wake_(stream_.get_executor()),
       watch_again_(stream_.get_executor()),
-      shared_(std::move(shared)) {
+      shared_(std::move(shared)),
+      thread_(thread) {
   ++shared_->connections;
 }
 
@@ -152,15 +159,14 @@ net::awaitable<void> HttpSession::run() {
   beast::error_code option_error;  // a socket without the option still works
   stream_.socket().set_option(net::ip::tcp::no_delay(true), option_error);
   if (!co_await stream_.handshake(shared_->options.header_timeout)) co_return;
-  for (bool first = true; keep_alive_ && !shared_->stopping; first = false) {
+  for (bool first = true; form_.keep_alive && !shared_->stopping; first = false) {
     Parser parser;
     parser.header_limit(static_cast<uint32_t>(shared_->options.max_header_bytes));
     parser.body_limit(shared_->options.max_body_bytes);
     HeldBytes held(*shared_);
     if (!co_await read_request(parser, held, first)) break;
-    version_ = parser.get().version();
-    keep_alive_ = parser.get().keep_alive();
-    head_only_ = parser.get().method() == http::verb::head;
+    form_ = {parser.get().version(), parser.get().keep_alive(),
+             parser.get().method() == http::verb::head};
     ++exchange_;
     ended_ = false;
     const Answering answering(shared_->answering);
@@ -233,25 +239,56 @@ net::awaitable<bool> HttpSession::read_request(Parser& parser, HeldBytes& held, 
   co_return true;
 }
 
-void HttpSession::push(uint64_t exchange, Part part) {
+// Called from within the exchange's callers, so nobody is called back from here.
+void HttpSession::push(uint64_t exchange, Part part, HttpReply content) {
   if (exchange != exchange_ || ended_ || gone_) return;
-  ended_ = part.kind == Part::Kind::kReply || part.kind == Part::Kind::kEnd;
-  buffered_bytes_ += part.body.size();
-  const bool slow =
-      part.kind == Part::Kind::kChunk && buffered_bytes_ > shared_->options.max_buffered_bytes;
-  parts_.push_back(std::move(part));
-  if (slow) {
-    log::warn("a client reads too slowly; {} bytes wait for it, cut off", buffered_bytes_);
-    client_left();
-    stream_.close();
+  ended_ = part == Part::kReply || part == Part::kEnd;
+  form_.keep_alive = form_.keep_alive && !shared_->stopping;
+  switch (part) {
+    case Part::kReply:
+      out_.reply(form_, std::move(content));
+      break;
+    case Part::kHead:
+      // For old clients the end of the connection is the end of the answer.
+      if (form_.version < 11) form_.keep_alive = false;
+      out_.head(form_, content);
+      break;
+    case Part::kChunk:
+      out_.chunk(form_, content.body);
+      break;
+    case Part::kEnd:
+      out_.end(form_);
+      break;
   }
-  wake_.cancel();
+  flush_soon();
+}
+
+// Behind what runs now, which may bring more parts: they leave in one write.
+void HttpSession::flush_soon() {
+  if (std::exchange(flush_soon_, true)) return;
+  net::post(io_, [self = shared_from_this()] {
+    self->flush_soon_ = false;
+    self->flush();
+  });
+}
+
+// What the socket takes at once goes without waking answer(), which is there for the rest.
+void HttpSession::flush() {
+  if (gone_) return;
+  if (!writing_ && !stream_.has_tls() && !out_.write_now(stream_.socket().native_handle()))
+    return client_left();
+  if (!ended_ && out_.bytes() > shared_->options.max_buffered_bytes) {
+    log::warn("a client reads too slowly; {} bytes wait for it, cut off", out_.bytes());
+    client_left();
+    return stream_.close();
+  }
+  if (ended_ || !out_.empty()) wake_.cancel();
 }
 
 void HttpSession::client_left() {
   if (gone_) return;
   gone_ = true;
-  parts_.clear();
+  if (!writing_) out_.clear();
   wake_.cancel();
   if (on_disconnect_ && !ended_) on_disconnect_();
   on_disconnect_ = nullptr;
@@ -276,60 +313,38 @@ void HttpSession::watch_disconnect() {
 
 net::awaitable<bool> HttpSession::answer() {
   watch_disconnect();
-  bool finished = false;
-  while (!finished && !gone_) {
-    if (parts_.empty()) {
-      wake_.expires_at(net::steady_timer::time_point::max());
-      co_await wake_.async_wait(kAwait);
+  const auto owes = [this] { return !gone_ && !(ended_ && out_.empty()); };
+  while (owes()) {
+    if (!out_.empty()) {
+      const bool written = co_await write_out();
+      if (!written) client_left();
       continue;
     }
-    const Part part = std::move(parts_.front());
-    parts_.pop_front();
-    stream_.expires_after(shared_->options.write_timeout);
-    if (!co_await write_part(part)) client_left();
-    buffered_bytes_ -= std::min(buffered_bytes_, part.body.size());
-    finished = part.kind == Part::Kind::kReply || part.kind == Part::Kind::kEnd;
+    wake_.expires_at(net::steady_timer::time_point::max());
+    co_await wake_.async_wait(kAwait);
   }
   on_disconnect_ = nullptr;
   if (gone_) co_return false;
   stream_.expires_never();
   stream_.socket().cancel();  // the watch
   watch_again_.cancel();
-  buffered_bytes_ = 0;
-  co_return keep_alive_;
+  co_return form_.keep_alive;
 }
 
-net::awaitable<bool> HttpSession::write_part(const Part& part) {
-  beast::error_code error;
-  if (part.kind == Part::Kind::kReply || part.kind == Part::Kind::kHead) {
-    const bool whole = part.kind == Part::Kind::kReply;
-    http::response<http::string_body> response(static_cast<http::status>(part.status), version_);
-    response.set(http::field::content_type, part.content_type);
-    for (const auto& [name, value] : part.headers) response.set(name, value);
-    response.keep_alive(keep_alive_ && !shared_->stopping);
-    if (whole) {
-      response.body() = part.body;
-      response.prepare_payload();
-      if (head_only_) response.body().clear();
-      std::tie(error, std::ignore) = co_await http::async_write(stream_, response, kAwait);
-    } else {
-      if (version_ >= 11) {
-        response.chunked(true);
-      } else {  // the end of the connection is the end of the answer
-        keep_alive_ = false;
-        response.keep_alive(false);
-      }
-      http::response_serializer<http::string_body> serializer(response);
-      std::tie(error, std::ignore) = co_await http::async_write_header(stream_, serializer, kAwait);
-    }
-  } else if (version_ < 11) {
-    std::tie(error, std::ignore) =
-        co_await net::async_write(stream_, net::buffer(part.body), kAwait);
-  } else {  // an empty chunk is the last one
-    const std::string chunk = framed_chunk(part.body);
-    std::tie(error, std::ignore) = co_await net::async_write(stream_, net::buffer(chunk), kAwait);
+// Until nothing waits; what is pushed meanwhile goes too.
+net::awaitable<bool> HttpSession::write_out() {
+  writing_ = true;
+  bool good = true;
+  while (good && !gone_ && !out_.empty()) {
+    stream_.expires_after(shared_->options.write_timeout);
+    const HttpOutbox::Buffers buffers = out_.begin_write();
+    const auto [error, bytes] = co_await stream_.async_write_some(buffers, kAwait);
+    good = !error;
+    out_.consume(bytes);
   }
-  co_return !error;
+  writing_ = false;
+  if (gone_) out_.clear();
+  co_return good;
 }
 
 net::awaitable<void> HttpSession::refuse(int status, std::string message) {
@@ -340,10 +355,9 @@ net::awaitable<void> HttpSession::refuse(int status, std::string message) {
 }
 
 net::awaitable<void> HttpSession::refuse(HttpReply reply) {
-  keep_alive_ = false;
-  stream_.expires_after(shared_->options.write_timeout);
-  const Part part(Part::Kind::kReply, std::move(reply));
-  if (!co_await write_part(part)) co_return;
+  form_.keep_alive = false;
+  out_.reply(form_, std::move(reply));
+  if (!co_await write_out()) co_return;
   // What the client still sends is read and thrown away for a while: closing a socket with unread
   // bytes would take the answer with it.
   beast::error_code gone;

@@ -1,16 +1,17 @@
 #pragma once
-// One HTTP connection (private to runtime/server). Everything runs on the connection's strand; the
-// exchange given to the handler posts to it.
+// One HTTP connection (private to runtime/server). Everything runs on the connection's thread; the
+// exchange given to the handler brings it there.
 
 #include <atomic>
 #include <boost/asio/awaitable.hpp>
+#include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
-#include <deque>
 
+#include "runtime/server/http_outbox.h"
 #include "runtime/server/http_server.h"
 #include "runtime/server/http_stream.h"
 
@@ -29,20 +30,19 @@ struct HttpShared {
 
 class HttpSession : public std::enable_shared_from_this<HttpSession> {
  public:
-  HttpSession(boost::asio::ip::tcp::socket socket, std::shared_ptr<HttpShared> shared);
+  // `io`: the socket's context, which one thread runs; `thread`: its place among the server's.
+  HttpSession(boost::asio::ip::tcp::socket socket, std::shared_ptr<HttpShared> shared,
+              boost::asio::io_context& io, size_t thread);
   ~HttpSession();
 
   boost::asio::awaitable<void> run();
-  void close();  // on the strand
+  void close();
   auto executor() { return stream_.get_executor(); }
 
  private:
   class Exchange;
   // A part of an answer, in order. Of a chunk only the body counts.
-  struct Part : HttpReply {
-    enum class Kind : uint8_t { kReply, kHead, kChunk, kEnd } kind;
-    Part(Kind part_kind, HttpReply reply) : HttpReply(std::move(reply)), kind(part_kind) {}
-  };
+  enum class Part : uint8_t { kReply, kHead, kChunk, kEnd };
   using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
 
   class HeldBytes;
@@ -50,27 +50,30 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   boost::asio::awaitable<bool> read_header(Parser& parser, bool first);
   boost::asio::awaitable<bool> may_send_body(const Parser& parser, HeldBytes& held);
   boost::asio::awaitable<bool> answer();
-  boost::asio::awaitable<bool> write_part(const Part& part);
+  boost::asio::awaitable<bool> write_out();
   boost::asio::awaitable<void> refuse(int status, std::string message);
   boost::asio::awaitable<void> refuse(HttpReply reply);
   void watch_disconnect();
-  void push(uint64_t exchange, Part part);
+  void push(uint64_t exchange, Part part, HttpReply content);
+  void flush_soon();
+  void flush();
   void client_left();
 
+  boost::asio::io_context& io_;
   HttpStream stream_;
   boost::beast::flat_buffer buffer_;
   boost::asio::steady_timer wake_;
   boost::asio::steady_timer watch_again_;
   std::shared_ptr<HttpShared> shared_;
-  std::deque<Part> parts_;
-  size_t buffered_bytes_ = 0;
+  const size_t thread_;
+  HttpOutbox out_;
+  bool writing_ = false;     // write_out() is at it
+  bool flush_soon_ = false;  // flush() has been posted
   uint64_t exchange_ =
       0;                // number of the request being answered; late calls of old ones are dropped
   bool ended_ = false;  // the last part has been pushed
   bool gone_ = false;
-  bool keep_alive_ = true;
-  unsigned version_ = 11;
-  bool head_only_ = false;
+  HttpAnswerForm form_;  // of the answer
   std::function<void()> on_disconnect_;
 };
 

@@ -39,6 +39,7 @@ class HttpStream {
   void expires_after(Duration limit) { tcp_.expires_after(limit); }
   void expires_never() { tcp_.expires_never(); }
   void close() { tcp_.close(); }
+  bool has_tls() const { return inside_ != nullptr; }
 
   // Nothing to do without TLS. False: the peer speaks no TLS, or not in time.
   boost::asio::awaitable<bool> handshake(Duration limit);

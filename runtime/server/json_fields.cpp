@@ -41,8 +41,45 @@ JsonShape measure(const std::string& text, int max_depth) {
   return shape;
 }
 
+// Takes token ids out while the text is parsed: a filter of nlohmann's parser, which calls it at
+// each event and leaves out the values that it says no to.
+class TokenTaker {
+ public:
+  TokenTaker(const char* name, TokenLists& lists) : name_(name), lists_(&lists) {}
+
+  bool operator()(int depth, Json::parse_event_t event, Json& parsed) {
+    using Event = Json::parse_event_t;
+    if (event == Event::key && depth == 1) {
+      named_ = parsed == name_;
+      if (named_) *lists_ = {};  // of a member that is there twice, the last one counts
+    }
+    if (!named_) return true;
+    if (depth == 1) list_ = event == Event::array_start;
+    if (depth == 2 && event == Event::array_start && list_) {
+      nested_ = true;
+      lists_->nested.emplace_back();
+    }
+    if (depth == 2 && event == Event::array_end) nested_ = false;
+    const bool flat = depth == 2 && list_;
+    if (event != Event::value || !(flat || (depth == 3 && nested_))) return true;
+    if (!parsed.is_number_unsigned()) return true;
+    const auto number = parsed.get<uint64_t>();
+    if (number > static_cast<uint64_t>(std::numeric_limits<TokenId>::max())) return true;
+    (flat ? lists_->flat : lists_->nested.back()).push_back(static_cast<TokenId>(number));
+    return false;
+  }
+
+ private:
+  const char* name_;
+  TokenLists* lists_;
+  bool named_ = false;   // inside the member
+  bool list_ = false;    // inside its list
+  bool nested_ = false;  // inside a list of that
+};
+
 template <class Tree>
-Result<Tree> parse_tree(const std::string& text, int max_depth, int max_members) {
+Result<Tree> parse_tree(const std::string& text, int max_depth, int max_members,
+                        const typename Tree::parser_callback_t& filter = nullptr) {
   const JsonShape shape = measure(text, max_depth);
   if (shape.depth > max_depth) {
     return fail(ErrorCode::kInvalidArgument, "the JSON is nested deeper than {} levels", max_depth);
@@ -52,7 +89,7 @@ Result<Tree> parse_tree(const std::string& text, int max_depth, int max_members)
                 max_members);
   }
   try {
-    return Tree::parse(text);
+    return Tree::parse(text, filter);
   } catch (const Json::exception& error) {
     std::string what = error.what();  // "[json.exception.parse_error.101] parse error at …"
     const size_t bracket = what.find("] ");
@@ -65,6 +102,12 @@ Result<Tree> parse_tree(const std::string& text, int max_depth, int max_members)
 
 Result<Json> parse_json(const std::string& text, int max_depth) {
   return parse_tree<Json>(text, max_depth, std::numeric_limits<int>::max());
+}
+
+Result<Json> parse_json(const std::string& text, const char* name, TokenLists& lists,
+                        int max_depth) {
+  return parse_tree<Json>(text, max_depth, std::numeric_limits<int>::max(),
+                          TokenTaker(name, lists));
 }
 
 Result<OrderedJson> parse_ordered_json(const std::string& text, int max_depth, int max_members) {

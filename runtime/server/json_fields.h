@@ -6,7 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "runtime/base/ids.h"
 #include "runtime/base/result.h"
 
 namespace refrain {
@@ -16,8 +18,17 @@ using OrderedJson = nlohmann::ordered_json;  // for chat templates, which print 
 
 // Parses text no deeper than `max_depth`; errors say what is wrong and where.
 Result<Json> parse_json(const std::string& text, int max_depth = 64);
-// The same, keys kept in order. Finding a key takes time linear in an object's members, so objects
-// of more than `max_members` are refused.
+// The token ids of the member `name` of an object's top level, a list or a list of lists, read
+// straight into numbers: the tree has the lists without them. What is no token id stays in the
+// tree.
+struct TokenLists {
+  std::vector<TokenId> flat;
+  std::vector<std::vector<TokenId>> nested;  // one for each list in the list, in order
+};
+Result<Json> parse_json(const std::string& text, const char* name, TokenLists& lists,
+                        int max_depth = 64);
+// As the first one, keys kept in order. Finding a key takes time linear in an object's members, so
+// objects of more than `max_members` are refused.
 Result<OrderedJson> parse_ordered_json(const std::string& text, int max_depth = 64,
                                        int max_members = 1024);
 

@@ -8,9 +8,13 @@
 #include <algorithm>
 #include <atomic>
 #include <csignal>
+#include <future>
+#include <set>
 #include <stdexcept>
 #include <thread>
 
+#include "runtime/actor/io_threads.h"
+#include "runtime/actor/thread_pool.h"
 #include "runtime/base/check.h"
 
 namespace refrain {
@@ -180,6 +184,47 @@ TEST(ThreadPool, FinishesWhatWasPostedInOrder) {
     for (int i = 0; i < 1000; ++i) pool.post([&] { ++done; });
   }
   EXPECT_EQ(done, 1000);
+}
+
+// One thread, held until all is posted: an owner with many tasks delays another one by one task.
+TEST(ThreadPool, OwnersTakeTurns) {
+  std::string order;
+  std::promise<void> posted;
+  {
+    ThreadPool pool(1);
+    pool.post("holder", [&, wait = posted.get_future().share()] { wait.wait(); });
+    for (int i = 0; i < 4; ++i) pool.post("many", [&] { order += 'm'; });
+    for (int i = 0; i < 2; ++i) pool.post("few", [&] { order += 'f'; });
+    pool.post("late", [&] { order += 'l'; });
+    posted.set_value();
+  }
+  EXPECT_EQ(order, "mflmfmm");
+}
+
+TEST(IoThreads, EachContextRunsOnItsOwnThread) {
+  IoThreads threads(3, "test");
+  std::vector<std::thread::id> seen(3);
+  std::promise<void> all;
+  std::atomic<int> left{3};
+  const auto executors = threads.executors();
+  for (size_t i = 0; i < 3; ++i)
+    executors[i]->post([&, i] {
+      seen[i] = std::this_thread::get_id();
+      if (--left == 0) all.set_value();
+    });
+  threads.start([] { ADD_FAILURE() << "a thread failed"; });
+  all.get_future().wait();
+  threads.stop();
+  EXPECT_EQ(std::set<std::thread::id>(seen.begin(), seen.end()).size(), 3u);
+}
+
+TEST(IoThreads, AnExceptionEndsItsThreadIsToldAndComesOutOfStop) {
+  IoThreads threads(2, "test");
+  threads.executors()[1]->post([] { throw FatalError("broken"); });
+  std::promise<void> failed;
+  threads.start([&] { failed.set_value(); });
+  failed.get_future().wait();
+  EXPECT_THROW(threads.stop(), FatalError);
 }
 
 }  // namespace

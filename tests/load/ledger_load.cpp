@@ -177,7 +177,7 @@ int run(const Options& options) {
   REFRAIN_CHECK(model && tokenizer, "{} cannot be read", kModel);
   auto engine = Engine::create(engine_config(), *model,
                                std::make_shared<const text::Tokenizer>(std::move(*tokenizer)), io,
-                               std::move(*server));
+                               {io.make_strand()}, std::move(*server));
   REFRAIN_CHECK(engine.has_value(), "{}", engine.error().message);
   const pid_t worker = start_worker(endpoint.address);
   (*engine)->start();

@@ -1,4 +1,5 @@
 """A real coordinator in front of a mock worker: everything but the model is what serves."""
+import json
 import os
 import re
 import shutil
@@ -18,8 +19,9 @@ READY_SECONDS = 120
 class MockServer:
     """with MockServer(build, "--max-num-seqs", 8, step_us=1000) as server: ..."""
 
-    def __init__(self, build, *options, step_us=0, blocks=4096):
+    def __init__(self, build, *options, step_us=0, blocks=4096, max_positions=0):
         self.build, self.options, self.step_us, self.blocks = Path(build), options, step_us, blocks
+        self.max_positions = max_positions  # 0: as the fixture says
         self.port = 0
         self.processes = []
 
@@ -27,11 +29,12 @@ class MockServer:
         self.folder = Path(tempfile.mkdtemp(prefix="rl-", dir="/tmp"))
         self.log = self.folder / "coordinator.log"
         address = f"ipc://{self.folder}/run/engine"
+        model = self._model()
         try:
-            self.coordinator = self._start(self.log, self.build / "bin/coordinator", "--model", MODEL, "--listen",
+            self.coordinator = self._start(self.log, self.build / "bin/coordinator", "--model", model, "--listen",
                                            address, "--port", 0, "--log-stats-interval", 0, *self.options)
             self.start_worker = lambda: self._start(
-                self.folder / "worker.log", self.build / "tests/mock_worker", "--coordinator", address, "--model", MODEL,
+                self.folder / "worker.log", self.build / "tests/mock_worker", "--coordinator", address, "--model", model,
                 "--blocks", self.blocks, "--step-us", self.step_us)
             self.worker = self.start_worker()
             self._wait_ready()
@@ -75,6 +78,15 @@ class MockServer:
                     process.kill()
                     process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _model(self):
+        if not self.max_positions:
+            return MODEL
+        model = self.folder / "model"
+        shutil.copytree(MODEL, model)
+        config = json.loads((MODEL / "config.json").read_text()) | {"max_position_embeddings": self.max_positions}
+        (model / "config.json").write_text(json.dumps(config))
+        return model
 
     def _start(self, log, *argv):
         with log.open("w") as out:
@@ -126,6 +138,14 @@ class MockServer:
     def cpu_seconds(self):
         fields = Path(f"/proc/{self.coordinator.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def thread_seconds(self):
+        """CPU seconds of each of the coordinator's threads, by name and number."""
+        seconds = {}
+        for task in Path(f"/proc/{self.coordinator.pid}/task").iterdir():
+            name = (task / "comm").read_text().strip()
+            seconds[name, int(task.name)] = int((task / "schedstat").read_text().split()[0]) / 1e9
+        return seconds
 
     def memory_kib(self):
         return self._status("VmRSS")

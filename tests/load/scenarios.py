@@ -60,6 +60,41 @@ def streams(build, count=10000, tokens=64, step_us=1_000_000):
         return figures
 
 
+def output(build, count=256, seconds=5, step_us=2500, chat=0):
+    """What a token costs on its way from the worker to its stream: CPU by thread, and the period of a step."""
+    tokens = int(3e6 * (seconds + 10) / max(step_us, 500))
+    with MockServer(build, "--max-num-seqs", count, "--max-num-batched-tokens", max(4096, 2 * count), "--max-queue", 0,
+                    "--max-queue-wait", 0, "--max-model-len", 32768, step_us=step_us,
+                    blocks=min(count * (tokens // 16 + 4), 1 << 22), max_positions=32768) as server:
+        client = subprocess.Popen([str(Path(build) / "tests/stream_load"), "--port", str(server.port), "--streams",
+                                   str(count), "--tokens", str(min(tokens, 32000)), "--seconds", str(seconds + 0.5),
+                                   "--path", "/v1/chat/completions" if chat else "/v1/completions"],
+                                  stdout=subprocess.PIPE, text=True)
+        try:
+            expect(client.stdout.readline() == "open\n", "the streams did not begin")
+            before, steps, begin = server.thread_seconds(), server.metric("refrain:steps_total"), time.monotonic()
+            made = server.metric("refrain:generation_tokens_total")
+            time.sleep(seconds)
+            after, took = server.thread_seconds(), time.monotonic() - begin
+            steps = server.metric("refrain:steps_total") - steps
+            made = server.metric("refrain:generation_tokens_total") - made
+            seen = json.loads(client.communicate(timeout=60)[0])
+        finally:
+            client.kill()
+            client.wait()
+        step_cpu = server.metric("refrain:coordinator_us_per_step")
+    by_name = {}
+    for key, value in after.items():
+        by_name.setdefault(key[0], []).append(value - before.get(key, 0))
+    threads = {f"us_a_token_{name}": round(sum(spent) * 1e6 / made, 3) for name, spent in by_name.items()
+               if sum(spent) * 1e6 / made >= 0.01}
+    return {"streams": count, "worker_step_ms": step_us / 1000, "step_period_ms": took * 1000 / steps,
+            "tokens_per_second": made / took, "events_per_second": seen["events"] / seen["seconds"],
+            "gap_p50_ms": seen["gap_p50_ms"], "gap_p99_ms": seen["gap_p99_ms"],
+            "events_a_read": seen["events"] / max(seen["reads"], 1), "engine_us_a_step": step_cpu,
+            "us_a_token_in_all": sum(map(sum, by_name.values())) * 1e6 / made} | threads
+
+
 async def _saturate(server, seconds, clients, request):
     """Closed loop: what the server can do. Answers a second."""
     done = 0

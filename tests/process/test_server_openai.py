@@ -2,6 +2,7 @@
 import concurrent.futures
 import json
 
+import httpx
 import openai
 import pytest
 from conftest import Server, wait_for
@@ -120,6 +121,34 @@ def test_several_prompts_and_token_prompts(client):
     assert [c.index for c in answer.choices] == [0, 1]
     ids = client.completions.create(model="smol", prompt=[504, 3575, 282, 4649, 314], temperature=0, max_tokens=4)
     assert ids.choices[0].text == answer.choices[0].text
+
+
+def test_token_ids_are_returned_when_asked_for_whole_and_streamed(server, client):
+    def ask(path, **fields):
+        body = {"model": "smol", "temperature": 0, "max_tokens": 12, "return_token_ids": True} | fields
+        with httpx.Client(base_url=server.base, timeout=60) as http:
+            return http.post(path, json=body)
+
+    def events(answer):
+        return [json.loads(line[6:]) for line in answer.text.splitlines()
+                if line.startswith("data: ") and "[DONE]" not in line]
+    prompt = ask("/tokenize", prompt=PROMPT).json()["tokens"]
+    whole = ask("/v1/completions", prompt=PROMPT).json()["choices"][0]
+    assert whole["prompt_token_ids"] == prompt and len(whole["token_ids"]) == 12
+    assert ask("/detokenize", tokens=whole["token_ids"]).json()["prompt"] == whole["text"]
+    parts = [event["choices"][0] for event in events(ask("/v1/completions", prompt=PROMPT, stream=True))]
+    assert sum((part["token_ids"] for part in parts), []) == whole["token_ids"]
+    assert [part.get("prompt_token_ids") for part in parts] == [prompt] + [None] * (len(parts) - 1)
+
+    messages = [{"role": "user", "content": "Say hello."}]
+    prompt = ask("/tokenize", messages=messages).json()["tokens"]
+    chat = ask("/v1/chat/completions", messages=messages).json()
+    assert chat["prompt_token_ids"] == prompt and len(chat["choices"][0]["token_ids"]) > 1
+    chunks = events(ask("/v1/chat/completions", messages=messages, stream=True))
+    assert [chunk.get("prompt_token_ids") for chunk in chunks] == [prompt] + [None] * (len(chunks) - 1)
+    assert sum((chunk["choices"][0].get("token_ids", []) for chunk in chunks), []) == chat["choices"][0]["token_ids"]
+    plain = ask("/v1/completions", prompt=PROMPT, return_token_ids=False).json()["choices"][0]
+    assert "token_ids" not in plain and "prompt_token_ids" not in plain
 
 
 def test_echo_gives_the_prompt_back(client):

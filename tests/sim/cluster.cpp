@@ -75,7 +75,7 @@ void Cluster::start_coordinator() {
   parts.model.eos_token_ids = {0};
   parts.tokenizer = tokenizer_;
   parts.engine_executor = engine_executor_;
-  parts.output_executor = output_executor_;
+  parts.output_executors = {output_executor_};
   auto server = hub_->make_server(engine_executor_, options_.high_water_mark);
   REFRAIN_CHECK(server.has_value(), "two coordinators at once");
   parts.endpoint = faulty(std::move(*server), &server_line_, &server_tap_);

@@ -62,7 +62,8 @@ class EngineWorld {
     parts.model = model;
     parts.tokenizer = tokenizer;
     parts.engine_executor = scheduler.make_executor("engine");
-    parts.output_executor = scheduler.make_executor("output");
+    for (int i = 0; i < output_threads; ++i)
+      parts.output_executors.push_back(scheduler.make_executor("output-" + std::to_string(i)));
     parts.endpoint = *hub->make_server(parts.engine_executor);
     parts.watch = [this, executor = parts.engine_executor](const ProcessIdentity& process,
                                                            std::function<void()> gone) {
@@ -177,6 +178,7 @@ class EngineWorld {
   }
 
   ManualScheduler scheduler;
+  int output_threads = 1;  // executors of the output side
   EngineConfig config;
   ModelConfig model;
   std::shared_ptr<const text::Tokenizer> tokenizer = fixture_tokenizer();

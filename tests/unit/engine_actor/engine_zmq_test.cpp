@@ -42,8 +42,8 @@ TEST(EngineOverZmq, ServesRequestsAndStops) {
   endpoint.address = "ipc://" + (directory.path() / "coordinator").string();
   auto server = ipc::make_zmq_server(io, endpoint);
   ASSERT_TRUE(server.has_value()) << server.error().message;
-  auto created =
-      Engine::create(config, *model, testing::fixture_tokenizer(), io, std::move(*server));
+  auto created = Engine::create(config, *model, testing::fixture_tokenizer(), io,
+                                {io.make_strand()}, std::move(*server));
   ASSERT_TRUE(created.has_value()) << created.error().message;
   std::unique_ptr<Engine> engine = std::move(*created);
   std::promise<void> ready, stopped;

@@ -24,6 +24,74 @@ std::string chat_error(const std::string& json) {
   return request ? "" : request.error().field + ": " + request.error().message;
 }
 
+// As the server reads a body: token ids are taken out while it is parsed.
+Result<ApiRequest> completion_of(const std::string& json) {
+  TokenLists ids;
+  auto body = parse_json(json, "prompt", ids);
+  if (!body) return tl::make_unexpected(body.error());
+  return parse_completion_request(*body, std::move(ids));
+}
+
+TEST(CompletionRequest, TokenIdsAreReadWithoutATreeOfThem) {
+  TokenLists ids;
+  const auto flat = parse_json(R"({"prompt": [1, 0, 2147483647], "stop": [3]})", "prompt", ids);
+  ASSERT_TRUE(flat);
+  EXPECT_EQ(*flat, (Json{{"prompt", Json::array()}, {"stop", {3}}}));
+  EXPECT_EQ(ids.flat, (std::vector<TokenId>{1, 0, 2147483647}));
+  const auto nested = parse_json(R"({"prompt": ["a", [1, 2], [], [3]]})", "prompt", ids);
+  ASSERT_TRUE(nested);
+  EXPECT_EQ((*nested)["prompt"], (Json{"a", Json::array(), Json::array(), Json::array()}));
+  EXPECT_TRUE(ids.flat.empty());  // of the text before
+  EXPECT_EQ(ids.nested, (std::vector<std::vector<TokenId>>{{1, 2}, {}, {3}}));
+}
+
+// Whatever a prompt is, both ways of reading it say the same.
+TEST(CompletionRequest, TokenIdsTakenOutMeanWhatTheTreeMeans) {
+  for (const char* prompt : {R"("text")",
+                             "[]",
+                             "[1,2,3]",
+                             "[[1,2],[3]]",
+                             R"(["a","b"])",
+                             R"(["a",[1],[],"b",[2,3]])",
+                             "[[]]",
+                             "[1,-1]",
+                             "[1.5]",
+                             "[[1,-1]]",
+                             "[4294967296]",
+                             "[[1],2]",
+                             R"([1,"a"])",
+                             R"(["a",1])",
+                             "[1,[2]]",
+                             "[[[1]]]",
+                             R"({"a":1})",
+                             R"([{"a":1}])",
+                             R"([[{"a":1}]])",
+                             R"([[1,{"prompt":[2]}]])",
+                             "null",
+                             "true",
+                             "7",
+                             "[true]",
+                             "[1e3]",
+                             "[-0]",
+                             R"([1],"prompt":[2])",
+                             R"([1],"prompt":"a")",
+                             R"("a","other":[1,2],"prompt":[[3]])"}) {
+    const std::string text = std::string(R"({"n":1,"prompt":)") + prompt + "}";
+    const auto tree = parse_json(text);
+    ASSERT_TRUE(tree) << text;
+    const auto by_tree = parse_completion_request(*tree);
+    const auto taken = completion_of(text);
+    ASSERT_EQ(by_tree.has_value(), taken.has_value()) << text;
+    if (taken) {
+      EXPECT_EQ(by_tree->prompts, taken->prompts) << text;
+    } else {
+      EXPECT_EQ(by_tree.error().field, taken.error().field) << text;
+    }
+  }
+  EXPECT_FALSE(completion_of(R"({"prompt": [1, 2)"));
+  EXPECT_FALSE(completion_of(R"([1, 2])"));
+}
+
 TEST(CompletionRequest, ReadsEveryField) {
   const auto body = parse_json(R"({"model": "m", "prompt": ["a", [1, 2]], "n": 3, "stream": true,
       "stream_options": {"include_usage": true}, "max_tokens": 7, "temperature": 0.5, "top_p": 0.9,

@@ -54,19 +54,19 @@ TEST_F(ApiResponse, ChatHasOpenAIsShape) {
   EXPECT_EQ(token["top_logprobs"].size(), 2u);
 }
 
-TEST_F(ApiResponse, ChunksTellOffsetsAndOnlyTheLastAReason) {
-  const Json last = stream_chunk(head_, choice_, 10, tokenizer_);
-  EXPECT_EQ(last["choices"][0]["logprobs"]["text_offset"][0], 10);
-  EXPECT_EQ(last["choices"][0]["finish_reason"], "stop");
-  choice_.finish = FinishReason::kNone;
-  const Json middle = stream_chunk(head_, choice_, 0, tokenizer_);
-  EXPECT_TRUE(middle["choices"][0]["finish_reason"].is_null());
-  EXPECT_FALSE(middle["choices"][0].contains("stop_reason"));
+// vLLM's places: a chat's prompt beside the choices, a completion's in each of them.
+TEST_F(ApiResponse, TokenIdsStandWhereVllmHasThem) {
+  head_.token_ids = true;
+  choice_.prompt = std::make_shared<const std::vector<TokenId>>(std::vector<TokenId>{7, 8});
+  const Json completion = whole_answer(head_, {choice_}, usage_, tokenizer_);
+  EXPECT_EQ(completion["choices"][0]["token_ids"], (Json{64, 65}));
+  EXPECT_EQ(completion["choices"][0]["prompt_token_ids"], (Json{7, 8}));
+  EXPECT_FALSE(completion.contains("prompt_token_ids"));
   head_.chat = true;
-  head_.logprobs = false;
-  EXPECT_EQ(stream_chunk(head_, choice_, 0, tokenizer_)["choices"][0]["delta"]["content"], "ab");
-  EXPECT_EQ(role_chunk(head_, 1)["choices"][0]["delta"]["role"], "assistant");
-  EXPECT_TRUE(usage_chunk(head_, usage_)["choices"].empty());
+  const Json chat = whole_answer(head_, {choice_}, usage_, tokenizer_);
+  EXPECT_EQ(chat["choices"][0]["token_ids"], (Json{64, 65}));
+  EXPECT_FALSE(chat["choices"][0].contains("prompt_token_ids"));
+  EXPECT_EQ(chat["prompt_token_ids"], (Json{7, 8}));
 }
 
 TEST_F(ApiResponse, ErrorsCarryTypeParamAndStatus) {

@@ -22,7 +22,7 @@ ServerFixture::ServerFixture(HttpOptions options, HttpHandler handler) {
       return fmt::format("error {}: {}", status, message);
     };
   }
-  auto server = HttpServer::listen(io_, std::move(options), std::move(handler));
+  auto server = HttpServer::listen({&io_}, std::move(options), std::move(handler));
   REFRAIN_CHECK(server.has_value(), "{}", server ? "" : server.error().message);
   server_ = std::move(*server);
   thread_ = std::thread([this] { io_.run(); });

@@ -203,7 +203,7 @@ TEST(HttpServer, TlsFilesThatAreNoneAreErrorsThatNameTheOption) {
     options.port = 0;
     options.tls_certificate_file = certificate;
     options.tls_key_file = key;
-    const auto server = HttpServer::listen(io, options, echo);
+    const auto server = HttpServer::listen({&io}, options, echo);
     EXPECT_FALSE(server);
     return server ? "" : server.error().message;
   };
@@ -272,11 +272,11 @@ TEST(HttpServer, AnAddressInUseIsAnErrorThatNamesIt) {
   IoContext io;
   HttpOptions options;
   options.port = server.port();
-  const auto second = HttpServer::listen(io, options, echo);
+  const auto second = HttpServer::listen({&io}, options, echo);
   ASSERT_FALSE(second);
   EXPECT_THAT(second.error().message, HasSubstr(std::to_string(server.port())));
   options.host = "no.such.host";
-  const auto bad_host = HttpServer::listen(io, options, echo);
+  const auto bad_host = HttpServer::listen({&io}, options, echo);
   ASSERT_FALSE(bad_host);
   EXPECT_EQ(bad_host.error().field, "--host");
 }

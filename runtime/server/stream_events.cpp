@@ -1,0 +1,107 @@
+#include "runtime/server/stream_events.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "runtime/text/tokenizer.h"
+
+namespace refrain {
+namespace {
+
+void append_number(std::string& out, int64_t number) {
+  fmt::format_to(std::back_inserter(out), "{}", number);
+}
+
+void append_ids(std::string& out, const std::vector<TokenId>& ids) {
+  out += '[';
+  for (const TokenId id : ids) {
+    if (out.back() != '[') out += ',';
+    append_number(out, id);
+  }
+  out += ']';
+}
+
+}  // namespace
+
+void append_json_string(std::string& out, std::string_view text) {
+  const bool plain = std::ranges::all_of(
+      text, [](char c) { return c >= 0x20 && c < 0x7f && c != '"' && c != '\\'; });
+  if (plain) {
+    out += '"';
+    out += text;
+    out += '"';
+  } else {
+    out += dump(Json(text));
+  }
+}
+
+StreamEvents::StreamEvents(const AnswerHead& head, const text::Tokenizer& tokenizer)
+    : head_(head), tokenizer_(tokenizer), begin_("data: {\"id\":") {
+  append_json_string(begin_, head.id);
+  begin_ += head.chat ? R"(,"object":"chat.completion.chunk","created":)"
+                      : R"(,"object":"text_completion","created":)";
+  append_number(begin_, head.created);
+  begin_ += R"(,"model":)";
+  append_json_string(begin_, head.model);
+  begin_ += R"(,"choices":)";
+}
+
+std::string StreamEvents::chunk(const ChoiceText& part, int64_t text_offset) const {
+  std::string event;
+  event.reserve(begin_.size() + part.text.size() + 128);
+  event += begin_;
+  event += R"([{"index":)";
+  append_number(event, part.index);
+  if (head_.chat && part.text.empty()) {
+    event += R"(,"delta":{})";
+  } else {
+    event += head_.chat ? R"(,"delta":{"content":)" : R"(,"text":)";
+    append_json_string(event, part.text);
+    if (head_.chat) event += '}';
+  }
+  if (part.finish == FinishReason::kNone) {
+    event += R"(,"finish_reason":null)";
+  } else {
+    event += R"(,"finish_reason":")";
+    event += to_string(part.finish);
+    event += R"(","stop_reason":)";
+    event += dump(stop_reason_json(part));
+  }
+  event += R"(,"logprobs":)";
+  if (head_.logprobs) {
+    event += dump(logprobs_json(head_, part, text_offset, tokenizer_));
+  } else {
+    event += "null";
+  }
+  if (head_.token_ids) {
+    if (part.prompt) {
+      event += R"(,"prompt_token_ids":)";
+      append_ids(event, *part.prompt);
+    }
+    event += R"(,"token_ids":)";
+    append_ids(event, token_ids(part));
+  }
+  event += "}]}\n\n";
+  return event;
+}
+
+std::string StreamEvents::role(int64_t index, const std::vector<TokenId>* prompt) const {
+  std::string event = begin_ + R"([{"index":)";
+  append_number(event, index);
+  event += R"(,"delta":{"role":"assistant","content":""},"finish_reason":null,"logprobs":null}])";
+  if (prompt != nullptr) {
+    event += R"(,"prompt_token_ids":)";
+    append_ids(event, *prompt);
+  }
+  return event + "}\n\n";
+}
+
+std::string StreamEvents::usage(const Usage& usage) const {
+  return begin_ + R"([],"usage":)" + dump(usage_json(usage)) + "}\n\n";
+}
+
+std::string StreamEvents::error(const std::string& body) { return "data: " + body + "\n\n"; }
+
+std::string StreamEvents::done() { return "data: [DONE]\n\n"; }
+
+}  // namespace refrain
