@@ -53,10 +53,10 @@ if(_sanitize)
   target_link_options(refrain_flags INTERFACE ${_sanitize})
 endif()
 
-# The sanitizers' builds put several files of a target into one translation unit: half the time. So no two files of a
-# target may define the same name, in unnamed namespaces neither.
+# All presets but host-debug put several files of a target into one translation unit: half the time. So no two files
+# of a target may define the same name, in unnamed namespaces neither.
 if(CMAKE_UNITY_BUILD)
-  set(CMAKE_UNITY_BUILD_BATCH_SIZE 6)
+  set(CMAKE_UNITY_BUILD_BATCH_SIZE 10)
   target_compile_options(refrain_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
 endif()
 
