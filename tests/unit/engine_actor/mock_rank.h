@@ -59,7 +59,7 @@ class MockRank {
     hello.rank = options.rank;
     hello.tensor_parallel_size = options.tensor_parallel_size;
     hello.pid = options.pid;
-    hello.host = "machine";
+    hello.host = "here";
     hello.realm = options.realm;
     hello.process_start = options.process_start;
     hello.held_group = options.held_group;
