@@ -45,13 +45,14 @@ class IoContext {
   std::unique_ptr<State> state_;
 };
 
-// Fixed threads for blocking or long work (tokenising, templates, file reading). Tasks run in
-// order of arrival; the destructor finishes what was posted.
+// Fixed threads for blocking or long work (tokenising, templates, file reading). Lanes take
+// turns, the tasks of a lane run in order of arrival; the destructor finishes what was posted. An
+// exception that leaves a task ends the process.
 class ThreadPool {
  public:
   explicit ThreadPool(int threads);
   ~ThreadPool();
-  void post(std::function<void()> task);
+  void post(std::function<void()> task, const std::string& lane = {});
 
  private:
   struct State;

@@ -11,6 +11,7 @@
 #include <boost/beast/http/string_body.hpp>
 #include <deque>
 
+#include "runtime/server/http_body.h"
 #include "runtime/server/http_server.h"
 #include "runtime/server/http_stream.h"
 
@@ -24,7 +25,8 @@ struct HttpShared {
   std::atomic<int> connections{0};
   std::atomic<int> answering{0};
   std::atomic<bool> stopping{false};
-  std::atomic<size_t> body_bytes{0};  // of the requests in hand
+  // Of the bodies that are here and not parsed yet; a charge may outlive the server.
+  std::shared_ptr<std::atomic<size_t>> body_bytes = std::make_shared<std::atomic<size_t>>(0);
 };
 
 class HttpSession : public std::enable_shared_from_this<HttpSession> {
@@ -43,12 +45,12 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
     enum class Kind : uint8_t { kReply, kHead, kChunk, kEnd } kind;
     Part(Kind part_kind, HttpReply reply) : HttpReply(std::move(reply)), kind(part_kind) {}
   };
-  using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
+  using Parser = boost::beast::http::request_parser<ArrivingBody>;
 
-  class HeldBytes;
-  boost::asio::awaitable<bool> read_request(Parser& parser, HeldBytes& held, bool first);
+  boost::asio::awaitable<bool> read_request(Parser& parser, BodyCharge& charge, bool first);
   boost::asio::awaitable<bool> read_header(Parser& parser, bool first);
-  boost::asio::awaitable<bool> may_send_body(const Parser& parser, HeldBytes& held);
+  boost::asio::awaitable<bool> may_send_body(const Parser& parser);
+  bool too_many_fields(const Parser& parser) const;
   boost::asio::awaitable<bool> answer();
   boost::asio::awaitable<bool> write_part(const Part& part);
   boost::asio::awaitable<void> refuse(int status, std::string message);
