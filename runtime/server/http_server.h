@@ -68,7 +68,7 @@ struct HttpOptions {
   Duration idle_timeout = std::chrono::seconds(75);
   Duration write_timeout = std::chrono::seconds(30);
   Duration keep_alive = std::chrono::seconds(15);  // of an event stream: then a comment is sent
-  std::string tls_certificate_file;  // PEM, with tls_key_file: TLS only
+  std::string tls_certificate_file;                // PEM, with tls_key_file: TLS only
   std::string tls_key_file;
   // Looks at a request before its body is read (path, query and headers are there); what it
   // returns is the answer, and the body stays unread. The handler checks again. May be null.

@@ -137,8 +137,8 @@ net::awaitable<void> HttpSession::run() {
     Parser parser;
     parser.header_limit(static_cast<uint32_t>(shared_->options.max_header_bytes));
     parser.body_limit(shared_->options.max_body_bytes);
-    auto charge = std::make_shared<BodyCharge>(shared_->body_bytes,
-                                               shared_->options.max_body_bytes_in_all);
+    auto charge =
+        std::make_shared<BodyCharge>(shared_->body_bytes, shared_->options.max_body_bytes_in_all);
     if (!co_await read_request(parser, *charge, first)) break;
     version_ = parser.get().version();
     keep_alive_ = parser.get().keep_alive();

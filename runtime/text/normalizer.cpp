@@ -74,8 +74,7 @@ Result<Regex> load_pattern(const JsonView& owner) {
 }
 
 Result<std::string> replace_all(const Regex& pattern, std::string_view text,
-                                std::string_view content, size_t max_bytes,
-                                RegexScratch& scratch) {
+                                std::string_view content, size_t max_bytes, RegexScratch& scratch) {
   std::string out;
   Regex::Match match;
   size_t at = 0;

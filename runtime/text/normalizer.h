@@ -51,7 +51,6 @@ Result<Regex> load_pattern(const JsonView& owner);
 
 // Every match of `pattern` replaced; fails when that gives more than `max_bytes`.
 Result<std::string> replace_all(const Regex& pattern, std::string_view text,
-                                std::string_view content, size_t max_bytes,
-                                RegexScratch& scratch);
+                                std::string_view content, size_t max_bytes, RegexScratch& scratch);
 
 }  // namespace refrain::text

@@ -13,7 +13,8 @@ namespace {
 constexpr size_t kGrowthPerByte = 16;
 
 tl::unexpected<Error> too_many(const TextLimits& limits) {
-  return fail_field("prompt", "the prompt has more than {} tokens, the most that max_model_len allows",
+  return fail_field("prompt",
+                    "the prompt has more than {} tokens, the most that max_model_len allows",
                     limits.max_tokens);
 }
 
@@ -46,22 +47,20 @@ std::optional<std::string_view> Tokenizer::Parts::token(TokenId id) const {
   return vocabulary.token(id);
 }
 
-Status Tokenizer::Parts::encode_text(std::string_view text, bool at_start,
-                                     const TextLimits& limits, EncodeScratch& scratch_buffers,
+Status Tokenizer::Parts::encode_text(std::string_view text, bool at_start, const TextLimits& limits,
+                                     EncodeScratch& scratch_buffers,
                                      std::vector<TokenId>& ids) const {
   if (!pre_tokenizer) return model->encode(text, scratch_buffers.bpe, ids);
-  return pre_tokenizer->run(
-      {text, at_start}, scratch_buffers.pre_tokenizer,
-      [&](std::string_view piece) -> Status {
-        if (limits.stop != nullptr && *limits.stop)
-          return fail(ErrorCode::kUnavailable, "the server is shutting down");
-        if (ids.size() > limits.max_tokens) return too_many(limits);
-        return model->encode(piece, scratch_buffers.bpe, ids);
-      });
+  return pre_tokenizer->run({text, at_start}, scratch_buffers.pre_tokenizer,
+                            [&](std::string_view piece) -> Status {
+                              if (limits.stop != nullptr && *limits.stop)
+                                return fail(ErrorCode::kUnavailable, "the server is shutting down");
+                              if (ids.size() > limits.max_tokens) return too_many(limits);
+                              return model->encode(piece, scratch_buffers.bpe, ids);
+                            });
 }
 
-Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text,
-                                               bool add_special_tokens,
+Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, bool add_special_tokens,
                                                const TextLimits& limits) const {
   if (text.size() > limits.max_bytes)
     return fail_field("prompt", "the prompt has {} bytes; max_model_len allows at most {}",

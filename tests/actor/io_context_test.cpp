@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <atomic>
 #include <csignal>
+#include <future>
 #include <stdexcept>
+#include <string>
 #include <thread>
 
 #include "runtime/base/check.h"
@@ -180,6 +182,20 @@ TEST(ThreadPool, FinishesWhatWasPostedInOrder) {
     for (int i = 0; i < 1000; ++i) pool.post([&] { ++done; });
   }
   EXPECT_EQ(done, 1000);
+}
+
+// one key's texts do not keep another's waiting.
+TEST(ThreadPool, LanesTakeTurns_R25) {
+  std::string order;
+  {
+    ThreadPool pool(1);
+    std::promise<void> posted;
+    pool.post([&] { posted.get_future().wait(); });
+    for (int i = 0; i < 3; ++i) pool.post([&] { order += 'a'; }, "a");
+    for (int i = 0; i < 2; ++i) pool.post([&] { order += 'b'; }, "b");
+    posted.set_value();
+  }
+  EXPECT_EQ(order, "ababa");
 }
 
 }  // namespace

@@ -174,8 +174,8 @@ TEST(JsonCost, ManyEmptyListsAreRefusedBeforeTheyAreParsed_R24) {
     return text + "]";
   };
   EXPECT_TRUE(parse_json(lists(1000)));
-  for (const auto& error : {parse_json(lists(1000000)).error(),
-                            parse_ordered_json(lists(1000000)).error()}) {
+  for (const auto& error :
+       {parse_json(lists(1000000)).error(), parse_ordered_json(lists(1000000)).error()}) {
     EXPECT_EQ(error.code, ErrorCode::kInvalidArgument);
     EXPECT_THAT(error.message, testing::HasSubstr("too many lists"));
   }
