@@ -215,7 +215,7 @@ net::awaitable<bool> HttpSession::read_request(Parser& parser, BodyCharge& charg
       if (error != beast::error::timeout) co_await refuse(status_of(error), error.message());
       co_return false;
     }
-    if (!charge.grow_to(parser.get().body().capacity())) {
+    if (!charge.grow_to(parser.get().body().size())) {
       co_await refuse(503, "too many large requests at once");
       co_return false;
     }

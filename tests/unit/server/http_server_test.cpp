@@ -145,26 +145,6 @@ TEST(HttpServer, TheHeadIsCheckedBeforeTheBodyIsRead_R15) {
   EXPECT_THAT(known.read_until("POST /x body"), HasSubstr("POST /x body"));
 }
 
-TEST(HttpServer, BodiesOfAllRequestsTogetherAreBounded_R15) {
-  HttpOptions options;
-  options.max_body_bytes = 1000;
-  options.max_body_bytes_in_all = 1500;
-  ServerFixture server(options, echo);
-  const std::string head = "POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n";
-  RawClient first(server.port());
-  first.send(head + "Expect: 100-continue\r\n\r\n");
-  EXPECT_THAT(first.read_until("\r\n\r\n"), StartsWith("HTTP/1.1 100"));
-  RawClient second(server.port());
-  second.send(head + "\r\n");
-  EXPECT_THAT(second.read_all(), StartsWith("HTTP/1.1 503"));
-  first.send(std::string(900, 'a') + head + "Expect: 100-continue\r\n\r\n");
-  first.read_until(std::string(900, 'a'));
-  EXPECT_THAT(first.read_until("\r\n\r\n"), HasSubstr("100 Continue")) << "the first is given back";
-  RawClient chunked(server.port());
-  chunked.send("POST /x HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
-  EXPECT_THAT(chunked.read_all(), StartsWith("HTTP/1.1 503")) << "counts as large as it may be";
-}
-
 TEST(HttpServer, HeaderBytesThatDripDoNotMoveTheDeadline_R15) {
   HttpOptions options;
   options.header_timeout = milliseconds(200);
