@@ -25,6 +25,10 @@ endif()
 
 set(REFRAIN_CUDA_FLAGS -std=c++20 -O3 --expt-relaxed-constexpr -diag-error=20012
     "SHELL:-Xcompiler -Wall,-Wextra,-fPIC")
+option(REFRAIN_PDL_TORTURE "Kernels sleep after each wait for the one before and each early start of the next" OFF)
+if(REFRAIN_PDL_TORTURE)
+  list(APPEND REFRAIN_CUDA_FLAGS -DREFRAIN_PDL_TORTURE)
+endif()
 foreach(arch ${REFRAIN_CUDA_ARCHITECTURES})
   list(APPEND REFRAIN_CUDA_FLAGS "SHELL:-gencode=arch=compute_${arch},code=sm_${arch}")
 endforeach()

@@ -96,6 +96,15 @@ void check_shapes(const SelectRowsArgs& args) {
   check_matrix("select_rows", "out", args.out, args.cols);
 }
 
+void check_shapes(const BestTokensArgs& args) {
+  constexpr int32_t kMostTokens = 1 << 24;  // exact in float32
+  check_matrix("best_tokens", "logits", args.logits, args.num_tokens);
+  REFRAIN_CHECK(args.best != nullptr && args.params != nullptr, "best_tokens: best or params null");
+  REFRAIN_CHECK(args.num_tokens >= 0 && args.first_token >= 0 &&
+                    args.first_token <= kMostTokens - args.num_tokens,
+                "best_tokens: {} tokens from {}", args.num_tokens, args.first_token);
+}
+
 void check_shapes(const SampleArgs& args) {
   REFRAIN_CHECK(args.shards * args.shard_cols >= args.vocab_size,
                 "sample: {} shards of {} columns hold fewer than {} tokens", args.shards,

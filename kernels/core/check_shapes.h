@@ -20,6 +20,7 @@ void check_shapes(const SiluMulArgs& args);
 void check_shapes(const RopeKvWriteArgs& args);
 void check_shapes(const AttentionArgs& args);
 void check_shapes(const SelectRowsArgs& args);
+void check_shapes(const BestTokensArgs& args);
 void check_shapes(const SampleArgs& args);
 
 }  // namespace refrain::kernels

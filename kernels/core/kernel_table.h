@@ -37,6 +37,7 @@ struct KernelTable {
   Kernel<AttentionArgs> attention = nullptr;
   Kernel<AttentionArgs> plain_attention = nullptr;  // no library's kernels; null: nor has attention
   Kernel<SelectRowsArgs> select_rows = nullptr;
+  Kernel<BestTokensArgs> best_tokens = nullptr;
   Kernel<SampleArgs> sample = nullptr;
   // For few rows; null where few_rows.max_rows is 0.
   Kernel<FusedLinearArgs> fused_linear = nullptr;

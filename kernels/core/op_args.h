@@ -31,8 +31,9 @@ struct Weight {
   int64_t k = 0;  // columns (input features)
 };
 
-// Rows of a launch. `padded` comes from the key and fixes the launch shape; `live` (may be null:
-// all rows are live) is read on the device: rows at or beyond it are inert, a kernel may skip them.
+// Rows of a launch. `padded` fixes the launch shape: in a graph it comes from the key, outside it
+// may be the batch's own count. `live` (may be null: all rows are live) is read on the device: rows
+// at or beyond it are inert, a kernel may skip them.
 struct Rows {
   int32_t padded = 0;
   const int32_t* live = nullptr;
@@ -164,7 +165,7 @@ struct RopeKvWriteArgs {
 };
 
 // Causal attention of every token over its own request's paged cache. Handles decode, prefill and
-// mixed batches. Padded tokens (row -1) get zeros.
+// mixed batches. Padded tokens (row -1), from tokens.live to tokens.padded, get zeros.
 struct AttentionArgs {
   Matrix q;    // [T, q_heads * head_dim], often the left part of qkv
   Matrix out;  // [T, q_heads * head_dim]
@@ -202,6 +203,21 @@ struct SelectRowsArgs {
   Rows rows;
 };
 
+inline constexpr int32_t kBestParts = 16;  // of a row of logits
+
+// The greatest logit of each of kBestParts slices of a row, and its lowest token, for rows that
+// sample and are plainly greedy; -inf and -1 where a slice has no number. Other rows of `best` are
+// left as they are.
+struct BestTokensArgs {
+  Matrix logits;            // [R, cols] float32: this rank's part of the vocabulary
+  int32_t first_token = 0;  // of column 0
+  int32_t num_tokens = 0;   // columns that are tokens
+  float* best = nullptr;    // [R, kBestParts, 2]: logit, token
+  BatchInputs inputs;
+  const SlotParams* params = nullptr;  // of the slots
+  Rows rows;
+};
+
 // Penalties, bias, mask, temperature, top-k, top-p, min-p, one random draw per row, and
 // log-probabilities (of the penalised, biased, unscaled logits: before temperature).
 // Logits of rank i lie in shard i: [shards][R][shard_cols] float32; token = i * shard_cols +
@@ -211,6 +227,9 @@ struct SampleArgs {
   int32_t shards = 1;
   int64_t shard_cols = 0;    // padded vocabulary columns a shard
   int64_t shard_stride = 0;  // elements from one shard to the next
+  // [shards][R, kBestParts, 2] of BestTokensArgs; then plainly greedy rows take their token from
+  // here, and logits are there only when inputs.live_logits says so. Null: one shard.
+  const float* best = nullptr;
   int32_t vocab_size = 0;
   BatchInputs inputs;
   SlotState slots;                // last_token and output_count are updated

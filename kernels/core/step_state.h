@@ -39,12 +39,21 @@ struct SlotParams {
   uint64_t seed = 0;                // random state: (seed, position of the sampled token)
 };
 
+inline constexpr float kGreedyTemperature = 1e-5f;  // at or below: greedy, as in vLLM
+
+// Whether the row's token is that of the greatest logit, and nothing else is asked.
+constexpr bool is_plain_greedy(const SlotParams& params) {
+  return params.temperature <= kGreedyTemperature && params.num_logprobs < 0 &&
+         params.has_allowed_mask == 0 && params.num_logit_bias == 0 && params.uses_history == 0;
+}
+
 struct StepHeader {
   int32_t num_tokens = 0;  // live tokens
   int32_t num_reqs = 0;    // live rows
   int32_t num_block_updates = 0;
   int32_t num_slot_updates = 0;
-  uint32_t turn = 0;  // that the block is for
+  uint32_t turn = 0;        // that the block is for
+  int32_t keep_logits = 0;  // 1: every rank is given all logits, whether a row needs them or not
 };
 
 // Offsets in bytes into the step block. Fixed when the worker starts.
@@ -91,6 +100,7 @@ struct BatchInputs {
   uint32_t* turn = nullptr;        // [1] of the block read last; kernels take the next one's
   int32_t* live_tokens = nullptr;  // [1]
   int32_t* live_reqs = nullptr;    // [1]
+  int32_t* live_logits = nullptr;  // [1] live_reqs where a rank needs other ranks' logits, else 0
   int32_t* token_ids = nullptr;    // [T]
   int32_t* positions = nullptr;    // [T]
   int32_t* token_row = nullptr;    // [T]

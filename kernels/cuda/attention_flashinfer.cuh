@@ -142,6 +142,11 @@ struct FlashPrefill {
       &flashinfer::PrefillWithKVCacheKernel<Mainloop, Epilogue, Traits,
                                             /*LEFT_SLIDING_WINDOW=*/false, /*CAUSAL=*/true, Tiles>;
   static constexpr size_t kSharedBytes = sizeof(typename Traits::SharedStorage);
+  // The output tile lies where the first stage of values does. Its refill for the next tile waits
+  // for an arrival that the last warp of the last group makes after it has taken its first turn
+  // there, and a group takes its turn only after all groups before it came to theirs: all warps
+  // have read the output tile by then. Without turns, a slow warp could still be reading.
+  static_assert(Mainloop::UseSchedulerBarrier);
 
   static void run(StreamRef stream, const AttentionArgs& args, int32_t short_tokens) {
     const int64_t page = int64_t{args.block_size} * kDim, value_at = args.kv_heads * page;

@@ -4,8 +4,10 @@
 //           memory. Many requests go to attention_stream.cu.
 //  prefill  64 queries a block, 16 a warp, all keys; bound by arithmetic. Where
 //           attention_flashinfer.cu can, it does this.
-// A batch that is not a uniform decode gets both launches: each row belongs to one of them. Launch
-// shapes depend on the padded counts alone; lengths are read on the device.
+// A batch that is not a uniform decode gets both launches: each row belongs to one of them; a
+// prompt known to be alone needs the second only. Launch shapes depend on the counts that the
+// launch is given, the key's in a graph and the batch's own outside; lengths are read on the
+// device.
 //
 // H200, 32 query and 8 KV heads of 128, of 4543 GB/s: decode 76 % (32 requests of 1024), 43 % (8 of
 // 1024); 8.0 us for one of 512. Prefill of 8192: 218 TFLOP/s.
@@ -127,7 +129,7 @@ __device__ bool find_tile(const AttentionArgs& args, int32_t per_tile, int32_t g
   return found[0] >= 0;
 }
 
-// grid: (KV heads, tiles at most).
+// grid: KV heads times tiles at most; the heads of a tile follow each other.
 template <int kDim>
 __global__ void __launch_bounds__(kPrefillWarps * 32, 2) prefill_kernel(AttentionArgs args) {
   extern __shared__ __align__(16) uint8_t shared[];
@@ -136,14 +138,16 @@ __global__ void __launch_bounds__(kPrefillWarps * 32, 2) prefill_kernel(Attentio
   const int32_t group = args.q_heads / args.kv_heads,
                 per_tile = PrefillAttend<kDim>::kQueries / group;
   int32_t row, in_row;
-  if (!find_tile(args, per_tile, group, static_cast<int32_t>(blockIdx.y), row, in_row)) return;
+  const auto kv_heads = static_cast<uint32_t>(args.kv_heads);
+  const auto place = static_cast<int32_t>(blockIdx.x / kv_heads);
+  if (!find_tile(args, per_tile, group, place, row, in_row)) return;
   const int32_t first = args.inputs.query_start[row];
   const int32_t tokens = args.inputs.query_start[row + 1] - first;
   QueryTile tile;
   tile.token = first + in_row * per_tile;
   tile.tokens = min(per_tile, tokens - in_row * per_tile);
   tile.position = args.inputs.seq_lens[row] - tokens + in_row * per_tile;
-  tile.kv_head = static_cast<int32_t>(blockIdx.x);
+  tile.kv_head = static_cast<int32_t>(blockIdx.x % kv_heads);
   tile.group = group;
   tile.blocks = args.block_table + int64_t{args.inputs.row_slot[row]} * args.max_blocks;
   PrefillAttend<kDim> attend{args, tile, visible_keys(args, tile), shared};
@@ -173,8 +177,18 @@ void launch_decode(StreamRef stream, const AttentionArgs& args, int splits) {
   launch<&decode_kernel<kDim, kStages>, A::kSharedBytes, true>(stream, "attention", decode, args);
 }
 
+template <int kDim, int kStages>
+void load_decode() {
+  load_kernel<&decode_kernel<kDim, kStages>, DecodeAttend<kDim, kStages>::kSharedBytes, true>(
+      "attention");
+}
+
 template <int kDim>
 void launch_decode(StreamRef stream, const AttentionArgs& args) {
+  // All that a batch of another size would take: no request waits for a kernel to load.
+  load_decode<kDim, 2>();
+  load_decode<kDim, 3>();
+  load_attention_stream(args.head_dim);
   const int64_t units = int64_t{args.reqs.padded} * args.kv_heads;
   if (units >= kStreamUnits && can_attend_stream(stream, args)) {
     return attention_stream(stream, args);
@@ -188,13 +202,15 @@ template <int kDim>
 void launch_mma(StreamRef stream, const AttentionArgs& args, bool flashinfer) {
   const int32_t group = args.q_heads / args.kv_heads;
   const int32_t longest = args.uniform_query_len > 0 ? args.uniform_query_len : args.tokens.padded;
-  launch_decode<kDim>(stream, args);
+  const bool exact = args.tokens.live == nullptr && args.reqs.live == nullptr;
+  const bool one_prompt = exact && args.reqs.padded == 1 && !is_short(longest, group);
+  if (!one_prompt) launch_decode<kDim>(stream, args);
   if (is_short(longest, group)) return;  // so is every row
   if (flashinfer) return attention_flashinfer(stream, args, kWarpQueries / group);
   LaunchShape prefill;
   const int64_t per_tile = PrefillAttend<kDim>::kQueries / group;
   const int64_t tiles = args.tokens.padded / per_tile + args.reqs.padded;
-  prefill.grid = dim3(static_cast<unsigned>(args.kv_heads), static_cast<unsigned>(tiles));
+  prefill.grid = dim3(static_cast<unsigned>(args.kv_heads * tiles));
   prefill.threads = PrefillAttend<kDim>::kThreads;
   prefill.shared_bytes = PrefillAttend<kDim>::kSharedBytes;
   launch<&prefill_kernel<kDim>, PrefillAttend<kDim>::kSharedBytes>(stream, "attention", prefill,

@@ -67,14 +67,9 @@ __device__ void attend(const AttentionArgs& args, const float* q, int64_t token,
   }
 }
 
-__global__ void __launch_bounds__(kWarps * 32) attention_simple_kernel(AttentionArgs args) {
-  __shared__ float q[kWarps][kMaxHeadDim];
-  let_successor_start();
-  wait_for_predecessor();
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int32_t head = static_cast<int32_t>(blockIdx.x) * kWarps + warp;
-  const auto token = static_cast<int32_t>(blockIdx.y);
-  if (head >= args.q_heads) return;
+// By a warp; `q` is its own, in shared memory.
+__device__ void attend_token(const AttentionArgs& args, float* q, int32_t token, int32_t head) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   if (token >= live_rows(args.tokens)) {
     for (int32_t d = lane; d < args.head_dim; d += 32) {
       store_element(args.out.data, args.out.dtype,
@@ -93,21 +88,35 @@ __global__ void __launch_bounds__(kWarps * 32) attention_simple_kernel(Attention
   }
   const int32_t position = args.inputs.seq_lens[low] - (args.inputs.query_start[low + 1] - token);
   for (int32_t d = lane; d < args.head_dim; d += 32) {
-    q[warp][d] =
-        args.scale * load_element(args.q.data, args.q.dtype,
-                                  token * args.q.stride + int64_t{head} * args.head_dim + d);
+    q[d] = args.scale * load_element(args.q.data, args.q.dtype,
+                                     token * args.q.stride + int64_t{head} * args.head_dim + d);
   }
   __syncwarp();
-  attend(args, q[warp], token, head,
+  attend(args, q, token, head,
          args.block_table + int64_t{args.inputs.row_slot[low]} * args.max_blocks, position);
+  __syncwarp();
+}
+
+__global__ void __launch_bounds__(kWarps * 32) attention_simple_kernel(AttentionArgs args) {
+  __shared__ float q[kWarps][kMaxHeadDim];
+  let_successor_start();
+  wait_for_predecessor();
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int32_t head = static_cast<int32_t>(blockIdx.x) * kWarps + warp;
+  if (head >= args.q_heads) return;
+#pragma unroll 1
+  for (auto token = static_cast<int32_t>(blockIdx.y); token < args.tokens.padded;
+       token += static_cast<int32_t>(gridDim.y)) {
+    attend_token(args, q[warp], token, head);
+  }
 }
 
 }  // namespace
 
 void attention_simple(StreamRef stream, const AttentionArgs& args) {
   LaunchShape shape;
-  shape.grid = dim3(static_cast<unsigned>(ceil_div(args.q_heads, kWarps)),
-                    static_cast<unsigned>(args.tokens.padded));
+  shape.grid =
+      dim3(static_cast<unsigned>(ceil_div(args.q_heads, kWarps)), grid_y(args.tokens.padded));
   shape.threads = kWarps * 32;
   launch<&attention_simple_kernel>(stream, "attention", shape, args);
 }

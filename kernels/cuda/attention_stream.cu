@@ -286,8 +286,8 @@ __global__ void __launch_bounds__(kStreamThreads, 1)
   make_plan(args, plan);
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const auto blocks = static_cast<int32_t>(gridDim.x);
-  const Shares shares{int64_t{plan.start[args.reqs.padded]} * args.kv_heads,
-                      int64_t{blocks} * kStreamWarps};
+  const Shares shares(int64_t{plan.start[args.reqs.padded]} * args.kv_heads,
+                      int64_t{blocks} * kStreamWarps);
   Stream<kDim> stream{{}, args, plan, args.q_heads / args.kv_heads, parts, arrivals};
   stream.ring = static_cast<uint32_t>(__cvta_generic_to_shared(rings)) +
                 static_cast<uint32_t>(warp * Stream<kDim>::kStages * Stream<kDim>::kStageBytes);
@@ -304,6 +304,11 @@ __global__ void __launch_bounds__(kStreamThreads, 1)
 }
 
 template <int kDim>
+void load_stream() {
+  load_kernel<&stream_kernel<kDim>, Stream<kDim>::kSharedBytes>("attention");
+}
+
+template <int kDim>
 void launch_stream(StreamRef stream, const AttentionArgs& args) {
   const CudaLauncher& on = launcher(stream);
   LaunchShape shape;
@@ -311,10 +316,25 @@ void launch_stream(StreamRef stream, const AttentionArgs& args) {
   shape.threads = kStreamThreads;
   shape.shared_bytes = Stream<kDim>::kSharedBytes;
   launch<&stream_kernel<kDim>, Stream<kDim>::kSharedBytes>(
-      stream, "attention", shape, args, static_cast<float*>(on.workspace), on.arrivals);
+      stream, "attention", shape, args, static_cast<float*>(on.workspace), on.arrivals.attention);
 }
 
 }  // namespace
+
+void load_attention_stream(int32_t head_dim) {
+  switch (head_dim) {
+    case 32:
+      return load_stream<32>();
+    case 64:
+      return load_stream<64>();
+    case 80:
+      return load_stream<80>();
+    case 96:
+      return load_stream<96>();
+    case 128:
+      return load_stream<128>();
+  }
+}
 
 bool can_attend_stream(StreamRef stream, const AttentionArgs& args) {
   const CudaLauncher& on = launcher(stream);

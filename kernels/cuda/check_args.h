@@ -16,6 +16,7 @@ void check_args(const SiluMulArgs& args);
 void check_args(const RopeKvWriteArgs& args);
 void check_args(const AttentionArgs& args);
 void check_args(const SelectRowsArgs& args);
+void check_args(const BestTokensArgs& args);
 void check_args(const SampleArgs& args);
 void check_args(const FusedLinearArgs& args);
 void check_args(const RopeAttentionArgs& args);

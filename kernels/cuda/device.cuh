@@ -12,19 +12,44 @@
 
 namespace refrain::kernels {
 
+#ifdef REFRAIN_PDL_TORTURE
+// Up to 16 us, by block, warp and place: whoever reads too early is soon found out.
+__device__ inline void sleep_a_while(uint32_t place) {
+  uint32_t x = (blockIdx.x * 73856093u) ^ (blockIdx.y * 19349663u) ^ (blockIdx.z * 83492791u) ^
+               (threadIdx.x / 32 * 2654435761u) ^ (place * 2246822519u);
+  x = (x ^ (x >> 15)) * 2246822519u;
+  __nanosleep((x ^ (x >> 13)) % 16384);
+}
+#else
+__device__ inline void sleep_a_while(uint32_t /*place*/) {}
+#endif
+
 // Blocks until the kernels before this one have ended and their writes are visible. Every kernel
 // calls it, so that the end of a kernel means the end of all before it.
-__device__ inline void wait_for_predecessor() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ inline void wait_for_predecessor() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  sleep_a_while(1);
+}
 
 // Lets the next kernel start once every block has come here. Small kernels call it first, so that
 // the GEMV after them loads weights while the one before them ends; a GEMV calls it after the wait,
 // so that no third one shares the multiprocessors with it.
 __device__ inline void let_successor_start() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  sleep_a_while(2);
 }
 
 __device__ inline int32_t live_rows(const Rows& rows) {
   return rows.live == nullptr ? rows.padded : min(*rows.live, rows.padded);
+}
+
+// f(row) for the live rows of this block: blockIdx.y and every gridDim.y-th after it (grid_y in
+// launch.cuh).
+template <class F>
+__device__ inline void for_each_row(const Rows& rows, F f) {
+  const int32_t live = live_rows(rows);
+#pragma unroll 1
+  for (int64_t row = blockIdx.y; row < live; row += gridDim.y) f(row);
 }
 
 __device__ inline float low_half(uint32_t pair) { return __uint_as_float(pair << 16); }

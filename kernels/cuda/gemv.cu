@@ -163,14 +163,9 @@ __global__ void __launch_bounds__(kThreads, 2) gemv_kernel(GemvArgs args) {
 }
 
 // Any type, layout of rows and number of them; one warp an output and eight rows.
-__global__ void __launch_bounds__(128) linear_simple_kernel(LinearArgs args) {
-  wait_for_predecessor();
-  let_successor_start();
+__device__ void simple_rows(const LinearArgs& args, int64_t n, int64_t first, int count) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int64_t n = int64_t{blockIdx.x} * 4 + threadIdx.x / 32, k = args.weight.k;
-  if (n >= args.weight.n) return;
-  const int64_t first = int64_t{blockIdx.y} * kMaxRows, live = live_rows(args.rows);
-  const int count = static_cast<int>(min(int64_t{kMaxRows}, live - first));
+  const int64_t k = args.weight.k;
   float acc[kMaxRows] = {};
   for (int64_t i = lane; i < k; i += 32) {
     const float w = load_element(args.weight.data, args.weight.dtype, n * k + i);
@@ -191,6 +186,18 @@ __global__ void __launch_bounds__(128) linear_simple_kernel(LinearArgs args) {
                           (first + r) * args.residual.stride + n);
     }
     store_element(args.out.data, args.out.dtype, (first + r) * args.out.stride + n, sum);
+  }
+}
+
+__global__ void __launch_bounds__(128) linear_simple_kernel(LinearArgs args) {
+  wait_for_predecessor();
+  let_successor_start();
+  const int64_t n = int64_t{blockIdx.x} * 4 + threadIdx.x / 32;
+  if (n >= args.weight.n) return;
+  const int64_t live = live_rows(args.rows), step = int64_t{gridDim.y} * kMaxRows;
+#pragma unroll 1
+  for (int64_t first = int64_t{blockIdx.y} * kMaxRows; first < live; first += step) {
+    simple_rows(args, n, first, static_cast<int>(min(int64_t{kMaxRows}, live - first)));
   }
 }
 
@@ -232,7 +239,7 @@ void linear_simple(StreamRef stream, const LinearArgs& args) {
   LaunchShape shape;
   shape.threads = 128;
   shape.grid = dim3(static_cast<unsigned>(ceil_div(args.weight.n, 4)),
-                    static_cast<unsigned>(ceil_div(args.rows.padded, kMaxRows)));
+                    grid_y(ceil_div(args.rows.padded, kMaxRows)));
   launch<&linear_simple_kernel>(stream, "linear", shape, args);
 }
 

@@ -34,6 +34,7 @@ const KernelTable& cuda_kernel_table() {
       .attention = &checked<&attention>,
       .plain_attention = &checked<&plain_attention>,
       .select_rows = &checked<&select_rows>,
+      .best_tokens = &checked<&best_tokens>,
       .sample = &checked<&sample>,
       .fused_linear = &checked<&fused_linear>,
       .rope_attention = &checked<&rope_attention>,

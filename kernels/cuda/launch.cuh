@@ -39,12 +39,17 @@ bool configure_kernel(Kernel* kernel, const char* name, size_t most_shared, bool
   return true;
 }
 
-// `kernel` may be launched with up to `most_shared` bytes of dynamic shared memory, and with
-// clusters of 16 if `wide_cluster`.
-template <auto kernel, size_t most_shared = 0, bool wide_cluster = false, class... Args>
-void launch(StreamRef stream, const char* name, const LaunchShape& shape, const Args&... args) {
+// Loads `kernel` if this process has not yet done so. It may be launched with up to `most_shared`
+// bytes of dynamic shared memory, and with clusters of 16 if `wide_cluster`.
+template <auto kernel, size_t most_shared = 0, bool wide_cluster = false>
+void load_kernel(const char* name) {
   static const bool configured = configure_kernel(kernel, name, most_shared, wide_cluster);
   (void)configured;
+}
+
+template <auto kernel, size_t most_shared = 0, bool wide_cluster = false, class... Args>
+void launch(StreamRef stream, const char* name, const LaunchShape& shape, const Args&... args) {
+  load_kernel<kernel, most_shared, wide_cluster>(name);
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
@@ -62,6 +67,11 @@ void launch(StreamRef stream, const char* name, const LaunchShape& shape, const 
 }
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// A grid has at most 65535 blocks along y: kernels with rows there take every gridDim.y-th.
+constexpr unsigned grid_y(int64_t rows) {
+  return static_cast<unsigned>(rows < 65535 ? rows : int64_t{65535});
+}
 
 // Whether it starts at a multiple of 16 bytes, and whether every row of the matrix does.
 inline bool is_wide(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }

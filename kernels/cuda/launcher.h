@@ -15,12 +15,19 @@ namespace refrain::kernels {
 
 class GemmPlans;  // algorithms picked at load and kept (gemm_cublaslt.h)
 
+// How many parts of a result have come: the last one to come puts them together and sets its count
+// back to zero. Each kernel has its own, [kMaxArrivals]; zeros between launches.
+struct Arrivals {
+  uint32_t* attention = nullptr;
+  uint32_t* greedy = nullptr;
+};
+
 struct CudaLauncher {
   cudaStream_t stream = nullptr;
   cublasLtHandle_t cublas_lt = nullptr;
   void* workspace = nullptr;  // for cuBLASLt and parts of results, of this stream alone
   size_t workspace_bytes = 0;
-  uint32_t* arrivals = nullptr;  // [kMaxArrivals] parts that have come; zeros between kernels
+  Arrivals arrivals;
   GemmPlans* gemm_plans = nullptr;
   int sm_count = 0;
   bool hopper = false;           // compute capability 9.0

@@ -1,7 +1,7 @@
 #pragma once
 // The ops of the CUDA kernel table, one per file or family of files; kernel_table.cpp puts them in
 // their slots. Each enqueues on the stream, captured or not, with a launch shape that depends on
-// the padded counts alone.
+// the counts of rows in its arguments alone.
 
 #include "kernels/core/kernel_table.h"
 
@@ -18,6 +18,7 @@ void rope_kv_write(StreamRef stream, const RopeKvWriteArgs& args);
 void attention(StreamRef stream, const AttentionArgs& args);
 void plain_attention(StreamRef stream, const AttentionArgs& args);
 void select_rows(StreamRef stream, const SelectRowsArgs& args);
+void best_tokens(StreamRef stream, const BestTokensArgs& args);
 void sample(StreamRef stream, const SampleArgs& args);
 void fused_linear(StreamRef stream, const FusedLinearArgs& args);
 // out = in + what the ranks pushed, summed: the launch before a fused_linear with a pull.
@@ -37,13 +38,15 @@ void linear_simple(StreamRef stream, const LinearArgs& args);  // any type and a
 // The lowerings of attention. can_attend_mma: bfloat16, head_dim 32, 64, 80, 96 or 128, aligned.
 // can_attend_flashinfer, of those: on Hopper, head_dim 64 or 128, no window, rows of q and out at
 // multiples of 16 bytes; for the rows of more than `short_tokens` tokens, all else is left alone.
-// can_attend_stream, of those: a decode batch for attention_stream, rows of more tokens left out.
+// can_attend_stream, of those: a decode batch for attention_stream, rows of more tokens left out;
+// load_attention_stream loads its kernel before the first batch that wants it.
 bool can_attend_mma(const AttentionArgs& args);
 void attention_mma(StreamRef stream, const AttentionArgs& args, bool flashinfer);
 bool can_attend_flashinfer(StreamRef stream, const AttentionArgs& args);
 void attention_flashinfer(StreamRef stream, const AttentionArgs& args, int32_t short_tokens);
 bool can_attend_stream(StreamRef stream, const AttentionArgs& args);
 void attention_stream(StreamRef stream, const AttentionArgs& args);
+void load_attention_stream(int32_t head_dim);
 void attention_simple(StreamRef stream, const AttentionArgs& args);
 
 }  // namespace refrain::kernels

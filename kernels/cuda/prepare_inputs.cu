@@ -227,13 +227,18 @@ __device__ void fill(const PrepareInputsArgs& args) {
     args.inputs.kv_slots[t] = 0;
   }
   if (blockIdx.x != 0) return;
+  bool logits = header.keep_logits != 0;
   for (auto r = static_cast<int32_t>(threadIdx.x); r < args.reqs;
        r += static_cast<int32_t>(blockDim.x)) {
     fill_row(args, r, starts, reqs);
+    const bool samples = (args.inputs.row_flags[r] & kRowSamples) != 0;
+    logits = logits || (samples && !is_plain_greedy(args.slots.params[args.inputs.row_slot[r]]));
   }
+  logits = __syncthreads_or(logits) != 0;
   if (threadIdx.x == 0) {
     *args.inputs.live_tokens = tokens;
     *args.inputs.live_reqs = reqs;
+    if (args.inputs.live_logits != nullptr) *args.inputs.live_logits = logits ? reqs : 0;
     args.inputs.query_start[0] = 0;
   }
 }

@@ -65,12 +65,8 @@ __device__ int64_t cache_row(const RopeKvWriteArgs& args, int64_t token, int32_t
   return (head * args.block_size + offset) * args.head_dim;
 }
 
-__global__ void __launch_bounds__(kWarps * 32) rope_kernel(RopeKvWriteArgs args) {
-  let_successor_start();
-  wait_for_predecessor();
-  const int64_t token = blockIdx.y;
-  const int32_t h = static_cast<int32_t>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
-  if (token >= live_rows(args.rows) || h >= args.q_heads + 2 * args.kv_heads) return;
+// Head h of a token, by a warp.
+__device__ void rope_head(const RopeKvWriteArgs& args, int64_t token, int32_t h) {
   const int32_t dim = args.head_dim;
   const bool is_q = h < args.q_heads, is_k = !is_q && h < args.q_heads + args.kv_heads;
   const int32_t rotary = is_q || is_k ? args.rotary_dim : 0;  // values are copied as they are
@@ -94,6 +90,14 @@ __global__ void __launch_bounds__(kWarps * 32) rope_kernel(RopeKvWriteArgs args)
   for_each_column(head, dim, rotary, [&](float& x, int c) {
     store_element(args.cache, args.cache_dtype, row + c, x);
   });
+}
+
+__global__ void __launch_bounds__(kWarps * 32) rope_kernel(RopeKvWriteArgs args) {
+  let_successor_start();
+  wait_for_predecessor();
+  const int32_t h = static_cast<int32_t>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
+  if (h >= args.q_heads + 2 * args.kv_heads) return;
+  for_each_row(args.rows, [&](int64_t token) { rope_head(args, token, h); });
 }
 
 // kLanes lanes a head, each with the columns 8 lane … 8 lane + 7 of both of its halves.
@@ -181,7 +185,7 @@ void rope_kv_write(StreamRef stream, const RopeKvWriteArgs& args) {
   }
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(ceil_div(args.q_heads + 2 * args.kv_heads, kWarps)),
-                    static_cast<unsigned>(args.rows.padded));
+                    grid_y(args.rows.padded));
   shape.threads = kWarps * 32;
   launch<&rope_kernel>(stream, "rope_kv_write", shape, args);
 }

@@ -217,7 +217,7 @@ void launch_group(StreamRef stream, const RopeAttentionArgs& args) {
   shape.threads = kThreads;
   const auto block_size = static_cast<uint64_t>(args.attention.block_size);
   const auto reciprocal =
-      static_cast<uint32_t>(((uint64_t{1} << 32) + block_size - 1) / block_size);
+      static_cast<uint32_t>(((uint64_t{1} << 31) + block_size - 1) / block_size);
   launch<&rope_attention_kernel<kDim, kGroup>, 0, true>(stream, "rope_attention", shape, args,
                                                         reciprocal);
 }

@@ -190,12 +190,13 @@ __device__ inline float weight_of(float high, float top) {
 struct Pages {
   const int32_t* blocks;
   int32_t block_size;
-  uint32_t reciprocal;
-  int64_t values_at;  // elements from a block's keys to its values
+  uint32_t reciprocal;  // of block_size, times 2^31, rounded up
+  int64_t values_at;    // elements from a block's keys to its values
   int32_t dim;
 
   __device__ int64_t place(int32_t position) const {
-    const auto block = static_cast<int32_t>(__umulhi(static_cast<uint32_t>(position), reciprocal));
+    const auto block =
+        static_cast<int32_t>(__umulhi(2 * static_cast<uint32_t>(position), reciprocal));
     return __ldcg(blocks + block) * 2 * values_at + int64_t{position - block * block_size} * dim;
   }
 };

@@ -13,8 +13,7 @@ constexpr int kColsPerBlock = kThreads * 8;
 
 LaunchShape shape_of(int64_t cols, const Rows& rows) {
   LaunchShape shape;
-  shape.grid = dim3(static_cast<unsigned>(ceil_div(cols, kColsPerBlock)),
-                    static_cast<unsigned>(rows.padded));
+  shape.grid = dim3(static_cast<unsigned>(ceil_div(cols, kColsPerBlock)), grid_y(rows.padded));
   shape.threads = kThreads;
   return shape;
 }
@@ -24,52 +23,60 @@ __device__ int64_t first_col() { return (int64_t{blockIdx.x} * kThreads + thread
 __global__ void __launch_bounds__(kThreads) embed_kernel(EmbedArgs args, bool wide, bool wide_out) {
   let_successor_start();
   wait_for_predecessor();
-  const int64_t row = blockIdx.y, col = first_col(), n = args.table.k - col;
-  if (row >= live_rows(args.rows) || n <= 0) return;
-  const int32_t id = args.ids[row];
-  float x[8] = {};
-  if (id >= args.vocab_begin && id < args.vocab_end) {
-    const Matrix table{const_cast<void*>(args.table.data), args.table.dtype, args.table.k};
-    load8(table, wide, id - args.vocab_begin, col, n, x);
-  }
-  store8(args.out, wide_out, row, col, n, x);
+  const int64_t col = first_col(), n = args.table.k - col;
+  if (n <= 0) return;
+  for_each_row(args.rows, [&](int64_t row) {
+    const int32_t id = args.ids[row];
+    float x[8] = {};
+    if (id >= args.vocab_begin && id < args.vocab_end) {
+      const Matrix table{const_cast<void*>(args.table.data), args.table.dtype, args.table.k};
+      load8(table, wide, id - args.vocab_begin, col, n, x);
+    }
+    store8(args.out, wide_out, row, col, n, x);
+  });
 }
 
 __global__ void __launch_bounds__(kThreads) select_kernel(SelectRowsArgs args, bool wide) {
   let_successor_start();
   wait_for_predecessor();
-  const int64_t row = blockIdx.y, col = first_col(), n = args.cols - col;
-  if (row >= live_rows(args.rows) || n <= 0) return;
-  float x[8];
-  load8(args.in, wide, args.index[row], col, n, x);
-  store8(args.out, wide, row, col, n, x);
+  const int64_t col = first_col(), n = args.cols - col;
+  if (n <= 0) return;
+  for_each_row(args.rows, [&](int64_t row) {
+    float x[8];
+    load8(args.in, wide, args.index[row], col, n, x);
+    store8(args.out, wide, row, col, n, x);
+  });
 }
 
 __global__ void __launch_bounds__(kThreads) add_kernel(AddArgs args, bool wide) {
   let_successor_start();
   wait_for_predecessor();
-  const int64_t row = blockIdx.y, col = first_col(), n = args.cols - col;
-  if (row >= live_rows(args.rows) || n <= 0) return;
-  float a[8], b[8];
-  load8(args.a, wide, row, col, n, a);
-  load8(args.b, wide, row, col, n, b);
+  const int64_t col = first_col(), n = args.cols - col;
+  if (n <= 0) return;
+  for_each_row(args.rows, [&](int64_t row) {
+    float a[8], b[8];
+    load8(args.a, wide, row, col, n, a);
+    load8(args.b, wide, row, col, n, b);
 #pragma unroll
-  for (int i = 0; i < 8; ++i) a[i] += b[i];
-  store8(args.out, wide, row, col, n, a);
+    for (int i = 0; i < 8; ++i) a[i] += b[i];
+    store8(args.out, wide, row, col, n, a);
+  });
 }
 
 // silu(x) = x / (1 + e^-x).
 __global__ void __launch_bounds__(kThreads) silu_mul_kernel(SiluMulArgs args, bool wide) {
   let_successor_start();
   wait_for_predecessor();
-  const int64_t row = blockIdx.y, col = first_col(), n = args.cols - col;
-  if (row >= live_rows(args.rows) || n <= 0) return;
-  float gate[8], up[8];
-  load8(args.in, wide, row, col, n, gate);
-  load8(args.in, wide, row, args.cols + col, n, up);
+  const int64_t col = first_col(), n = args.cols - col;
+  if (n <= 0) return;
+  for_each_row(args.rows, [&](int64_t row) {
+    float gate[8], up[8];
+    load8(args.in, wide, row, col, n, gate);
+    load8(args.in, wide, row, args.cols + col, n, up);
 #pragma unroll
-  for (int i = 0; i < 8; ++i) gate[i] = gate[i] / (1.0f + expf(-gate[i])) * up[i];
-  store8(args.out, wide, row, col, n, gate);
+    for (int i = 0; i < 8; ++i) gate[i] = gate[i] / (1.0f + expf(-gate[i])) * up[i];
+    store8(args.out, wide, row, col, n, gate);
+  });
 }
 
 }  // namespace

@@ -208,6 +208,33 @@ __device__ int32_t Sampler::run() {
   return token;
 }
 
+// The token of a plainly greedy row from what the ranks found; by one warp.
+__device__ int32_t best_of_ranks(const SampleArgs& args, int64_t row) {
+  Sum best = 0;
+  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < args.shards * kBestParts; i += 32) {
+    const int64_t shard = i / kBestParts, part = i % kBestParts;
+    const float* p = args.best + ((shard * args.rows.padded + row) * kBestParts + part) * 2;
+    const Sum here = ranked(key_of(p[0]), static_cast<int32_t>(p[1]));
+    best = here > best ? here : best;
+  }
+  for (int offset = 16; offset > 0; offset /= 2) {
+    const Sum other = __shfl_xor_sync(~0u, best, offset);
+    best = other > best ? other : best;
+  }
+  return key_in(best) < kLowestKey ? -1 : token_of(best);
+}
+
+// By the first block of a row's cluster.
+__device__ void write_greedy_row(const SampleArgs& args, const SampleOutputs& out, int64_t row) {
+  clear_top(out, row);
+  if (threadIdx.x >= 32) return;
+  const int32_t token = best_of_ranks(args, row);
+  if (threadIdx.x != 0) return;
+  out.logprobs[row] = 0;
+  out.tokens[row] = token;
+  args.slots.last_token[args.inputs.row_slot[row]] = token;
+}
+
 // By a whole cluster.
 __device__ void sample_row(const SampleArgs& args, const SampleOutputs& out, int64_t row,
                            int32_t slice, RowShared& shared, float* logits) {
@@ -244,20 +271,23 @@ __global__ void __launch_bounds__(kRowThreads, 3)
   __shared__ RowShared shared;
   let_successor_start();
   const int64_t row = blockIdx.y;
+  const bool greedy = is_greedy_row(args, row);
+  const bool from_ranks = greedy && args.best != nullptr;
   // The whole cluster; that of row 0 waits, so that the kernel ends after those before it.
-  const bool done = greedy_done && is_greedy_row(args, row);
-  if (done && row > 0) return;
+  const bool done = greedy && (greedy_done || from_ranks);
+  if (done && row > 0 && (!from_ranks || blockIdx.x > 0)) return;
   wait_for_predecessor();
   const uint32_t turn = *args.inputs.turn;
   const SampleOutputs out = outputs_of_turn(args, turn);
   if (blockIdx.x == 0 && row == 0 && threadIdx.x == 0) *out.turn = turn;
+  if (from_ranks && blockIdx.x == 0) write_greedy_row(args, out, row);
   if (!done) sample_row(args, out, row, slice, shared, logits);
 }
 
 }  // namespace
 
 void sample(StreamRef stream, const SampleArgs& args) {
-  const bool greedy_done = sample_greedy_rows(stream, args);
+  const bool greedy_done = args.best == nullptr && sample_greedy_rows(stream, args);
   const int64_t slice = ceil_div(args.vocab_size, kRowCluster * 4) * 4;
   LaunchShape shape;
   shape.grid = dim3(kRowCluster, static_cast<unsigned>(args.rows.padded));

@@ -74,7 +74,7 @@ bool sample_greedy_rows(StreamRef stream, const SampleArgs& args) {
   shape.threads = kGreedyThreads;
   launch<&greedy_kernel>(stream, "sample", shape, args,
                          static_cast<int32_t>(ceil_div(args.vocab_size, parts * 4) * 4),
-                         static_cast<Sum*>(on.workspace), on.arrivals);
+                         static_cast<Sum*>(on.workspace), on.arrivals.greedy);
   return true;
 }
 

@@ -9,14 +9,6 @@
 
 namespace refrain::kernels {
 
-constexpr float kGreedyTemperature = 1e-5f;  // at or below: greedy
-
-// Whether the row's token is that of the greatest logit, and nothing else is asked.
-__device__ inline bool is_plain_greedy(const SlotParams& params) {
-  return params.temperature <= kGreedyTemperature && params.num_logprobs < 0 &&
-         params.has_allowed_mask == 0 && params.num_logit_bias == 0 && params.uses_history == 0;
-}
-
 __device__ inline bool row_samples(const SampleArgs& args, int64_t row) {
   return row < live_rows(args.rows) && (args.inputs.row_flags[row] & kRowSamples) != 0;
 }

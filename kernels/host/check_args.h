@@ -14,6 +14,7 @@ void check_args(const SiluMulArgs& args);
 void check_args(const RopeKvWriteArgs& args);
 void check_args(const AttentionArgs& args);
 void check_args(const SelectRowsArgs& args);
+void check_args(const BestTokensArgs& args);
 void check_args(const SampleArgs& args);
 
 }  // namespace refrain::kernels

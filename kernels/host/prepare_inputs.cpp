@@ -99,6 +99,14 @@ void pad(const PrepareInputsArgs& args, int32_t live_tokens, int32_t live_reqs) 
   }
 }
 
+bool needs_logits(const PrepareInputsArgs& args, int32_t live_reqs) {
+  for (int32_t row = 0; row < live_reqs; ++row) {
+    const bool samples = (args.inputs.row_flags[row] & kRowSamples) != 0;
+    if (samples && !is_plain_greedy(args.slots.params[args.inputs.row_slot[row]])) return true;
+  }
+  return false;
+}
+
 void prepare_inputs(const PrepareInputsArgs& args, const Team& team) {
   if (team.rank != 0) return;
   ++*args.inputs.turn;
@@ -111,6 +119,8 @@ void prepare_inputs(const PrepareInputsArgs& args, const Team& team) {
   int32_t token = 0;
   for (int32_t row = 0; row < header.num_reqs; ++row) token = fill_row(args, row, token);
   pad(args, header.num_tokens, header.num_reqs);
+  const bool logits = header.keep_logits != 0 || needs_logits(args, header.num_reqs);
+  if (args.inputs.live_logits != nullptr) *args.inputs.live_logits = logits ? header.num_reqs : 0;
   *args.inputs.turn = header.turn;
 }
 

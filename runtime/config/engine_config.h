@@ -30,6 +30,7 @@ struct EngineConfig {
   bool enable_prefix_caching = true;
   bool enable_chunked_prefill = true;
   bool async_scheduling = true;  // step n+1 planned and sent while n runs
+  double schedule_lead_ms = 1;   // n+1 is planned that long before n is expected to end
 
   // server
   std::string host = "127.0.0.1";

@@ -115,16 +115,38 @@ void EngineCore::queue_to_scheduler() {
   for (auto& sequence : std::exchange(queue_, {})) to_scheduler(std::move(sequence));
 }
 
-// Keeps the pipeline full: step n+1 goes out while step n runs. Of a request on trial one step runs
-// at a time.
+// Keeps the pipeline full: step n+1 goes out while step n runs, shortly before its end. Of a
+// request on trial one step runs at a time.
 void EngineCore::pump() {
   if (!scheduler_ || group_->state() != GroupState::kReady) return;
   if (trials_.on) go_on_with_trials();
   while (scheduler_->steps_in_flight() < (trials_.on ? 1 : depth_)) {
+    if (too_early_to_plan()) return;
     const StepPlan* plan = scheduler_->schedule();
     if (plan == nullptr) return;
+    crowded_ = scheduler_->stats().waiting > 0;
+    pace_.sent(plan->step(), executor_->clock().now());
     group_->send_step(plan->message);
   }
+}
+
+// A step that is planned late holds the requests that came meanwhile. Where the last step left
+// requests waiting, one that comes now would wait behind them whenever the step is planned.
+bool EngineCore::too_early_to_plan() {
+  const auto at = pace_.plan_at(to_duration(config_.schedule_lead_ms / 1e3));
+  if (!at || crowded_) return false;
+  const Duration left = *at - executor_->clock().now();
+  if (left <= Duration::zero()) return false;
+  if (plan_timer_ && plan_timer_->first == *at) return true;
+  if (plan_timer_) executor_->cancel(plan_timer_->second);
+  const TimerId timer = executor_->post_after(left, [weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (!self) return;
+    self->plan_timer_.reset();
+    self->pump();
+  });
+  plan_timer_ = {*at, timer};
+  return true;
 }
 
 void EngineCore::on_step(ipc::StepResult result) {
@@ -140,6 +162,7 @@ void EngineCore::on_step(ipc::StepResult result) {
   }
   if (!updated) return group_->fence(0, fmt::format("rank 0: {}", updated.error().message));
   last_answer_ = executor_->clock().now();
+  pace_.done(last_answer_);
   stats_.answered(last_answer_);
   const bool canary = take_canary(events_);
   // A trial is judged by what its client has.

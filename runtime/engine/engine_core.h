@@ -19,6 +19,7 @@
 #include "runtime/engine/engine.h"
 #include "runtime/engine/engine_stats.h"
 #include "runtime/engine/output_processor.h"
+#include "runtime/engine/step_pace.h"
 #include "runtime/engine/worker_group.h"
 #include "runtime/sched/scheduler.h"
 
@@ -88,6 +89,7 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   void to_scheduler(std::unique_ptr<Sequence> sequence);
   void queue_to_scheduler();
   void pump();
+  bool too_early_to_plan();
   void on_step(ipc::StepResult result);
   void tell_of_loss(GroupLoss loss);
   void deliver(const ipc::StepResult& result, const std::vector<TokenEvent>& events);
@@ -147,6 +149,9 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   std::function<void()> drained_;
   bool stopped_ = false;
   std::optional<std::pair<TimePoint, TimerId>> queue_timer_;  // for the earliest deadline
+  StepPace pace_;
+  bool crowded_ = false;  // the last step that was planned left requests waiting
+  std::optional<std::pair<TimePoint, TimerId>> plan_timer_;
   bool canary_out_ = false;
   TimePoint last_answer_;  // of all ranks to a step, while the group is ready
   TimerId idle_timer_ = 0;

@@ -36,8 +36,9 @@ std::optional<std::string> manifest_mismatch(const ipc::Ready& first, const ipc:
 }
 
 std::string describe(const ipc::StepResult& result) {
-  return fmt::format("{} {} tokens, {} requests{}", ipc::to_string(result.mode), result.key_tokens,
-                     result.key_reqs, result.key_uniform ? ", uniform" : "");
+  return fmt::format("{} {} tokens ({} live), {} requests{}", ipc::to_string(result.mode),
+                     result.key_tokens, result.num_tokens, result.key_reqs,
+                     result.key_uniform ? ", uniform" : "");
 }
 
 }  // namespace

@@ -73,6 +73,7 @@ void EngineCore::take_back(const Error& error) {
     queue_again(std::move(sequence));
   }
   scheduler_.reset();
+  pace_.clear();
   canary_out_ = false;
   isolate_suspects(error);
   stats_.change([resumed](EngineStats& counts) { counts.requests_resumed += resumed; });

@@ -187,7 +187,8 @@ Status generate(const GenerateOptions& options) {
                                     : answer_line(prompts[i], outputs[i], wants_logprobs[i]);
   }
   REFRAIN_RETURN_IF_ERROR(write_output(options.output, text));
-  log::debug("graphs that ran:\n{}", cudagraph_text(local->engine().stats()));
+  const EngineStats stats = local->engine().stats();
+  log::debug("{} preemptions; graphs that ran:\n{}", stats.preemptions, cudagraph_text(stats));
   return {};
 }
 

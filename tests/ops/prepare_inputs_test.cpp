@@ -21,6 +21,7 @@ struct Step {
   std::vector<Row> rows = {};
   std::vector<std::array<int32_t, 3>> block_updates = {};  // slot, index, block
   std::vector<std::pair<int32_t, SlotParams>> params = {};
+  int32_t keep_logits = 0;
 };
 
 class PrepareInputsTest : public OpsTest {
@@ -43,6 +44,7 @@ class PrepareInputsTest : public OpsTest {
     in.turn = harness().put(std::vector<uint32_t>{turn_});
     in.live_tokens = harness().fresh<int32_t>(1);
     in.live_reqs = harness().fresh<int32_t>(1);
+    in.live_logits = harness().fresh<int32_t>(1);
     in.token_ids = harness().fresh<int32_t>(kTokens);
     in.positions = harness().fresh<int32_t>(kTokens);
     in.token_row = harness().fresh<int32_t>(kTokens);
@@ -83,6 +85,7 @@ class PrepareInputsTest : public OpsTest {
       put(l.params + sizeof(SlotParams) * header.num_slot_updates++, params);
     }
     header.turn = ++turn_;
+    header.keep_logits = step.keep_logits;
     put(l.header, header);
     args_.blocks[turn_ % kTurns] = harness().put(block);
     args_.blocks[(turn_ + 1) % kTurns] = harness().fresh<uint8_t>(l.total);  // not this turn's
@@ -119,6 +122,23 @@ TEST_P(PrepareInputsTest, FillsTokensRowsAndPadding) {
   EXPECT_EQ(got(in.row_slot, kReqs), Ints({2, 0, kSlots, kSlots, kSlots}));
   EXPECT_EQ(got(in.logit_index, kReqs), Ints({0, 3, 0, 0, 0}));
   EXPECT_EQ(got(in.row_flags, kReqs), std::vector<uint8_t>({kRowSamples, 0, 0, 0, 0}));
+}
+
+TEST_P(PrepareInputsTest, LogitsAreLiveWhereARowThatSamplesIsNotPlainlyGreedy) {
+  const SlotParams greedy{.temperature = 0}, drawn{.temperature = 1};
+  const auto live = [this](const Step& step) {
+    run(step);
+    return got(args_.inputs.live_logits, 1)[0];
+  };
+  EXPECT_EQ(live({.rows = {{0, 0, {4}, kRowSamples}, {1, 0, {5}, kRowSamples}},
+                  .params = {{0, greedy}, {1, greedy}, {2, drawn}}}),
+            0);
+  EXPECT_EQ(live({.rows = {{0, 1, {4}, kRowSamples}, {2, 0, {5, 6}, 0}}}), 0)
+      << "it does not sample";
+  EXPECT_EQ(live({.rows = {{0, 2, {4}, kRowSamples}, {2, 2, {5}, kRowSamples}, {1, 1, {4}, 0}}}),
+            3);
+  EXPECT_EQ(live({.rows = {{0, 3, {4}, kRowSamples}}}), 0) << "from step to step";
+  EXPECT_EQ(live({.rows = {{0, 4, {4}, kRowSamples}}, .keep_logits = 1}), 1);
 }
 
 TEST_P(PrepareInputsTest, KeepsBlockTablesFromStepToStep) {

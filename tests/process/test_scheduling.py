@@ -1,4 +1,6 @@
 """What the scheduler does never shows in the tokens: chunked prompts, a cache that is too small, graphs of any mode."""
+import re
+
 import compare_golden
 import pytest
 from conftest import ROOT
@@ -20,11 +22,16 @@ def test_tokens_do_not_depend_on_how_a_prompt_is_chunked(generate, lines):
     assert chunked == whole
 
 
+def preemptions(finished):
+    return int(re.search(r"(\d+) preemptions; graphs that ran", finished.stderr)[1])
+
+
 def test_preemption_changes_no_token(generate, lines):
     """A cache of a few blocks forces recomputation; the answers stay."""
-    short = [*SMALL, "--max-model-len", 160]
-    roomy, _ = generate(lines, *short)
-    tight, _ = generate(lines, *short, "--num-gpu-blocks-override", 24)
+    short = [*SMALL, "--max-model-len", 160, "--log-level", "debug"]
+    roomy, with_room = generate(lines, *short)
+    tight, without = generate(lines, *short, "--num-gpu-blocks-override", 24)
+    assert preemptions(with_room) == 0 and preemptions(without) > 0
     assert [a["output_ids"] for a in tight] == [a["output_ids"] for a in roomy]
 
 

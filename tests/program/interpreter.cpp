@@ -287,6 +287,7 @@ struct RunOp {
                          .eps = op.eps});
   }
   void operator()(const AllGatherOp&) const {}
+  void operator()(const BestTokensOp&) const {}  // tests compare logits
 };
 
 void Interpreter::run(const Op& op) { std::visit(RunOp{*this}, op); }

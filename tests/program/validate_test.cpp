@@ -22,6 +22,7 @@ kernels::KernelTable full_table() {
           .rope_kv_write = no_kernel,
           .attention = no_kernel,
           .select_rows = no_kernel,
+          .best_tokens = no_kernel,
           .sample = no_kernel,
           .fused_linear = no_kernel,
           .rope_attention = no_kernel,

@@ -96,6 +96,13 @@ class Event {
   virtual double seconds_since(const Event& earlier) const = 0;
 };
 
+// Counts that an op's kernel keeps on the device and leaves at zero when it ends.
+struct KernelCounters {
+  const char* owner;  // a literal: the op
+  const uint32_t* data;
+  size_t count;
+};
+
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -113,6 +120,8 @@ class Stream {
   // Kinds of launches that ran a kernel known to be slow because no better one takes them; for the
   // log and warnings.
   virtual std::vector<std::string> slow_launches() const { return {}; }
+  // What kernels of this stream count with; all zero between steps.
+  virtual std::vector<KernelCounters> counters() const { return {}; }
 };
 
 inline constexpr const char* kNcclWay = "nccl";

@@ -48,6 +48,7 @@ class Collector {
     add("inputs.turn", in.turn);
     add("inputs.live_tokens", in.live_tokens);
     add("inputs.live_reqs", in.live_reqs);
+    add("inputs.live_logits", in.live_logits);
     add("inputs.token_ids", in.token_ids);
     add("inputs.positions", in.positions);
     add("inputs.token_row", in.token_row);

@@ -32,9 +32,13 @@ struct BasicExecutable {
 };
 using Executable = BasicExecutable<BatchDescriptor>;
 
-// Runs pieces [begin, end); end < 0: to the last. A step may run some pieces and go on later.
-void run_pieces(const OpContext& context, const Executable& executable, GraphCounters& counters,
-                int begin = 0, int end = -1);
+// Runs pieces [begin, end) for `batch`; end < 0: to the last. A step may run some pieces and go on
+// later.
+void run_pieces(const OpContext& context, const Executable& executable, const BatchShape& batch,
+                GraphCounters& counters, int begin = 0, int end = -1);
+// The same launches with no graph: those that a graph recorded are made one by one (CG-28).
+void run_pieces_eagerly(const OpContext& context, const Executable& executable,
+                        const BatchShape& batch, GraphCounters& counters);
 
 // Captured executables of one Program, by runtime mode and key id.
 template <class Key>

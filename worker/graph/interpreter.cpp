@@ -16,6 +16,7 @@ using kernels::Rows;
 struct Launch {
   const OpContext& c;
   const BatchDescriptor& key;
+  const BatchShape* batch;  // null: recorded for all batches of the key
 
   const Value& value(ValueId id) const { return c.program->value(id); }
   void* address(ValueId id) const { return c.addresses[static_cast<size_t>(id)]; }
@@ -116,9 +117,15 @@ struct Launch {
     args.block_size = c.block_size;
     args.sliding_window = static_cast<int32_t>(op.sliding_window);
     args.scale = op.scale;
-    args.tokens = token_rows();
-    args.reqs = request_rows();
-    args.uniform_query_len = key.uniform ? c.uniform_query_len : 0;
+    if (batch != nullptr) {
+      args.tokens = {batch->num_tokens, nullptr};
+      args.reqs = {batch->num_reqs, nullptr};
+    } else {
+      args.tokens = token_rows();
+      args.reqs = request_rows();
+    }
+    const bool uniform = batch != nullptr ? batch->uniform : key.uniform;
+    args.uniform_query_len = uniform ? c.uniform_query_len : 0;
     return args;
   }
   void operator()(const AttentionOp& op) const {
@@ -148,12 +155,19 @@ struct Launch {
                            {matrix(op.in), static_cast<const int32_t*>(address(op.index)),
                             matrix(op.out), cols(op.out), rows(op.out)});
   }
+  void operator()(const BestTokensOp& op) const {
+    c.kernels->best_tokens(
+        c.stream_ref, {matrix(op.logits), static_cast<int32_t>(op.first_token),
+                       static_cast<int32_t>(op.num_tokens), static_cast<float*>(address(op.best)),
+                       c.buffers.inputs, c.buffers.slots.params, request_rows()});
+  }
   void operator()(const SampleOp& op) const {
     kernels::SampleArgs args;
     args.logits = static_cast<const float*>(address(op.logits));
     args.shards = static_cast<int32_t>(op.shards);
     args.shard_cols = value(op.logits).cols;
     args.shard_stride = args.shard_cols * key.num_reqs;
+    if (op.best != kNoValue) args.best = static_cast<const float*>(address(op.best));
     args.vocab_size = static_cast<int32_t>(op.vocab_size);
     args.inputs = c.buffers.inputs;
     args.slots = c.buffers.slots;
@@ -174,8 +188,9 @@ struct Launch {
     c.kernels->add_rms_norm(c.stream_ref, args);
   }
   void operator()(const AllGatherOp& op) const {
-    c.communicator->all_gather(*c.stream, matrix(op.in), address(op.out), value(op.in).cols,
-                               rows(op.in));
+    Rows in = rows(op.in);
+    if (op.of_logits) in.live = c.buffers.inputs.live_logits;
+    c.communicator->all_gather(*c.stream, matrix(op.in), address(op.out), value(op.in).cols, in);
   }
   // Forms that the fuse pass rewrites; validate() refuses a Program that still has one.
   template <class Unfused>
@@ -186,19 +201,21 @@ struct Launch {
 
 }  // namespace
 
-void launch_op(const OpContext& context, const Op& op, const BatchDescriptor& key) {
+void launch_op(const OpContext& context, const Op& op, const BatchDescriptor& key,
+               const BatchShape* batch) {
   const RangeScope range(context, [&] {
     const std::vector<ValueId> out = writes(op);
     return fmt::format("{} {} T{} R{}", op_name(op),
                        out.empty() ? "" : context.program->value(out.back()).name, key.num_tokens,
                        key.num_reqs);
   });
-  std::visit(Launch{context, key}, op);
+  std::visit(Launch{context, key, batch}, op);
 }
 
-void launch_ops(const OpContext& context, OpRange ops, const BatchDescriptor& key) {
+void launch_ops(const OpContext& context, OpRange ops, const BatchDescriptor& key,
+                const BatchShape* batch) {
   for (int i = ops.begin; i < ops.end; ++i) {
-    launch_op(context, context.program->ops[static_cast<size_t>(i)], key);
+    launch_op(context, context.program->ops[static_cast<size_t>(i)], key, batch);
   }
 }
 

@@ -7,8 +7,13 @@
 
 namespace refrain::worker {
 
-void launch_op(const OpContext& context, const Op& op, const BatchDescriptor& key);
-void launch_ops(const OpContext& context, OpRange ops, const BatchDescriptor& key);
+// `batch`: the step's own numbers, where the launch is made for this step alone; null where it is
+// recorded for all steps of the key. Attention is then launched for what is live; every other op
+// always for the padded sizes, which the layout of its results follows.
+void launch_op(const OpContext& context, const Op& op, const BatchDescriptor& key,
+               const BatchShape* batch = nullptr);
+void launch_ops(const OpContext& context, OpRange ops, const BatchDescriptor& key,
+                const BatchShape* batch = nullptr);
 
 // An address that a launch of an op holds, and what for: "linear.weight (lm_head.weight)".
 struct ArgAddress {

@@ -47,8 +47,10 @@ void visit_fields(O& any, F&& f) {
           f(op.q, r, "q"), f(op.cache, r, "cache"), f(op.out, w, "out");
         } else if constexpr (std::is_same_v<T, SelectRowsOp>) {
           f(op.in, r, "in"), f(op.index, r, "index"), f(op.out, w, "out");
+        } else if constexpr (std::is_same_v<T, BestTokensOp>) {
+          f(op.logits, r, "logits"), f(op.best, w, "best");
         } else if constexpr (std::is_same_v<T, SampleOp>) {
-          f(op.logits, r, "logits");
+          f(op.logits, r, "logits"), f(op.best, r, "best");
         } else if constexpr (std::is_same_v<T, AllReduceOp>) {
           f(op.value, r, "value"), f(op.out, w, "out");
         } else if constexpr (std::is_same_v<T, AllGatherOp>) {

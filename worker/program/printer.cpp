@@ -116,6 +116,10 @@ struct Attributes {
   std::string operator()(const RopeAttentionOp& op) const {
     return (*this)(op.rope) + (*this)(op.attention);
   }
+  std::string operator()(const AllGatherOp& op) const { return op.of_logits ? " of_logits" : ""; }
+  std::string operator()(const BestTokensOp& op) const {
+    return fmt::format(" tokens={}:{}", op.first_token, op.first_token + op.num_tokens);
+  }
   std::string operator()(const SampleOp& op) const {
     return fmt::format(" shards={} vocab_size={}", op.shards, op.vocab_size);
   }

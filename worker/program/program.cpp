@@ -5,12 +5,26 @@
 namespace refrain::worker {
 namespace {
 
-constexpr const char* kOpNames[] = {
-    "prepare_inputs", "embed",        "rms_norm",      "add",
-    "add_rms_norm",   "linear",       "silu_mul",      "silu_gate",
-    "rope",           "kv_write",     "rope_kv_write", "attention",
-    "select_rows",    "sample",       "all_reduce",    "all_reduce_add_rms_norm",
-    "all_gather",     "fused_linear", "rope_attention"};
+constexpr const char* kOpNames[] = {"prepare_inputs",
+                                    "embed",
+                                    "rms_norm",
+                                    "add",
+                                    "add_rms_norm",
+                                    "linear",
+                                    "silu_mul",
+                                    "silu_gate",
+                                    "rope",
+                                    "kv_write",
+                                    "rope_kv_write",
+                                    "attention",
+                                    "select_rows",
+                                    "best_tokens",
+                                    "sample",
+                                    "all_reduce",
+                                    "all_reduce_add_rms_norm",
+                                    "all_gather",
+                                    "fused_linear",
+                                    "rope_attention"};
 static_assert(std::size(kOpNames) == std::variant_size_v<Op>);
 
 std::vector<ValueId> with_access(const Op& op, Access wanted) {

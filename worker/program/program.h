@@ -141,9 +141,15 @@ struct SelectRowsOp {  // one row a request: the hidden state that gives its log
   ValueId in = kNoValue, index = kNoValue, out = kNoValue;
   bool operator==(const SelectRowsOp&) const = default;
 };
+struct BestTokensOp {  // best: [R, kBestParts * 2] of a rank's logits, columns first_token on
+  ValueId logits = kNoValue, best = kNoValue;
+  int64_t first_token = 0, num_tokens = 0;
+  bool operator==(const BestTokensOp&) const = default;
+};
 struct SampleOp {  // logits: [shards][R][cols] float32; cols is SampleArgs::shard_cols, and columns
-                   // at or beyond vocab_size (padding of the last shards) are not tokens
-  ValueId logits = kNoValue;
+                   // at or beyond vocab_size (padding of the last shards) are not tokens.
+                   // best: what the ranks' BestTokensOp found, gathered; kNoValue: one shard
+  ValueId logits = kNoValue, best = kNoValue;
   int64_t shards = 1, vocab_size = 0;
   bool operator==(const SampleOp&) const = default;
 };
@@ -159,6 +165,7 @@ struct AllReduceAddRmsNormOp {  // delta, a part of a sum over ranks, becomes th
 };
 struct AllGatherOp {  // in: [R, cols]; out: [size][R][cols]
   ValueId in = kNoValue, out = kNoValue;
+  bool of_logits = false;  // only in steps that need them (BatchInputs::live_logits)
   bool operator==(const AllGatherOp&) const = default;
 };
 
@@ -180,10 +187,10 @@ struct RopeAttentionOp {  // rope.out, attention.q and attention.cache are kNoVa
   bool operator==(const RopeAttentionOp&) const = default;
 };
 
-using Op =
-    std::variant<PrepareInputsOp, EmbedOp, RmsNormOp, AddOp, AddRmsNormOp, LinearOp, SiluMulOp,
-                 SiluGateOp, RopeOp, KvWriteOp, RopeKvWriteOp, AttentionOp, SelectRowsOp, SampleOp,
-                 AllReduceOp, AllReduceAddRmsNormOp, AllGatherOp, FusedLinearOp, RopeAttentionOp>;
+using Op = std::variant<PrepareInputsOp, EmbedOp, RmsNormOp, AddOp, AddRmsNormOp, LinearOp,
+                        SiluMulOp, SiluGateOp, RopeOp, KvWriteOp, RopeKvWriteOp, AttentionOp,
+                        SelectRowsOp, BestTokensOp, SampleOp, AllReduceOp, AllReduceAddRmsNormOp,
+                        AllGatherOp, FusedLinearOp, RopeAttentionOp>;
 
 // Facts about the model that the runner and the KV cache need.
 struct KvGroup {

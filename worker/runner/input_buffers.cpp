@@ -47,6 +47,7 @@ size_t carve_device(Carver& carver, const InputSizes& sizes, StepBuffers& b) {
   carver.take(b.inputs.turn, 1);
   carver.take(b.inputs.live_tokens, 1);
   carver.take(b.inputs.live_reqs, 1);
+  carver.take(b.inputs.live_logits, 1);
   carver.take(b.inputs.token_ids, tokens);
   carver.take(b.inputs.positions, tokens);
   carver.take(b.inputs.token_row, tokens);

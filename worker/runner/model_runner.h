@@ -26,6 +26,8 @@ struct RunnerOptions {
   std::string group_token;
   // Debugging (CG-27): before each step the arena and the reserved block are filled with NaN.
   bool poison_padding = false;
+  // Debugging: every step gives this rank the logits of all ranks, whether a row needs them or not.
+  bool keep_logits = false;
   DebugOptions debug = {};
 };
 

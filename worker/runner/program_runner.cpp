@@ -28,7 +28,8 @@ void ProgramRunner::submit(const ipc::Step& step) {
   if (shape.num_tokens > 0) {
     if (poison_) poison();
     flight.turn = buffers_->begin_turn();
-    run_ops(step, flight);
+    run_ops(step, shape, flight);
+    if (counter_check_) counter_check_->copy(*stream_, index);
     last_reqs_ = shape.num_reqs;
     last_padded_ = executed_key(flight.dispatch).num_reqs;
   } else {
@@ -40,7 +41,7 @@ void ProgramRunner::submit(const ipc::Step& step) {
   ++num_in_flight_;
 }
 
-void ProgramRunner::run_ops(const ipc::Step& step, InFlight& flight) {
+void ProgramRunner::run_ops(const ipc::Step& step, const BatchShape& batch, InFlight& flight) {
   if (idle_times_) flight.begun = stream_->record_time();
   if (dump_ && dump_->more()) {
     const BatchDescriptor key = executed_key(flight.dispatch);
@@ -49,7 +50,7 @@ void ProgramRunner::run_ops(const ipc::Step& step, InFlight& flight) {
     ++pool_->counters().num_eager_runs;
     flight.ran_graph = false;
   } else {
-    flight.ran_graph = forward(step.mode, flight.dispatch);
+    flight.ran_graph = forward(step.mode, flight.dispatch, batch);
   }
 }
 
@@ -58,14 +59,19 @@ BatchDescriptor ProgramRunner::executed_key(const Dispatch& dispatch) const {
   return hosted_->executables.at(dispatch.mode, dispatch.id).key;
 }
 
-bool ProgramRunner::forward(ipc::ForwardMode mode, const Dispatch& dispatch) {
+bool ProgramRunner::forward(ipc::ForwardMode mode, const Dispatch& dispatch,
+                            const BatchShape& batch) {
   const BatchDescriptor key = executed_key(dispatch);
   const Lowering& lowering = hosted_->lowering(key);
   const OpContext& context = lowering.context;
   GraphCounters& counters = pool_->counters();
   last_lowering_ = &lowering;
-  if (dispatch.mode != RuntimeMode::kNone && !eager_at_key_) {
+  if (dispatch.mode != RuntimeMode::kNone) {
     const Executable& executable = hosted_->executables.at(dispatch.mode, dispatch.id);
+    if (eager_at_key_) {
+      run_pieces_eagerly(context, executable, batch, counters);
+      return false;
+    }
     if (options_.config.debug_cudagraph) {
       const std::string moved = describe_moved(lowering.program, executable.addresses,
                                                collect_addresses(context, lowering.all_ops()));
@@ -75,18 +81,18 @@ bool ProgramRunner::forward(ipc::ForwardMode mode, const Dispatch& dispatch) {
     const RangeScope range(context, [&] {
       return fmt::format("step {} {}", ipc::to_string(dispatch.mode), executable.key.num_tokens);
     });
-    run_pieces(context, executable, counters);
+    run_pieces(context, executable, batch, counters);
     return true;
   }
   switch (eager_path(mode)) {
     case EagerPath::kDecode:
     case EagerPath::kExtend:
-      launch_ops(context, lowering.all_ops(), key);
+      launch_ops(context, lowering.all_ops(), key, &batch);
       ++counters.num_eager_runs;
       break;
     case EagerPath::kSplitPrefill:
       for (const PieceRange& piece : lowering.pieces) {
-        launch_ops(context, piece.ops, key);
+        launch_ops(context, piece.ops, key, &batch);
         ++counters.num_eager_runs;
       }
       break;
@@ -123,6 +129,7 @@ std::optional<ipc::StepResult> ProgramRunner::wait_unless(const StopFn& stop) {
   const int index = first_flight_;
   InFlight& flight = flights_[static_cast<size_t>(index)];
   if (!flight.done->wait(stop)) return std::nullopt;
+  if (counter_check_ && flight.num_tokens > 0) counter_check_->check(flight.step, index);
   if (idle_times_) {
     idle_times_->add(flight.decode, std::move(flight.begun), std::move(flight.done));
   }

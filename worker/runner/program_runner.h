@@ -11,6 +11,7 @@
 #include "worker/graph/capturer.h"
 #include "worker/graph/graph_pool.h"
 #include "worker/kv/kv_cache.h"
+#include "worker/runner/counter_check.h"
 #include "worker/runner/hosted_program.h"
 #include "worker/runner/idle_times.h"
 #include "worker/runner/input_buffers.h"
@@ -39,8 +40,8 @@ class ProgramRunner final : public ModelRunner {
   const KvCache& kv_cache() const { return *kv_cache_; }
   // Logits of the rows of the step last submitted, which must be waited for: [R, vocab_size].
   std::vector<float> read_logits();
-  // Runs a step's batch without a graph but at a key's padding from now on (CG-28); mode NONE in
-  // the result. Null key mode: as dispatched.
+  // From now on a step runs the pieces of its key without their graphs, splitting ops as the replay
+  // does (CG-28); mode NONE in the result.
   void run_eager_at_key(bool on) { eager_at_key_ = on; }
 
  private:
@@ -71,8 +72,9 @@ class ProgramRunner final : public ModelRunner {
   void report(ipc::StartPhase phase, int64_t done, int64_t total, std::string detail) const;
 
   // steps
-  void run_ops(const ipc::Step& step, InFlight& flight);
-  bool forward(ipc::ForwardMode mode, const Dispatch& dispatch);  // CG-34: whether a graph ran
+  void run_ops(const ipc::Step& step, const BatchShape& batch, InFlight& flight);
+  // CG-34: whether a graph ran.
+  bool forward(ipc::ForwardMode mode, const Dispatch& dispatch, const BatchShape& batch);
   BatchDescriptor executed_key(const Dispatch& dispatch) const;
   void poison();
   void note_row_outputs(const ipc::Step& step, InFlight& flight) const;
@@ -102,6 +104,7 @@ class ProgramRunner final : public ModelRunner {
   bool eager_at_key_ = false;
   std::unique_ptr<ValueDump> dump_;
   std::unique_ptr<IdleTimes> idle_times_;
+  std::unique_ptr<CounterCheck> counter_check_;
 };
 
 }  // namespace refrain::worker

@@ -51,6 +51,9 @@ Result<std::unique_ptr<ProgramRunner>> ProgramRunner::create(RunnerOptions optio
   }
   runner->stream_ = device.create_stream();
   runner->pool_ = std::make_unique<GraphPool>(device);
+  if (given.config.debug_cudagraph) {
+    runner->counter_check_ = std::make_unique<CounterCheck>(device, runner->stream_->counters());
+  }
   if (given.debug.time_steps) runner->idle_times_ = std::make_unique<IdleTimes>(given.rank);
   if (!given.debug.dump_values.empty()) {
     runner->dump_ = std::make_unique<ValueDump>(given.debug.dump_values, given.rank,
@@ -99,7 +102,8 @@ Result<ipc::Loaded> ProgramRunner::load() {
   sizes.max_blocks = (config.max_model_len + config.block_size - 1) / config.block_size;
   sizes.vocab_size = static_cast<int32_t>(hosted_->program.vocab_size);
   buffers_ = std::make_unique<InputBuffers>(device_, *stream_, sizes);
-  writer_ = std::make_unique<StepWriter>(*buffers_, config.max_model_len);
+  writer_ = std::make_unique<StepWriter>(*buffers_, config.max_model_len,
+                                         options_.keep_logits || dump_ != nullptr);
   if (options_.poison_padding) poison_ = std::make_unique<Filler>(device_, 0xff);
   if (communicator_->size() > 1) {
     agreement_ = device_.allocate(sizeof(float), MemoryTag::kOther);

@@ -54,10 +54,11 @@ SlotParams params_of(const ipc::SlotSetup& setup) {
 
 }  // namespace
 
-StepWriter::StepWriter(const InputBuffers& buffers, int64_t max_model_len)
+StepWriter::StepWriter(const InputBuffers& buffers, int64_t max_model_len, bool keep_logits)
     : buffers_(buffers),
       sizes_(buffers.sizes()),
       max_model_len_(max_model_len),
+      keep_logits_(keep_logits),
       num_logprobs_(static_cast<size_t>(sizes_.max_reqs), -1),
       row_seen_(static_cast<size_t>(sizes_.max_reqs), 0),
       row_end_(static_cast<size_t>(sizes_.max_reqs), 0),
@@ -242,6 +243,7 @@ void StepWriter::write(const ipc::Step& step, Stream& stream) {
   header.num_tokens = static_cast<int32_t>(step.token_ids.size());
   header.num_reqs = static_cast<int32_t>(step.row_slot.size());
   header.num_slot_updates = static_cast<int32_t>(step.setups.size());
+  header.keep_logits = keep_logits_ ? 1 : 0;
   write_rows(step, block);
   header.num_block_updates = write_block_updates(step, stream);
   write_setups(step, stream);

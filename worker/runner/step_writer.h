@@ -13,7 +13,8 @@ namespace refrain::worker {
 
 class StepWriter {
  public:
-  StepWriter(const InputBuffers& buffers, int64_t max_model_len);
+  // keep_logits: RunnerOptions.
+  StepWriter(const InputBuffers& buffers, int64_t max_model_len, bool keep_logits);
   void set_num_blocks(int64_t num_blocks) { num_blocks_ = num_blocks; }
 
   // Into the pinned memory of the next turn. Scheduling mistakes throw FatalError and name the
@@ -35,6 +36,7 @@ class StepWriter {
   const InputBuffers& buffers_;
   const InputSizes& sizes_;
   int64_t max_model_len_;
+  bool keep_logits_;
   int64_t num_blocks_ = 0;
   std::vector<int32_t> num_logprobs_;  // [S]
   std::vector<uint64_t> row_seen_;     // [S] count of writes, to find a slot named twice

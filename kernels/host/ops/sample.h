@@ -9,8 +9,7 @@
 
 namespace refrain::kernels {
 
-inline constexpr int64_t kVocabChunk = 1024;        // tokens summed in float before a sum in double
-inline constexpr float kGreedyTemperature = 1e-5f;  // at or below: greedy, as in vLLM
+inline constexpr int64_t kVocabChunk = 1024;  // tokens summed in float before a sum in double
 
 template <class S>
 float highest_of(const float* p, int64_t n) {
@@ -37,8 +36,21 @@ void find_highest(const float* p, int64_t n, int64_t first, Candidate& best) {
   }
 }
 
+// What the ranks found in their parts of the row; slices come in the order of their tokens.
+inline Candidate best_of_ranks(const SampleArgs& args, int64_t row) {
+  Candidate best{-std::numeric_limits<float>::infinity(), -1};
+  for (int64_t shard = 0; shard < args.shards; ++shard) {
+    const float* p = args.best + (shard * args.rows.padded + row) * kBestParts * 2;
+    for (int32_t part = 0; part < kBestParts; ++part, p += 2) {
+      if (p[0] > best.logit) best = {p[0], static_cast<int32_t>(p[1])};
+    }
+  }
+  return best;
+}
+
 template <class S>
 Candidate greedy_from_shards(const SampleArgs& args, int64_t row) {
+  if (args.best != nullptr) return best_of_ranks(args, row);
   Candidate best{-std::numeric_limits<float>::infinity(), -1};
   for (int64_t shard = 0; shard < args.shards; ++shard) {
     const int64_t first = shard * args.shard_cols;
@@ -164,9 +176,7 @@ int32_t sample_row(const SampleArgs& args, const SampleOutputs& out, int64_t row
   const int64_t slot = args.inputs.row_slot[row];
   const SlotParams& params = args.slots.params[slot];
   const bool greedy = params.temperature <= kGreedyTemperature;
-  const bool plain = params.num_logprobs < 0 && params.has_allowed_mask == 0 &&
-                     params.num_logit_bias == 0 && params.uses_history == 0;
-  if (greedy && plain) return greedy_from_shards<S>(args, row).token;
+  if (is_plain_greedy(params)) return greedy_from_shards<S>(args, row).token;
   float* logits = args.scratch + row * args.vocab_size;
   process_logits(args, row, params, logits);
   Candidate best{-std::numeric_limits<float>::infinity(), -1};
@@ -181,6 +191,24 @@ int32_t sample_row(const SampleArgs& args, const SampleOutputs& out, int64_t row
     write_logprobs<S>(args, out, row, params.num_logprobs, logits, best.logit, token);
   }
   return token;
+}
+
+template <class S>
+void best_tokens(const BestTokensArgs& args, const Team& team) {
+  const int64_t live = live_rows(args.rows);
+  const int64_t slice = (args.num_tokens + kBestParts - 1) / kBestParts;
+  const Range range = share_of(int64_t{args.rows.padded} * kBestParts, team);
+  for (int64_t at = range.begin; at < range.end; ++at) {
+    const int64_t row = at / kBestParts, begin = at % kBestParts * slice;
+    const bool samples = row < live && (args.inputs.row_flags[row] & kRowSamples) != 0;
+    if (!samples || !is_plain_greedy(args.params[args.inputs.row_slot[row]])) continue;
+    Candidate best{-std::numeric_limits<float>::infinity(), -1};
+    const int64_t count = std::min<int64_t>(slice, args.num_tokens - begin);
+    const float* logits = static_cast<const float*>(args.logits.data) + row * args.logits.stride;
+    if (count > 0) find_highest<S>(logits + begin, count, args.first_token + begin, best);
+    args.best[at * 2] = best.logit;
+    args.best[at * 2 + 1] = static_cast<float>(best.token);
+  }
 }
 
 template <class S>

@@ -53,6 +53,10 @@ KernelTable make_table() {
     check_args(args);
     launch<&select_rows<S>>(stream, args, "select_rows", args.rows.padded == 1);
   };
+  table.best_tokens = [](StreamRef stream, const BestTokensArgs& args) {
+    check_args(args);
+    launch<&best_tokens<S>>(stream, args, "best_tokens");
+  };
   table.sample = [](StreamRef stream, const SampleArgs& args) {
     check_args(args);
     launch<&sample<S>>(stream, args, "sample", args.rows.padded == 1);

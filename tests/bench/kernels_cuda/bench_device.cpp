@@ -22,7 +22,9 @@ BenchDevice::BenchDevice(size_t pool_bytes) : pool_bytes_(pool_bytes) {
   launcher_.hopper = major == 9;
   launcher_.workspace_bytes = size_t{64} << 20;
   launcher_.workspace = allocate(launcher_.workspace_bytes);
-  launcher_.arrivals = static_cast<uint32_t*>(allocate(kMaxArrivals * sizeof(uint32_t)));
+  for (uint32_t** arrivals : {&launcher_.arrivals.attention, &launcher_.arrivals.greedy}) {
+    *arrivals = static_cast<uint32_t*>(allocate(kMaxArrivals * sizeof(uint32_t)));
+  }
   launcher_.gemm_plans = &plans_;
   pool_ = static_cast<std::byte*>(allocate(pool_bytes));
   fill_hashed(launcher_.stream, pool_, pool_bytes, 1.0f);

@@ -18,10 +18,11 @@ class CudaHarness : public Harness {
     check_cublas(cublasLtCreate(&launcher_.cublas_lt), "cublasLtCreate");
     launcher_.workspace_bytes = size_t{32} << 20;
     launcher_.workspace = allocate(launcher_.workspace_bytes);
-    launcher_.arrivals = static_cast<uint32_t*>(allocate(kMaxArrivals * sizeof(uint32_t)));
-    check_cuda(
-        cudaMemsetAsync(launcher_.arrivals, 0, kMaxArrivals * sizeof(uint32_t), launcher_.stream),
-        "cudaMemsetAsync");
+    for (uint32_t** arrivals : {&launcher_.arrivals.attention, &launcher_.arrivals.greedy}) {
+      *arrivals = static_cast<uint32_t*>(allocate(kMaxArrivals * sizeof(uint32_t)));
+      check_cuda(cudaMemsetAsync(*arrivals, 0, kMaxArrivals * sizeof(uint32_t), launcher_.stream),
+                 "cudaMemsetAsync");
+    }
     launcher_.gemm_plans = &plans_;
     check_cuda(cudaDeviceGetAttribute(&launcher_.sm_count, cudaDevAttrMultiProcessorCount, 0),
                "cudaDeviceGetAttribute");

@@ -117,7 +117,7 @@ TEST(Capture, CG22ManifestAndProgressShowEveryKey) {
     if (p.phase == ipc::StartPhase::kCapture) captures.push_back(p);
   }
   ASSERT_THAT(captures, SizeIs(session->ready.manifest.size()));
-  int64_t bytes = 0;
+  int64_t bytes = 0, nodes = 0, pieces = 0;
   for (size_t i = 0; i < captures.size(); ++i) {
     EXPECT_EQ(captures[i].done, static_cast<int64_t>(i) + 1);
     EXPECT_EQ(captures[i].total, static_cast<int64_t>(captures.size()));
@@ -125,13 +125,22 @@ TEST(Capture, CG22ManifestAndProgressShowEveryKey) {
     EXPECT_THAT(captures[i].detail, HasSubstr(fmt::format("{} {}", entry.mode, entry.num_tokens)));
     EXPECT_THAT(captures[i].detail, HasSubstr(fmt::format("{} bytes", entry.bytes)));
     EXPECT_GT(entry.nodes, 0);
-    EXPECT_GE(entry.bytes, 0);  // small CUDA graphs share memory: some need no more
-    bytes += entry.bytes;
+    EXPECT_GT(entry.capture_ms, 0);
     EXPECT_NE(entry.digest, 0u);
+    if (SessionOptions{}.device == "host") {  // small CUDA graphs share memory: some need no more
+      EXPECT_GT(entry.bytes, 0) << captures[i].detail;
+    }
+    bytes += entry.bytes;
+    nodes += entry.nodes;
+    pieces += entry.pieces;
   }
-  if (SessionOptions{}.device == "host") {
-    EXPECT_GT(bytes, 0);
-  }
+  // The sums are those of three accounts kept elsewhere: pool, device, counters.
+  EXPECT_EQ(bytes, static_cast<int64_t>(session->runner().pool().graph_bytes()));
+  const auto memory = session->device().memory();
+  EXPECT_EQ(bytes,
+            static_cast<int64_t>(memory.by_tag[static_cast<int>(worker::MemoryTag::kGraphs)]));
+  EXPECT_EQ(nodes, session->counters().num_nodes);
+  EXPECT_EQ(pieces, session->counters().num_pieces);
 }
 
 std::vector<uint64_t> digests_of(const ipc::Ready& ready) {
@@ -160,11 +169,48 @@ TEST(Capture, CG23UncapturedKeyRaises) {
   EXPECT_THROW(table.at(RuntimeMode::kPiecewise, 0), FatalError);
 }
 
+// Prompts and decodes of every size, above the largest too. On the host captures are counted where
+// the stream begins them, whoever begins them and whatever becomes of the graph.
 TEST(Capture, CG23NothingIsCapturedOnTheRequestPath) {
-  const auto session = started(with_mode("FULL_AND_PIECEWISE"));
-  const auto captured = session->counters().num_graphs_captured;
-  for (int tokens = 1; tokens <= 20; ++tokens) session->run({{0, prompt(tokens, tokens), 0}});
-  EXPECT_EQ(session->counters().num_graphs_captured, captured);
+  for (const char* mode : {"PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"}) {
+    SCOPED_TRACE(mode);
+    SessionOptions options = with_mode(mode);
+    const auto begun = std::make_shared<int>(0);
+    if (options.device == "host") {
+      options.wrap_device = [begun](std::unique_ptr<worker::Device> host) {
+        return make_late_device_that_counts(std::move(host), begun);
+      };
+    }
+    const auto session = started(options);
+    const worker::GraphCounters before = session->counters();
+    const int begun_at_start = *begun;
+    const auto graph_bytes = [&] {
+      return session->device().memory().by_tag[static_cast<int>(worker::MemoryTag::kGraphs)];
+    };
+    const size_t bytes_before = graph_bytes();
+    EXPECT_GT(before.num_graphs_captured, 0);
+    if (options.device == "host") {
+      EXPECT_EQ(begun_at_start, before.num_graphs_captured);
+    }
+    for (int tokens = 1; tokens <= 20; ++tokens) {
+      session->run({{0, prompt(tokens, tokens), 0}});
+      session->run({{0, {kTokenOnDevice}, tokens}});
+    }
+    std::vector<Row> decodes;
+    for (SlotId slot = 0; slot < 6; ++slot) {
+      session->run({{slot, prompt(3, slot), 0}});
+      decodes.push_back({slot, {kTokenOnDevice}, 3});
+      session->run(decodes);
+      for (Row& row : decodes) ++row.computed;
+    }
+    EXPECT_EQ(*begun, begun_at_start);
+    EXPECT_EQ(session->counters().num_graphs_captured, before.num_graphs_captured);
+    EXPECT_EQ(session->counters().num_nodes, before.num_nodes);
+    EXPECT_EQ(session->counters().num_pieces, before.num_pieces);
+    EXPECT_EQ(session->counters().num_warmup_runs, before.num_warmup_runs);
+    EXPECT_EQ(graph_bytes(), bytes_before);
+    EXPECT_GT(session->counters().num_replays, before.num_replays);
+  }
 }
 
 TEST(Capture, CG24ArenaIsThatOfTheLargestBatchHoweverManyKeys) {

@@ -62,7 +62,8 @@ class LateEvent final : public Event {
 
 class LateStream final : public Stream, public kernels::HostLauncher {
  public:
-  explicit LateStream(std::unique_ptr<Stream> host) : host_(std::move(host)) {}
+  LateStream(std::unique_ptr<Stream> host, std::shared_ptr<int> captures)
+      : host_(std::move(host)), captures_(std::move(captures)) {}
 
   kernels::StreamRef ref() override { return {static_cast<kernels::HostLauncher*>(this)}; }
   void copy(void* to, const void* from, size_t bytes) override {
@@ -91,6 +92,7 @@ class LateStream final : public Stream, public kernels::HostLauncher {
   std::unique_ptr<Event> record_time() override { return record(); }
   void begin_capture() override {
     queue_->run_all();  // else it would be recorded
+    ++*captures_;
     host_->begin_capture();
   }
   std::unique_ptr<Graph> end_capture() override { return host_->end_capture(); }
@@ -106,12 +108,14 @@ class LateStream final : public Stream, public kernels::HostLauncher {
   }
 
   std::unique_ptr<Stream> host_;
+  std::shared_ptr<int> captures_;
   std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
 };
 
 class LateDevice final : public worker::Device {
  public:
-  explicit LateDevice(std::unique_ptr<worker::Device> host) : host_(std::move(host)) {}
+  LateDevice(std::unique_ptr<worker::Device> host, std::shared_ptr<int> captures)
+      : host_(std::move(host)), captures_(std::move(captures)) {}
 
   std::string name() const override { return host_->name(); }
   const kernels::KernelTable& kernels() const override { return host_->kernels(); }
@@ -136,7 +140,7 @@ class LateDevice final : public worker::Device {
     return host_->reserve(bytes, tag);
   }
   std::unique_ptr<Stream> create_stream() override {
-    return std::make_unique<LateStream>(host_->create_stream());
+    return std::make_unique<LateStream>(host_->create_stream(), captures_);
   }
   worker::MemoryAccount memory() const override { return host_->memory(); }
   Result<std::unique_ptr<worker::Communicator>> create_communicator(const std::string& token,
@@ -147,12 +151,18 @@ class LateDevice final : public worker::Device {
 
  private:
   std::unique_ptr<worker::Device> host_;
+  std::shared_ptr<int> captures_;
 };
 
 }  // namespace
 
 std::unique_ptr<worker::Device> make_late_device(std::unique_ptr<worker::Device> host) {
-  return std::make_unique<LateDevice>(std::move(host));
+  return make_late_device_that_counts(std::move(host), std::make_shared<int>(0));
+}
+
+std::unique_ptr<worker::Device> make_late_device_that_counts(std::unique_ptr<worker::Device> host,
+                                                             std::shared_ptr<int> captures) {
+  return std::make_unique<LateDevice>(std::move(host), std::move(captures));
 }
 
 }  // namespace refrain::tests

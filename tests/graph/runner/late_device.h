@@ -10,5 +10,8 @@
 namespace refrain::tests {
 
 std::unique_ptr<worker::Device> make_late_device(std::unique_ptr<worker::Device> host);
+// The same, and it counts the captures that its streams begin.
+std::unique_ptr<worker::Device> make_late_device_that_counts(std::unique_ptr<worker::Device> host,
+                                                             std::shared_ptr<int> captures);
 
 }  // namespace refrain::tests

@@ -13,6 +13,10 @@ namespace refrain::tests {
 namespace {
 
 using ipc::RuntimeMode;
+using ::testing::Contains;
+using ::testing::Each;
+using ::testing::Ge;
+using ::testing::Ne;
 
 struct Trace {
   std::vector<std::vector<TokenId>> tokens;
@@ -69,16 +73,20 @@ Trace trace_of(const SessionOptions& options) {
 }
 
 class EveryMode : public ::testing::TestWithParam<const char*> {};
+class GraphMode : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(EveryMode, CG28GivesTheBitsOfNone) {
+TEST_P(GraphMode, CG28GivesTheBitsOfNone) {
   const Trace none = trace_of(with_mode("NONE"));
   const Trace other = trace_of(with_mode(GetParam()));
+  EXPECT_THAT(none.modes, Each(RuntimeMode::kNone));
+  EXPECT_THAT(other.modes, Contains(Ne(RuntimeMode::kNone)).Times(Ge(3)));
   expect_agreement(none, other);
   for (const auto& logits : none.logits) {
     for (float value : logits) ASSERT_TRUE(std::isfinite(value));
   }
 }
 
+// NONE too: on two threads.
 TEST_P(EveryMode, CG28GivesTheSameBitsWithBFloat16AndTwoThreads) {
   SessionOptions none = with_mode("NONE");
   none.config.dtype = "bfloat16";
@@ -96,6 +104,9 @@ TEST_P(EveryMode, CG27PoisonedPaddingReachesNoLiveRow) {
   expect_agreement(trace_of(with_mode("NONE")), trace);
 }
 
+INSTANTIATE_TEST_SUITE_P(Modes, GraphMode,
+                         ::testing::Values("PIECEWISE", "FULL", "FULL_DECODE_ONLY",
+                                           "FULL_AND_PIECEWISE"));
 INSTANTIATE_TEST_SUITE_P(Modes, EveryMode,
                          ::testing::Values("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY",
                                            "FULL_AND_PIECEWISE"));
@@ -136,17 +147,21 @@ TEST(Poison, CG27EveryKeyWithPaddingKeepsLiveRowsClean) {
   }
 }
 
-// CG-28: the same padded key with and without its graph.
+// CG-28: the same padded key with and without its graphs; splitting ops take the same real rows.
 TEST(Modes, CG28EagerRunAtThePaddedKeyGivesTheSameBits) {
-  Session graphs(model().directory(), with_mode("FULL"));
-  graphs.start();
-  Session eager(model().directory(), with_mode("FULL"));
-  eager.start();
-  eager.runner().run_eager_at_key(true);
-  const Trace a = play(graphs), b = play(eager);
-  expect_equal_bits(a, b);
-  EXPECT_EQ(a.modes.front(), RuntimeMode::kFull);
-  EXPECT_EQ(b.modes.front(), RuntimeMode::kNone);
+  for (const auto& [name, mode] :
+       {std::pair{"FULL", RuntimeMode::kFull}, {"PIECEWISE", RuntimeMode::kPiecewise}}) {
+    SCOPED_TRACE(name);
+    Session graphs(model().directory(), with_mode(name));
+    graphs.start();
+    Session eager(model().directory(), with_mode(name));
+    eager.start();
+    eager.runner().run_eager_at_key(true);
+    const Trace a = play(graphs), b = play(eager);
+    expect_equal_bits(a, b);
+    EXPECT_EQ(a.modes.front(), mode);
+    EXPECT_EQ(b.modes.front(), RuntimeMode::kNone);
+  }
 }
 
 // A row's result does not depend on the rows beside it: solo equals batched.

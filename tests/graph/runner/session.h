@@ -30,6 +30,7 @@ struct SessionOptions {
   size_t memory_limit = 0;
   size_t limit_of_rank_1 = 0;
   bool poison_padding = false;
+  bool keep_logits = true;  // tests read them
   // Puts another device around the one that was made; null: none.
   std::function<std::unique_ptr<worker::Device>(std::unique_ptr<worker::Device>)> wrap_device;
   int64_t num_blocks = 64;
@@ -65,8 +66,13 @@ class Session {
     device_ = options.wrap_device ? options.wrap_device(std::move(*device)) : std::move(*device);
     auto config = load_model_config(model);
     if (!config) throw FatalError(config.error().message);
-    worker::RunnerOptions runner_options{model,        *config,       options.config,
-                                         options.rank, options.token, options.poison_padding};
+    worker::RunnerOptions runner_options{model,
+                                         *config,
+                                         options.config,
+                                         options.rank,
+                                         options.token,
+                                         options.poison_padding,
+                                         options.keep_logits};
     auto runner = worker::ProgramRunner::create(
         runner_options, *device_, [this](const ipc::Progress& p) { progress.push_back(p); });
     if (!runner) throw FatalError(runner.error().message);

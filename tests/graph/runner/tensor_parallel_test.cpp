@@ -124,6 +124,44 @@ TEST(TensorParallel, CG25RanksDropTheSameKeys) {
   EXPECT_THAT(warnings[1], ::testing::HasSubstr("bytes were missing"));
 }
 
+// Rows that need all logits beside rows that need only each rank's best token, in any order.
+TEST(TensorParallel, ARowsTokensDoNotDependOnWhoseLogitsAreGathered) {
+  if (SessionOptions{}.device != "host") GTEST_SKIP() << kOneProcess;
+  const TinyModel model;
+  for (const char* mode : {"NONE", "FULL_AND_PIECEWISE"}) {
+    std::vector<std::vector<TokenId>> tokens[2];
+    for (const bool keep : {false, true}) {
+      SessionOptions options = with_mode(mode);
+      options.keep_logits = keep;
+      std::vector<std::vector<TokenId>> of_rank(2);
+      on_every_rank(model.directory(), options, 2, [&](Session& session, int rank) {
+        auto& out = of_rank[static_cast<size_t>(rank)];
+        const auto step = [&](std::vector<Row> rows) {
+          const auto result = session.run(rows);
+          out.insert(out.end(), result.tokens.begin(), result.tokens.end());
+        };
+        step({{0, prompt(5, 1), 0}});  // greedy alone
+        session.setup().temperature = 1.5f;
+        session.setup().seed = 77;
+        step({{1, prompt(7, 2), 0}});
+        session.setup().temperature = 0;
+        step({{2, prompt(3, 3), 0}});
+        for (int i = 0; i < 6; ++i) {
+          const int greedy = 2 * i;
+          step({{0, {kTokenOnDevice}, 5 + greedy},
+                {1, {kTokenOnDevice}, 7 + i},
+                {2, {kTokenOnDevice}, 3 + greedy}});
+          step({{0, {kTokenOnDevice}, 6 + greedy}, {2, {kTokenOnDevice}, 4 + greedy}});
+        }
+      });
+      EXPECT_EQ(of_rank[0], of_rank[1]);
+      tokens[keep] = of_rank;
+    }
+    EXPECT_EQ(tokens[0], tokens[1]) << mode;
+    for (const TokenId token : tokens[0][0]) EXPECT_GE(token, 0);
+  }
+}
+
 struct Golden {
   std::vector<TokenId> prompt, output;
   std::vector<double> margins;
@@ -193,6 +231,7 @@ TEST_P(GoldenTest, GivesTheTokensOfTransformers) {
   options.config.max_model_len = 384;
   options.config.block_size = 16;
   options.num_blocks = 1 + 6 * 24;
+  options.keep_logits = false;  // as when serving: greedy tokens follow from each rank's best ones
   on_every_rank(directory, options, c.ranks, [&](Session& session, int rank) {
     std::vector<RuntimeMode> modes;
     const auto output = generate(session, golden, modes);

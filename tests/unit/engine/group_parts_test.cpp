@@ -93,15 +93,38 @@ TEST(StepGather, AStepIsDoneWhenEveryRankHasAnswered) {
   EXPECT_EQ(gather.oldest(), 2u);
 }
 
-TEST(StepGather, RanksThatRanDifferentKeysAreNamed) {  // CG-31
-  StepGather gather(3);
-  gather.sent(step_of(1), TimePoint{});
-  ASSERT_TRUE(gather.add(0, answer(1, 0, 4), TimePoint{}));
-  ASSERT_TRUE(gather.add(1, answer(1, 1, 4), TimePoint{}));
-  const auto done = gather.add(2, answer(1, 2, 8), TimePoint{});
-  ASSERT_FALSE(done);
-  EXPECT_NE(done.error().message.find("rank 2"), std::string::npos) << done.error().message;
-  EXPECT_NE(done.error().message.find("8 tokens"), std::string::npos) << done.error().message;
+// CG-31: each field of the key and of what ran, on each rank but the first.
+TEST(StepGather, RanksThatRanDifferentKeysAreNamed) {
+  using Change = void (*)(ipc::StepResult&);
+  const std::pair<const char*, Change> changes[] = {
+      {"PIECEWISE", [](ipc::StepResult& r) { r.mode = ipc::RuntimeMode::kPiecewise; }},
+      {"8 tokens", [](ipc::StepResult& r) { r.key_tokens = 8; }},
+      {"3 requests", [](ipc::StepResult& r) { r.key_reqs = 3; }},
+      {"uniform", [](ipc::StepResult& r) { r.key_uniform = true; }},
+      {"3 live", [](ipc::StepResult& r) { r.num_tokens = 3; }},
+  };
+  for (const auto& [says, change] : changes) {
+    for (int32_t different = 0; different < 3; ++different) {
+      StepGather gather(3);
+      gather.sent(step_of(1), TimePoint{});
+      Result<std::optional<ipc::StepResult>> done = std::nullopt;
+      for (int32_t rank = 0; rank < 3; ++rank) {
+        ipc::StepResult result = answer(1, rank, 4);
+        result.mode = ipc::RuntimeMode::kFull;
+        result.key_reqs = 2;
+        result.num_tokens = 2;
+        if (rank == different) change(result);
+        done = gather.add(rank, result, TimePoint{});
+      }
+      ASSERT_FALSE(done) << says << " of rank " << different;
+      const std::string& message = done.error().message;
+      // With rank 0 the odd one out, rank 1 is the first that differs from it.
+      const std::string named = fmt::format("rank {}", different == 0 ? 1 : different);
+      EXPECT_NE(message.find("rank 0"), std::string::npos) << message;
+      EXPECT_NE(message.find(named), std::string::npos) << message;
+      EXPECT_NE(message.find(says), std::string::npos) << message;
+    }
+  }
 }
 
 TEST(StepGather, AnAnswerOutOfTurnIsAnError) {

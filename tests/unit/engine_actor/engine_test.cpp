@@ -10,6 +10,7 @@ namespace {
 using testing::Answer;
 using testing::contains;
 using testing::EngineWorld;
+using testing::MockRank;
 using testing::MockRankOptions;
 using testing::prompt_of;
 
@@ -47,6 +48,50 @@ TEST(Engine, KeepsTwoStepsInFlightAndOneWithoutAsyncScheduling) {
     world.scheduler.run_until_idle();
     EXPECT_EQ(world.ranks[0]->held.size(), async ? 2u : 1u);
   }
+}
+
+// A step of 10 ms is held until its time is over.
+void run_steps(EngineWorld& world, int count) {
+  for (int i = 0; i < count; ++i) {
+    world.scheduler.advance(std::chrono::milliseconds(10));
+    world.ranks[0]->answer();
+    world.scheduler.run_until_idle();
+  }
+}
+
+TEST(Engine, PlansAStepShortlyBeforeTheOneThatRunsEnds) {
+  EngineWorld world(1);
+  world.start_ready();
+  MockRank& rank = *world.ranks[0];
+  rank.hold_answers = true;
+  const RequestId first = world.submit(prompt_of(2), 40);
+  world.scheduler.run_until_idle();
+  run_steps(world, 12);
+  EXPECT_EQ(rank.held.size(), 1u) << "the next one is not planned yet";
+  world.scheduler.advance(std::chrono::milliseconds(5));
+  EXPECT_EQ(rank.held.size(), 1u);
+  const RequestId second = world.submit(prompt_of(3), 1);
+  world.scheduler.run_until_idle();
+  EXPECT_EQ(rank.held.size(), 1u) << "a request that comes does not bring the step forward";
+  world.scheduler.advance(std::chrono::milliseconds(4));
+  ASSERT_EQ(rank.held.size(), 2u);
+  EXPECT_EQ(rank.steps.back().row_slot.size(), 2u) << "it is in the step that is planned late";
+  rank.hold_answers = false;
+  while (!rank.held.empty()) rank.answer();
+  world.scheduler.advance(std::chrono::seconds(1));
+  EXPECT_EQ(world.answers[first].tokens, world.expected(prompt_of(2), 40));
+  EXPECT_EQ(world.answers[second].tokens, world.expected(prompt_of(3), 1));
+}
+
+TEST(Engine, PlansAtOnceWhereRequestsWaitAlready) {
+  EngineWorld world(1);
+  world.start_ready();
+  MockRank& rank = *world.ranks[0];
+  rank.hold_answers = true;
+  for (int i = 0; i < 5; ++i) world.submit(prompt_of(2), 40);  // one more than slots
+  world.scheduler.run_until_idle();
+  run_steps(world, 12);
+  EXPECT_EQ(rank.held.size(), 2u);
 }
 
 TEST(Engine, AnIdleEngineSendsHeartbeatsAndCanaries_R11) {

@@ -14,7 +14,8 @@ namespace refrain::worker {
 
 namespace {
 
-constexpr size_t kMostExchanges = 4;  // of one sum or gather; NCCL takes larger ones
+constexpr size_t kMostExchanges = 4;           // of one sum or gather; NCCL takes larger ones
+constexpr size_t kMostOptionalExchanges = 16;  // of a gather with a live count
 constexpr const char* kExchange = "exchange";
 
 // Memory of this rank that its peers have opened, and theirs: data() is the next rank's.
@@ -134,8 +135,8 @@ CudaStream& CudaCommunicator::recording_on(Stream& stream, const Post& post) {
   return cuda;
 }
 
-bool CudaCommunicator::exchanges(const kernels::Matrix& data, size_t bytes) const {
-  return way_ != kNcclWay && bytes <= kMostExchanges * kExchangeBytes &&
+bool CudaCommunicator::exchanges(const kernels::Matrix& data, size_t bytes, size_t most) const {
+  return way_ != kNcclWay && bytes <= most * kExchangeBytes &&
          (data.dtype == DType::kFloat32 || data.dtype == DType::kBFloat16) &&
          reinterpret_cast<uintptr_t>(data.data) % kThreadBytes == 0;
 }
@@ -154,7 +155,7 @@ void CudaCommunicator::all_reduce(Stream& stream, kernels::Matrix data, int64_t 
   const size_t bytes = count * size_of(data.dtype);
   context_->note("all_reduce");
   if (bytes == 0) return;
-  if (exchanges(data, bytes)) {
+  if (exchanges(data, bytes, kMostExchanges)) {
     for (size_t begin = 0; begin < bytes; begin += kExchangeBytes) {
       launch_peer_all_reduce(cuda.ref(), peers_->exchange(),
                              static_cast<std::byte*>(data.data) + begin, data.dtype,
@@ -197,12 +198,14 @@ void CudaCommunicator::all_gather(Stream& stream, kernels::Matrix in, void* out,
   }
   REFRAIN_CHECK(in.stride == cols || rows.padded == 1,
                 "all_gather takes rows without gaps, not {} of {}", cols, in.stride);
-  if (exchanges(in, count * row_bytes)) {
+  // A gather that most steps do without is made by kernels that then end at once; NCCL's would not.
+  const size_t most = rows.live == nullptr ? kMostExchanges : kMostOptionalExchanges;
+  if (exchanges(in, count * row_bytes, most)) {
     for (size_t begin = 0; begin < count * row_bytes; begin += kExchangeBytes) {
       launch_peer_all_gather(
           cuda.ref(), peers_->exchange(), static_cast<const std::byte*>(in.data) + begin,
           static_cast<std::byte*>(out) + begin, std::min(kExchangeBytes, count * row_bytes - begin),
-          count * row_bytes);
+          count * row_bytes, {rows.live, row_bytes, begin});
     }
     return;
   }

@@ -50,7 +50,8 @@ class CudaCommunicator final : public Communicator, private Watch {
   CudaCommunicator(std::shared_ptr<CudaContext> context, Options options);
   Status connect();
   Status connect_nccl();
-  bool exchanges(const kernels::Matrix& data, size_t bytes) const;  // by our own kernels
+  bool exchanges(const kernels::Matrix& data, size_t bytes,
+                 size_t most) const;  // by our own kernels
   CudaStream& recording_on(Stream& stream, const Post& post);
   void check(ncclResult_t status, const char* call);
   void look(std::chrono::steady_clock::duration waited) override;

@@ -11,7 +11,7 @@ namespace refrain::worker {
 namespace {
 
 constexpr size_t kWorkspaceBytes = size_t{64} << 20;
-constexpr size_t kArrivalBytes = kernels::kMaxArrivals * sizeof(uint32_t);  // behind the workspace
+constexpr size_t kArrivalBytes = kernels::kMaxArrivals * sizeof(uint32_t);  // of each kernel
 
 class CudaEvent final : public Event {
  public:
@@ -51,14 +51,18 @@ class CudaEvent final : public Event {
 
 CudaStream::CudaStream(std::shared_ptr<CudaContext> context)
     : context_(std::move(context)),
-      workspace_(make_cuda_buffer(context_, kWorkspaceBytes + kArrivalBytes, MemoryTag::kOther)) {
+      workspace_(
+          make_cuda_buffer(context_, kWorkspaceBytes + 2 * kArrivalBytes, MemoryTag::kOther)) {
   context_->check(cudaStreamCreateWithFlags(&launcher_.stream, cudaStreamNonBlocking),
                   "cudaStreamCreate");
   launcher_.cublas_lt = context_->cublas_lt();
   launcher_.workspace = workspace_->data();
   launcher_.workspace_bytes = kWorkspaceBytes;
-  launcher_.arrivals =
-      reinterpret_cast<uint32_t*>(static_cast<std::byte*>(workspace_->data()) + kWorkspaceBytes);
+  const auto arrivals = [&](size_t owner) {  // behind the workspace
+    return reinterpret_cast<uint32_t*>(static_cast<std::byte*>(workspace_->data()) +
+                                       kWorkspaceBytes + owner * kArrivalBytes);
+  };
+  launcher_.arrivals = {arrivals(0), arrivals(1)};
   launcher_.gemm_plans = &gemm_plans_;
   launcher_.sm_count = context_->sm_count();
   launcher_.hopper = context_->hopper();
@@ -100,6 +104,11 @@ std::unique_ptr<Event> CudaStream::record_time() {
 std::vector<std::string> CudaStream::slow_launches() const {
   const auto& kinds = gemm_plans_.simple_kinds();
   return {kinds.begin(), kinds.end()};
+}
+
+std::vector<KernelCounters> CudaStream::counters() const {
+  return {{"attention", launcher_.arrivals.attention, kernels::kMaxArrivals},
+          {"sample (greedy rows)", launcher_.arrivals.greedy, kernels::kMaxArrivals}};
 }
 
 void CudaStream::begin_capture() {

@@ -28,6 +28,7 @@ class CudaStream final : public Stream {
   bool capturing() const override { return capturing_; }
   void launch(Graph& graph) override;
   std::vector<std::string> slow_launches() const override;
+  std::vector<KernelCounters> counters() const override;
 
   cudaStream_t native() const { return launcher_.stream; }
   // While capturing: the graph keeps `hold`.

@@ -75,9 +75,14 @@ __device__ void store_part(unsigned char* to, size_t bytes, const uint4& words) 
 
 __global__ void __launch_bounds__(kExchangeThreads)
     peer_all_gather(const __grid_constant__ PeerExchange exchange, const unsigned char* in,
-                    unsigned char* out, size_t bytes, size_t rank_bytes) {
+                    unsigned char* out, size_t bytes, size_t rank_bytes,
+                    const __grid_constant__ GatherRows rows) {
   kernels::let_successor_start();
   kernels::wait_for_predecessor();
+  if (rows.live != nullptr) {  // the same on all ranks
+    const size_t live = static_cast<size_t>(*rows.live) * rows.row_bytes;
+    bytes = live <= rows.begin ? 0 : min(bytes, live - rows.begin);
+  }
   const PacketPlace place(exchange, size_t{blockIdx.x} * kExchangeThreads + threadIdx.x);
   const size_t begin = place.slot * kThreadBytes;
   if (begin >= bytes || is_broken(exchange)) return;
@@ -171,10 +176,10 @@ void launch_peer_all_reduce(kernels::StreamRef stream, const PeerExchange& excha
 }
 
 void launch_peer_all_gather(kernels::StreamRef stream, const PeerExchange& exchange, const void* in,
-                            void* out, size_t bytes, size_t rank_bytes) {
+                            void* out, size_t bytes, size_t rank_bytes, const GatherRows& rows) {
   kernels::launch<peer_all_gather>(stream, "peer_all_gather", message_shape(bytes), exchange,
                                    static_cast<const unsigned char*>(in),
-                                   static_cast<unsigned char*>(out), bytes, rank_bytes);
+                                   static_cast<unsigned char*>(out), bytes, rank_bytes, rows);
 }
 
 bool can_peer_add_rms_norm(const kernels::AddRmsNormArgs& args) {

@@ -56,10 +56,18 @@ bool sums_everywhere(size_t bytes, int size);
 void launch_peer_all_reduce(kernels::StreamRef stream, const PeerExchange& exchange, void* data,
                             DType dtype, size_t bytes);
 
+// Which rows of a gather are live: those of the message that lie below *live rows of row_bytes, of
+// which the message begins at `begin`. Null: all of it.
+struct GatherRows {
+  const int32_t* live = nullptr;  // on the device, the same number on all ranks
+  size_t row_bytes = 0;
+  size_t begin = 0;
+};
+
 // out[rank_bytes * i ...] = rank i's in [bytes] of float32 or bfloat16, at most kExchangeBytes;
 // `in` 16-byte aligned. Bits are kept, but for NaNs of all ones, which become others.
 void launch_peer_all_gather(kernels::StreamRef stream, const PeerExchange& exchange, const void* in,
-                            void* out, size_t bytes, size_t rank_bytes);
+                            void* out, size_t bytes, size_t rank_bytes, const GatherRows& rows);
 
 // Whether rows of these sizes, types and alignments are for the kernel below.
 bool can_peer_add_rms_norm(const kernels::AddRmsNormArgs& args);

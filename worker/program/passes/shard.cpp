@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/core/op_args.h"
 #include "worker/program/passes/passes.h"
 #include "worker/program/passes/rewrite.h"
 
@@ -176,8 +177,27 @@ ValueId local_value(Program& program, ValueId like, const char* suffix) {
   return add_value(program, std::move(local));
 }
 
+ValueId best_value(Program& program, std::string name, int size) {
+  return add_value(program, {.name = std::move(name),
+                             .kind = ValueKind::kActivation,
+                             .dtype = DType::kFloat32,
+                             .rows = Dim::requests(size),
+                             .cols = int64_t{2} * kernels::kBestParts});
+}
+
+BestTokensOp best_tokens(const Program& program, ValueId logits, ValueId best, int64_t vocab) {
+  const int64_t cols = program.value(logits).cols, first = std::min(vocab, program.rank * cols);
+  return {.logits = logits,
+          .best = best,
+          .first_token = first,
+          .num_tokens = std::min(cols, vocab - first)};
+}
+
+// Greedy tokens follow from the best of each rank's shard, so that the logits are gathered only
+// where a row asks for more.
 void insert_collectives(Program& program, int size) {
   std::vector<Op> ops;
+  ValueId logits_shard = kNoValue;
   for (Op op : std::vector<Op>(program.ops)) {
     if (ValueId* out = partial_sum(op)) {
       const ValueId sum = *out;
@@ -192,10 +212,17 @@ void insert_collectives(Program& program, int size) {
       const ValueId shard = linear->out = local_value(program, gathered, ".shard");
       program.values[static_cast<size_t>(gathered)].rows.scale *= size;
       ops.push_back(op);
-      ops.emplace_back(AllGatherOp{.in = shard, .out = gathered});
+      ops.emplace_back(AllGatherOp{.in = shard, .out = gathered, .of_logits = true});
+      logits_shard = shard;
       continue;
     }
-    if (auto* sample = std::get_if<SampleOp>(&op)) sample->shards = size;
+    if (auto* sample = std::get_if<SampleOp>(&op)) {
+      const ValueId best = best_value(program, program.value(sample->logits).name + ".best", 1);
+      ops.emplace_back(best_tokens(program, logits_shard, best, sample->vocab_size));
+      sample->shards = size;
+      sample->best = best_value(program, program.value(best).name + ".gathered", size);
+      ops.emplace_back(AllGatherOp{.in = best, .out = sample->best});
+    }
     ops.push_back(op);
   }
   program.ops = std::move(ops);

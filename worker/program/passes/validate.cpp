@@ -32,6 +32,7 @@ struct HasKernel {
   bool operator()(const RopeKvWriteOp&) const { return table.rope_kv_write != nullptr; }
   bool operator()(const AttentionOp&) const { return table.attention != nullptr; }
   bool operator()(const SelectRowsOp&) const { return table.select_rows != nullptr; }
+  bool operator()(const BestTokensOp&) const { return table.best_tokens != nullptr; }
   bool operator()(const SampleOp&) const { return table.sample != nullptr; }
   bool operator()(const AllReduceOp&) const { return true; }
   bool operator()(const AllReduceAddRmsNormOp&) const { return table.add_rms_norm != nullptr; }
@@ -130,11 +131,22 @@ struct ShapeRules {
                       v(op.index).rows == v(op.out).rows,
                   "input, index and result disagree");
   }
+  bool is_best(ValueId id, int64_t shards) const {
+    return v(id).dtype == DType::kFloat32 && v(id).rows == Dim::requests(shards) &&
+           v(id).cols == int64_t{2} * kernels::kBestParts;
+  }
+  std::string operator()(const BestTokensOp& op) const {
+    return expect(v(op.logits).dtype == DType::kFloat32 && v(op.logits).rows == Dim::requests() &&
+                      is_best(op.best, 1) && op.first_token >= 0 && op.num_tokens >= 0 &&
+                      op.num_tokens <= v(op.logits).cols,
+                  "logits, tokens and result disagree");
+  }
   std::string operator()(const SampleOp& op) const {
     return expect(v(op.logits).dtype == DType::kFloat32 && op.shards > 0 &&
                       v(op.logits).rows == Dim::requests(op.shards) &&
-                      v(op.logits).cols * op.shards >= op.vocab_size,
-                  "shards, logits and vocabulary disagree");
+                      v(op.logits).cols * op.shards >= op.vocab_size &&
+                      (op.best == kNoValue ? op.shards == 1 : is_best(op.best, op.shards)),
+                  "shards, logits, best tokens and vocabulary disagree");
   }
   std::string operator()(const AllReduceOp& op) const {
     return expect(same_shape(op.value, op.out), "value and result disagree");
@@ -241,6 +253,7 @@ class Life {
 
   static bool optional(const Op& op, const std::string& field) {
     return (std::holds_alternative<LinearOp>(op) && (field == "bias" || field == "residual")) ||
+           (std::holds_alternative<SampleOp>(op) && field == "best") ||
            ((std::holds_alternative<RopeKvWriteOp>(op) ||
              std::holds_alternative<RopeAttentionOp>(op)) &&
             (field == "q_norm" || field == "k_norm")) ||

@@ -1,0 +1,57 @@
+"""The gate of answers in small (docs/gate.md): real head geometry and the trained model in bfloat16, each mode and number of
+ranks once, under arrivals, chunks, preemption and prefix hits; every token judged. `tools/judge` runs all combinations."""
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+from gate import cases, checkpoints, verdict  # noqa: E402
+from gate.reference import Reference  # noqa: E402
+from gate.traffic import Traffic  # noqa: E402
+
+BIN = Path(os.environ.get("REFRAIN_BUILD_DIR", ROOT / "build")) / "bin"
+SMOLLM2 = ROOT / "build/models/SmolLM2-135M-Instruct"
+PAIRS = [("kv2-of-64", "NONE", 1), ("kv2-of-64", "FULL", 2), ("kv2-of-64", "FULL_AND_PIECEWISE", 1),
+         ("kv8-of-64", "PIECEWISE", 1), ("kv8-of-64", "FULL_AND_PIECEWISE", 2),
+         ("kv2-of-128", "FULL_DECODE_ONLY", 1), ("kv2-of-128", "PIECEWISE", 2),
+         ("kv8-of-128", "FULL", 1), ("kv8-of-128", "FULL_DECODE_ONLY", 2), ("kv8-of-128", "NONE", 2)]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """models(name): its folder and its judge, made once."""
+    made = {}
+
+    def get(name):
+        if name not in made:
+            folder = tmp_path_factory.mktemp(name)
+            model = (checkpoints.make(folder, checkpoints.SHAPES[name]) if name in checkpoints.SHAPES else
+                     checkpoints.with_made_up_tokenizer(folder, SMOLLM2))
+            made[name] = model, verdict.Judge(Reference(model), Reference(model, bfloat16=True))
+        return made[name]
+    return get
+
+
+def assert_passes(model, judge, mode, tp, traffic, *options):
+    vocab = json.loads((model / "config.json").read_text())["vocab_size"]
+    outcome = asyncio.run(cases.run_case(BIN, model, vocab, mode, [*cases.SMALL, "--tensor-parallel-size", tp, *options],
+                                     traffic))
+    cases.judge_case(outcome, judge)
+    assert not outcome.faults, "\n".join(outcome.faults)
+    assert len(outcome.judged) == 2 * traffic.requests
+
+
+@pytest.mark.parametrize(("name", "mode", "tp"), PAIRS)
+def test_every_token_of_a_random_model_is_near_the_best(models, name, mode, tp):
+    assert_passes(*models(name), mode, tp, Traffic())
+
+
+@pytest.mark.parametrize(("mode", "tp"), [("FULL_AND_PIECEWISE", 2)])
+def test_every_token_of_the_trained_model_is_near_the_best(models, mode, tp):
+    assert_passes(*models("SmolLM2"), mode, tp, Traffic(requests=8, prompt_most=150, output_most=48),
+                  "--max-model-len", 256, "--num-gpu-blocks-override", 20)

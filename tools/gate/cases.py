@@ -1,0 +1,96 @@
+"""One case of the gate: a server in one mode under one traffic, then the evidence of what ran and the distances of its tokens."""
+import re
+from dataclasses import dataclass, field
+
+from drills.server import Server
+
+from gate import traffic as load
+from gate import verdict
+
+MODES = {"NONE": {"NONE"}, "PIECEWISE": {"PIECEWISE"}, "FULL": {"FULL"}, "FULL_DECODE_ONLY": {"FULL", "NONE"},
+         "FULL_AND_PIECEWISE": {"FULL", "PIECEWISE"}}
+SMALL = ["--max-num-seqs", 16, "--max-num-batched-tokens", 64, "--max-model-len", 512, "--num-gpu-blocks-override", 40,
+         "--cudagraph-capture-sizes", "1,4,8,32,64"]
+ALONE = 4                        # requests sent one after the other before the others arrive
+MUST_BE_ZERO = ("refrain:worker_group_restarts_total", "refrain:requests_resumed_total",
+                "refrain:request_failure_total", "refrain:requests_refused_total")
+
+
+@dataclass
+class Outcome:
+    faults: list = field(default_factory=list)
+    evidence: dict = field(default_factory=dict)
+    judged: list = field(default_factory=list)
+    distances: verdict.Distances | None = None
+
+
+def metrics_of(text):
+    """({name: sum over labels}, runtime modes that steps ran in)"""
+    values, modes = {}, {}
+    for line in text.splitlines():
+        if line.startswith("#") or not line:
+            continue
+        label, value = line.rsplit(" ", 1)
+        name = label.split("{")[0]
+        values[name] = values.get(name, 0.0) + float(value)
+        if name == "refrain:cudagraph_dispatch_total":
+            mode = re.search(r'mode="(\w+)"', label)[1]
+            modes[mode] = modes.get(mode, 0.0) + float(value)
+    return values, {mode for mode, count in modes.items() if count > 0}
+
+
+async def run_case(binaries, model, vocab, mode, options, traffic, small=True):
+    """Serves and asks. `small`: cache and steps are so small that preemption and chunks must be seen."""
+    outcome = Outcome()
+    server = Server(binaries, model, ["--dtype", "bfloat16", "--cudagraph-mode", mode, "--log-stats-interval", 0, *options])
+    try:
+        await server.start()
+        bodies = load.make_bodies(traffic, vocab)
+        answers = await load.send_alone(server.port, bodies[:ALONE])
+        answers += await load.send_as_they_arrive(server.port, bodies[ALONE:], traffic.rate, traffic.seed)
+        # The same once more, all at once, over what the cache holds of them now.
+        answers += await load.send_as_they_arrive(server.port, bodies, 0, traffic.seed)
+        status, text = await server.client.fetch("/metrics")
+        if status != 200:
+            outcome.faults.append(f"/metrics answers {status}")
+        look_at_metrics(outcome, text, mode, small)
+    except RuntimeError as error:
+        outcome.faults.append(str(error))
+        return outcome
+    finally:
+        code = await server.stop()
+        server.remove_home()
+    if code != 0:
+        outcome.faults.append(f"serve ended with {code}")
+    for number, answer in enumerate(answers):
+        name = f"request {number} ({len(answer.prompt)} + {answer.max_tokens})"
+        try:
+            outcome.judged.append((name, answer.prompt, load.output_ids(answer), answer.logprobs))
+        except ValueError as error:
+            outcome.faults.append(f"{name}: {error}")
+    if any(answer.token_ids for answer in answers) and not all(answer.token_ids for answer in answers):
+        outcome.faults.append("some answers have token_ids, and some have not")
+    return outcome
+
+
+def look_at_metrics(outcome, text, mode, small):
+    values, modes = metrics_of(text)
+    outcome.evidence = {"modes": modes, "steps": values["refrain:steps_total"],
+                        "preemptions": values["refrain:num_preemptions_total"],
+                        "prefix_hits": values["refrain:prefix_cache_hits_total"]}
+    for name in MUST_BE_ZERO:
+        if values[name] != 0:
+            outcome.faults.append(f"{name} is {values[name]:.0f}")
+    if not MODES[mode] <= modes:
+        outcome.faults.append(f"steps ran in {sorted(modes)}: a case of {mode} needs {sorted(MODES[mode])}")
+    if not outcome.evidence["prefix_hits"]:
+        outcome.faults.append("no prompt was found in the prefix cache: the case shows nothing of it")
+    if small and not outcome.evidence["preemptions"]:
+        outcome.faults.append("nothing was preempted: the case shows nothing of it")
+
+
+def judge_case(outcome, judge):
+    if outcome.judged:
+        outcome.distances = judge.distances(outcome.judged)
+        outcome.faults += verdict.faults_of(outcome.distances)
+    return outcome
