@@ -212,8 +212,8 @@ void add_server_options(CLI::App& app, EngineConfig& config) {
       ->check(CLI::Range(0, 65535))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--api-key", config.api_keys, "Keys that clients must send as Bearer")
-      ->delimiter(',')
+  app.add_option("--api-key", config.api_keys,
+                 "Key that clients must send as Bearer (give it again for more keys)")
       ->envname("REFRAIN_API_KEY")
       ->group(group);
   app.add_option("--api-key-file", config.api_key_file,

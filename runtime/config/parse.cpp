@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <set>
 #include <sstream>
 
 #include "runtime/config/options.h"
@@ -47,6 +48,24 @@ Result<std::string> word_of(const Json& value, const std::string& path, const st
                     key);
 }
 
+std::string name_of(const std::string& word) { return word.substr(0, word.find('=')); }
+
+// The command line wins, also over a list, which would take more members otherwise. A file's words
+// are "--name=true" or "--name", "value".
+void drop_given(const std::vector<std::string>& given, std::vector<std::string>& from_files) {
+  std::set<std::string> names;
+  for (const std::string& word : given)
+    if (word.starts_with("--")) names.insert(name_of(word));
+  std::vector<std::string> kept;
+  for (size_t i = 0; i < from_files.size();) {
+    const size_t words = from_files[i].find('=') == std::string::npos ? 2 : 1;
+    if (!names.contains(name_of(from_files[i])))
+      kept.insert(kept.end(), &from_files[i], &from_files[i] + words);
+    i += words;
+  }
+  from_files = std::move(kept);
+}
+
 Result<std::vector<std::string>> expand_config_files(std::vector<std::string> arguments) {
   std::vector<std::string> from_files, rest;
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -63,6 +82,7 @@ Result<std::vector<std::string>> expand_config_files(std::vector<std::string> ar
     REFRAIN_ASSIGN_OR_RETURN(const auto words, config_file_arguments(path));
     from_files.insert(from_files.end(), words.begin(), words.end());
   }
+  drop_given(rest, from_files);
   from_files.insert(from_files.end(), rest.begin(), rest.end());
   return from_files;
 }
@@ -108,8 +128,13 @@ Result<std::vector<std::string>> config_file_arguments(const std::string& path) 
       std::string joined;
       for (const Json& item : value) {
         REFRAIN_ASSIGN_OR_RETURN(const std::string word, word_of(item, path, key));
+        if (name == "api-key") {  // a comma is part of a key
+          words.insert(words.end(), {"--api-key", word});
+          continue;
+        }
         joined += (joined.empty() ? "" : ",") + word;
       }
+      if (name == "api-key") continue;
       words.push_back("--" + name);
       words.push_back(joined);
     } else {

@@ -11,6 +11,7 @@
 
 #include "runtime/base/log.h"
 #include "runtime/base/process_limits.h"
+#include "runtime/launch/ending_watch.h"
 #include "runtime/launch/engine_host.h"
 #include "runtime/launch/group_report.h"
 #include "runtime/launch/progress_display.h"
@@ -30,6 +31,8 @@ int half_of_the_cores() {
 }
 
 constexpr auto kLastAnswers = std::chrono::seconds(1);  // for answers that end with the engine
+// For the threads to end after that, before the process is ended without them.
+constexpr auto kLastThreads = std::chrono::seconds(4);
 constexpr auto kLook = std::chrono::milliseconds(5);
 
 // CG-32: the table of graphs that ran, at an interval when something ran since, and at the end.
@@ -68,10 +71,12 @@ class GraphLog {
 // Signals: the first drains, a second one ends at once.
 class Shutdown {
  public:
-  Shutdown(EngineHost& host, ApiServer& api, HttpServer& http, std::shared_ptr<Executor> strand)
+  Shutdown(EngineHost& host, ApiServer& api, HttpServer& http, EndingWatch& watch,
+           std::shared_ptr<Executor> strand)
       : host_(host),
         api_(api),
         http_(http),
+        watch_(watch),
         strand_(std::move(strand)),
         graphs_(host.engine(), strand_, host.config().log_stats_interval) {}
 
@@ -85,11 +90,14 @@ class Shutdown {
     const auto limit = std::chrono::duration_cast<Duration>(
         std::chrono::duration<double>(host_.config().drain_timeout));
     strand_->post_after(limit, [this] { end(); });
+    watch_.end_within(limit + kLastThreads);
   }
 
   void end() {
     if (ended_) return;
     ended_ = true;
+    watch_.end_within(kLastThreads);
+    api_.stop_text();
     graphs_.show();
     http_.stop_accepting();
     host_.engine().stop();
@@ -108,6 +116,7 @@ class Shutdown {
   EngineHost& host_;
   ApiServer& api_;
   HttpServer& http_;
+  EndingWatch& watch_;
   std::shared_ptr<Executor> strand_;
   GraphLog graphs_;
   int signals_ = 0;
@@ -168,12 +177,25 @@ class StateLog {
   ProgressDisplay display_{stderr_is_terminal()};
 };
 
+// What the supervisor would clear away, when it is gone.
+void clear_after(int64_t parent) {
+  if (parent <= 0 || ::getppid() == parent) return;
+  remove_segments_of(::getpid());
+  remove_run_of(static_cast<pid_t>(parent));
+}
+
 int coordinate(CoordinatorOptions options) {
   SignalHold signals;
   ::signal(SIGPIPE, SIG_IGN);  // a supervisor or a log that is gone is an error of write()
   // The engine has a thread to itself, so that no client's work delays a step. A connection and the
   // outputs of its requests share one of the output threads.
   const int threads = half_of_the_cores();
+  const int64_t parent = options.parent;
+  EndingWatch watch(static_cast<pid_t>(parent), kLastThreads, [parent] {
+    log::critical("a thread did not end in time: the process ends without it");
+    clear_after(parent);
+    ::_exit(kExitInternal);
+  });
   auto host = EngineHost::create(std::move(options.config), threads);
   if (!host) return report(host.error());
   EngineHost& engine_host = **host;
@@ -207,7 +229,7 @@ int coordinate(CoordinatorOptions options) {
   if (!http) return report(http.error());
 
   auto strand = engine_host.io().make_strand();
-  Shutdown shutdown(engine_host, api, **http, strand);
+  Shutdown shutdown(engine_host, api, **http, watch, strand);
   engine_host.io().on_signals({SIGINT, SIGTERM}, strand,
                               [&shutdown](int number) { shutdown.on_signal(number); });
   signals.release();
@@ -246,10 +268,7 @@ int run_coordinator(CoordinatorOptions options) {
   }
   const int64_t parent = options.parent;
   const int code = coordinate(std::move(options));
-  if (parent > 0 && ::getppid() != parent) {  // nobody else is left to do it
-    remove_segments_of(::getpid());
-    remove_run_of(static_cast<pid_t>(parent));
-  }
+  clear_after(parent);
   return code;
 }
 

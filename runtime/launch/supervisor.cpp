@@ -330,6 +330,14 @@ void Supervisor::stop() {
   if (!coordinator_runs()) return finish(kExitOk);
   // Two of the same kind could arrive as one.
   signal_coordinator(stops_ == 1 ? SIGTERM : SIGINT);
+  kill_coordinator_after(stops_ == 1 ? options_.drain_timeout + kKillAfter : kKillAfter);
+}
+
+void Supervisor::kill_coordinator_after(Duration limit) {
+  later(limit, [this] {
+    if (coordinator_runs()) log::error("the coordinator does not end: killed");
+    signal_coordinator(SIGKILL);
+  });
 }
 
 void Supervisor::finish(int code) {

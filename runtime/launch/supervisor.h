@@ -26,6 +26,7 @@ struct SupervisorOptions {
   std::vector<std::string> coordinator;           // argv; empty: the engine is in this process
   int max_restarts = 3;                           // within RestartPolicy::kWindow
   std::string incident_dir;                       // of incident records; empty: only the log
+  Duration drain_timeout{};                       // of the coordinator
   uint64_t seed = 0;                              // of the jitter in the pauses between restarts
 };
 
@@ -41,7 +42,7 @@ class Supervisor {
 
   void start();
   // Ends everything: the coordinator drains first, then the workers go. Again: at once. A third
-  // time: by SIGKILL.
+  // time: by SIGKILL, as a coordinator that has not ended 5 s after its time is.
   void stop();
   // What the coordinator says through its pipe, or the engine of this process.
   void on_report(const GroupReport& report);
@@ -72,6 +73,7 @@ class Supervisor {
   void check_finished();
   void kill_workers(int number) const;
   void signal_coordinator(int number) const;
+  void kill_coordinator_after(Duration limit);
   bool coordinator_runs() const;
   bool workers_run() const;
   void later(Duration delay, std::function<void()> task);

@@ -1,9 +1,12 @@
 #include "runtime/server/api_server.h"
 
+#include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <random>
 
 #include "runtime/base/build_info.h"
+#include "runtime/base/log.h"
 #include "runtime/server/api_response.h"
 #include "runtime/server/completion_session.h"
 #include "runtime/server/cudagraph_page.h"
@@ -36,26 +39,32 @@ Result<ApiRequest> parse_request(const std::string& text, bool chat) {
   return parse_chat_request(body);
 }
 
+// Nothing that a client sends ends the process.
+Error error_of(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
+    return {ErrorCode::kUnavailable, "the server has no memory for this request now", {}};
+  }
+  return {ErrorCode::kInternal, "internal error", {}};
+}
+
 std::string header_of(const HttpRequest& request, const char* name) {
   const auto at = request.headers.find(name);
   return at == request.headers.end() ? std::string() : at->second;
 }
 
-}  // namespace
-
-Result<std::vector<TokenId>> tokenize_chat(const TextSide& text,
-                                           const OrderedJson& template_input) {
-  if (!text.chat_template) {
-    return fail_field("messages",
-                      "the model has no chat template; use /v1/completions or --chat-template");
-  }
-  OrderedJson input = template_input;
-  const text::SpecialTokens& special = text.tokenizer->special_tokens();
-  if (special.bos) input["bos_token"] = *special.bos;
-  if (special.eos) input["eos_token"] = *special.eos;
-  REFRAIN_ASSIGN_OR_RETURN(const std::string rendered, text.chat_template->render(input));
-  return text.tokenizer->encode(rendered, /*add_special_tokens=*/false);
+bool is_json(std::string type) {
+  type = type.substr(0, type.find(';'));
+  while (type.ends_with(' ')) type.pop_back();
+  std::ranges::transform(type, type.begin(), [](unsigned char c) { return std::tolower(c); });
+  return type == "application/json";
 }
+
+bool has_body(const HttpRequest& request) {
+  const std::string length = header_of(request, "content-length");
+  return !header_of(request, "transfer-encoding").empty() || (!length.empty() && length != "0");
+}
+
+}  // namespace
 
 ApiServer::ApiServer(Engine& engine, TextSide text, ApiKeys keys, int text_threads)
     : engine_(engine),
@@ -106,6 +115,17 @@ std::optional<Error> ApiServer::refusal(const HttpRequest& request, HttpHeaders&
                  fmt::format("{} takes {} only", request.path, entry.method),
                  {}};
   }
+  if (std::string_view(entry.method) == "GET" && has_body(request)) {
+    return Error{ErrorCode::kTooLarge, fmt::format("GET {} takes no body", request.path), {}};
+  }
+  // A browser sends a page's request to another host without asking first unless its type is JSON.
+  if (std::string_view(entry.method) == "POST" && request.headers.contains("origin") &&
+      !is_json(header_of(request, "content-type"))) {
+    headers.emplace_back("Accept-Post", "application/json");
+    return Error{ErrorCode::kInvalidArgument,
+                 "a request with an Origin needs Content-Type: application/json",
+                 {}};
+  }
   if (!entry.generates) return std::nullopt;
   if (draining_) return Error{ErrorCode::kUnavailable, "the server is shutting down", {}};
   if (Status accepting = engine_.accepting(); !accepting) return accepting.error();
@@ -117,8 +137,9 @@ std::optional<HttpReply> ApiServer::check_head(const HttpRequest& request) {
   const auto error = refusal(request, headers);
   if (!error) return std::nullopt;
   HttpReply reply = error_answer(*error);
-  if (!headers.empty() && headers.front().first == "Allow") {
-    reply.status = 405;  // no error of the engine means this
+  const std::string told = headers.empty() ? "" : headers.front().first;
+  if (told == "Allow" || told == "Accept-Post") {
+    reply.status = told == "Allow" ? 405 : 415;  // no error of the engine means these
     reply.body = error_body(reply.status, error->message);
   }
   for (auto& header : headers) reply.headers.push_back(std::move(header));
@@ -153,25 +174,6 @@ Status ApiServer::check_model(const std::string& name) const {
       "model"});
 }
 
-Result<std::vector<std::vector<TokenId>>> ApiServer::tokenize(ApiRequest& request) const {
-  std::vector<std::vector<TokenId>> prompts;
-  if (request.chat) {
-    REFRAIN_ASSIGN_OR_RETURN(auto ids, tokenize_chat(text_, request.template_input));
-    prompts.push_back(std::move(ids));
-    return prompts;
-  }
-  for (Prompt& prompt : request.prompts) {
-    if (auto* given = std::get_if<std::vector<TokenId>>(&prompt)) {
-      prompts.push_back(std::move(*given));
-      continue;
-    }
-    REFRAIN_ASSIGN_OR_RETURN(auto ids, text_.tokenizer->encode(std::get<std::string>(prompt),
-                                                               request.add_special_tokens));
-    prompts.push_back(std::move(ids));
-  }
-  return prompts;
-}
-
 // Parsing and tokenizing take the pool's time. As many may wait for it as for the engine, which
 // refuses what cannot start in time.
 bool ApiServer::too_many_to_read() const {
@@ -179,8 +181,8 @@ bool ApiServer::too_many_to_read() const {
   return config.max_queue > 0 && text_tasks_ >= config.worker.max_num_seqs + config.max_queue;
 }
 
-void ApiServer::post_text(const HttpRequest& request, Exchange exchange,
-                          std::function<void(const std::string& body, KeyLease, Exchange)> work) {
+void ApiServer::post_text(HttpRequest& request, Exchange exchange,
+                          std::function<void(HttpRequest, KeyLease, Exchange)> work) {
   KeyLease lease(key_of(request));
   if (Status allowed = lease.take(1); !allowed) {
     metrics_->count_key_limit();
@@ -195,18 +197,33 @@ void ApiServer::post_text(const HttpRequest& request, Exchange exchange,
   }
   ++text_tasks_;
   // A std::function must be copyable, a lease is not.
-  auto held = std::make_shared<KeyLease>(std::move(lease));
-  pool_.post(held->key().name(), [this, body = request.body, exchange = std::move(exchange), held,
-                                  work = std::move(work)] {
-    work(body, std::move(*held), exchange);
+  struct Held {
+    HttpRequest request;
+    KeyLease lease;
+  };
+  auto held = std::make_shared<Held>(Held{std::move(request), std::move(lease)});
+  const std::string owner = held->lease.key().name();
+  const auto task = [this, held, exchange = std::move(exchange), work = std::move(work)] {
+    try {
+      if (stop_text_) {
+        reply_error(exchange, {ErrorCode::kUnavailable, "the server is shutting down", {}});
+      } else {
+        work(std::move(held->request), std::move(held->lease), exchange);
+      }
+    } catch (const std::exception& error) {
+      log::error("reading a request: {}", error.what());
+      reply_error(exchange, error_of(error));
+    }
     --text_tasks_;
-  });
+  };
+  pool_.post(owner, task);  // keys take turns
 }
 
-void ApiServer::complete(const HttpRequest& request, Exchange exchange, bool chat) {
+void ApiServer::complete(HttpRequest& request, Exchange exchange, bool chat) {
   post_text(request, std::move(exchange),
-            [this, chat](const std::string& body, KeyLease lease, const Exchange& exchange) {
-              auto parsed = parse_request(body, chat);
+            [this, chat](HttpRequest request, KeyLease lease, const Exchange& exchange) {
+              auto parsed = parse_request(request.body, chat);
+              request = {};
               if (!parsed) return reply_error(exchange, parsed.error());
               if (auto known = check_model(parsed->model); !known)
                 return reply_error(exchange, known.error());
@@ -227,19 +244,20 @@ void ApiServer::complete(const HttpRequest& request, Exchange exchange, bool cha
             });
 }
 
-void ApiServer::post_completions(const HttpRequest& request, Exchange exchange) {
+void ApiServer::post_completions(HttpRequest& request, Exchange exchange) {
   complete(request, std::move(exchange), false);
 }
 
-void ApiServer::post_chat(const HttpRequest& request, Exchange exchange) {
+void ApiServer::post_chat(HttpRequest& request, Exchange exchange) {
   complete(request, std::move(exchange), true);
 }
 
-void ApiServer::on_pool(const HttpRequest& request, Exchange exchange,
+void ApiServer::on_pool(HttpRequest& request, Exchange exchange,
                         Result<Json> (ApiServer::*work)(const OrderedJson&) const) {
   post_text(request, std::move(exchange),
-            [this, work](const std::string& text, KeyLease /*held*/, const Exchange& exchange) {
-              auto body = parse_ordered_json(text);
+            [this, work](HttpRequest request, const KeyLease& /*held*/, const Exchange& exchange) {
+              auto body = parse_ordered_json(request.body);
+              request = {};
               if (!body) return reply_error(exchange, body.error());
               if (!body->is_object()) {
                 return reply_error(
@@ -251,11 +269,11 @@ void ApiServer::on_pool(const HttpRequest& request, Exchange exchange,
             });
 }
 
-void ApiServer::post_tokenize(const HttpRequest& request, Exchange exchange) {
+void ApiServer::post_tokenize(HttpRequest& request, Exchange exchange) {
   on_pool(request, std::move(exchange), &ApiServer::tokenize_body);
 }
 
-void ApiServer::post_detokenize(const HttpRequest& request, Exchange exchange) {
+void ApiServer::post_detokenize(HttpRequest& request, Exchange exchange) {
   on_pool(request, std::move(exchange), &ApiServer::detokenize_body);
 }
 
@@ -265,13 +283,13 @@ Result<Json> ApiServer::tokenize_body(const OrderedJson& ordered) const {
   std::vector<TokenId> ids;
   if (fields.has("messages")) {
     REFRAIN_ASSIGN_OR_RETURN(const OrderedJson input, read_template_input(ordered));
-    REFRAIN_ASSIGN_OR_RETURN(ids, tokenize_chat(text_, input));
+    REFRAIN_ASSIGN_OR_RETURN(ids, tokenize_chat(text_, input, text_limits()));
   } else {
     const auto prompt = fields.string("prompt");
     const bool special = fields.boolean("add_special_tokens").value_or(true);
     REFRAIN_RETURN_IF_ERROR(fields.status());
     if (!prompt) return fail_field("prompt", "prompt is missing");
-    REFRAIN_ASSIGN_OR_RETURN(ids, text_.tokenizer->encode(*prompt, special));
+    REFRAIN_ASSIGN_OR_RETURN(ids, text_.tokenizer->encode(*prompt, special, text_limits()));
   }
   return Json{{"count", ids.size()},
               {"max_model_len", engine_.config().worker.max_model_len},
@@ -292,7 +310,7 @@ Result<Json> ApiServer::detokenize_body(const OrderedJson& ordered) const {
   return Json{{"prompt", text_.tokenizer->decode(ids, /*skip_special_tokens=*/false)}};
 }
 
-void ApiServer::get_models(const HttpRequest&, Exchange exchange) {
+void ApiServer::get_models(HttpRequest&, Exchange exchange) {
   Json data = Json::array();
   for (const std::string& name : engine_.config().served_model_names) {
     data.push_back({{"id", name},
@@ -306,11 +324,11 @@ void ApiServer::get_models(const HttpRequest&, Exchange exchange) {
   reply_json(exchange, {{"object", "list"}, {"data", std::move(data)}});
 }
 
-void ApiServer::get_live(const HttpRequest&, Exchange exchange) {
+void ApiServer::get_live(HttpRequest&, Exchange exchange) {
   reply_json(exchange, {{"status", "live"}});
 }
 
-void ApiServer::get_ready(const HttpRequest&, Exchange exchange) {
+void ApiServer::get_ready(HttpRequest&, Exchange exchange) {
   const EngineHealth health = engine_.health();
   const bool ready = health.state == GroupState::kReady && !draining_;
   reply_json(exchange,
@@ -321,7 +339,7 @@ void ApiServer::get_ready(const HttpRequest&, Exchange exchange) {
 
 // Healthy: serving, and in the last ten seconds an answer of the workers, or a device that got on
 // within a long step; idle ones are asked for a canary's answer.
-void ApiServer::get_health(const HttpRequest&, Exchange exchange) {
+void ApiServer::get_health(HttpRequest&, Exchange exchange) {
   const EngineHealth health = engine_.health();
   const bool ready = health.state == GroupState::kReady;
   const bool stuck = ready && health.seconds_since_progress > kHealthySeconds;
@@ -339,12 +357,12 @@ void ApiServer::get_health(const HttpRequest&, Exchange exchange) {
              healthy ? 200 : 503);
 }
 
-void ApiServer::get_metrics(const HttpRequest&, Exchange exchange) {
+void ApiServer::get_metrics(HttpRequest&, Exchange exchange) {
   exchange->reply(200, "text/plain; version=0.0.4; charset=utf-8",
                   metrics_->render(engine_.stats(), engine_.admission()) + more_metrics_());
 }
 
-void ApiServer::get_cudagraphs(const HttpRequest& request, Exchange exchange) {
+void ApiServer::get_cudagraphs(HttpRequest& request, Exchange exchange) {
   const auto format = request.query.find("format");
   const std::string wanted = format == request.query.end() ? "" : format->second;
   const EngineStats stats = engine_.stats();
@@ -358,11 +376,11 @@ void ApiServer::get_cudagraphs(const HttpRequest& request, Exchange exchange) {
   reply_json(exchange, cudagraph_json(stats));
 }
 
-void ApiServer::get_version(const HttpRequest&, Exchange exchange) {
+void ApiServer::get_version(HttpRequest&, Exchange exchange) {
   reply_json(exchange, {{"version", build_id()}});
 }
 
-void ApiServer::get_index(const HttpRequest&, Exchange exchange) {
+void ApiServer::get_index(HttpRequest&, Exchange exchange) {
   Json paths = Json::array();
   for (const auto& [path, entry] : routes()) {
     if (path != "/") paths.push_back(fmt::format("{} {}", entry.method, path));

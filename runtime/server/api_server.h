@@ -15,6 +15,7 @@
 #include "runtime/server/api_request.h"
 #include "runtime/server/http_server.h"
 #include "runtime/server/metrics.h"
+#include "runtime/text/text_limits.h"
 
 namespace refrain {
 namespace text {
@@ -29,22 +30,27 @@ struct TextSide {
 };
 
 // Token ids of one chat (template, then tokenizer); shared with `refrain generate`.
-Result<std::vector<TokenId>> tokenize_chat(const TextSide& text, const OrderedJson& template_input);
+Result<std::vector<TokenId>> tokenize_chat(const TextSide& text, const OrderedJson& template_input,
+                                           const text::TextLimits& limits = {});
 
 class ApiServer {
  public:
   ApiServer(Engine& engine, TextSide text, ApiKeys keys, int text_threads);
+
+  ~ApiServer() { stop_text(); }
 
   // What can be refused without the body: route, method, key, overload.
   std::optional<HttpReply> check_head(const HttpRequest& request);
   void handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
   // Text that /metrics ends with, asked for on any thread; before the first request.
   void add_metrics(std::function<std::string()> more) { more_metrics_ = std::move(more); }
+  // Text work ends with errors from here on. Any thread.
+  void stop_text() { stop_text_ = true; }
   void set_draining() { draining_ = true; }  // /ready turns false, new work is refused
 
  private:
   using Exchange = std::shared_ptr<HttpExchange>;
-  using Route = void (ApiServer::*)(const HttpRequest&, Exchange);
+  using Route = void (ApiServer::*)(HttpRequest&, Exchange);
   struct RouteEntry {
     const char* method;
     Route route;
@@ -54,10 +60,12 @@ class ApiServer {
 
   std::shared_ptr<ApiKey> key_of(const HttpRequest& request) const;
   std::optional<Error> refusal(const HttpRequest& request, HttpHeaders& headers);
-  void post_text(const HttpRequest& request, Exchange exchange,
-                 std::function<void(const std::string& body, KeyLease, Exchange)> work);
+  // `work` takes the request's body, and drops it as soon as it is parsed.
+  void post_text(HttpRequest& request, Exchange exchange,
+                 std::function<void(HttpRequest body, KeyLease, Exchange)> work);
+  void complete(HttpRequest& request, Exchange exchange, bool chat);
   bool too_many_to_read() const;
-  void complete(const HttpRequest& request, Exchange exchange, bool chat);
+  text::TextLimits text_limits() const;
   // Takes the prompts out of the request.
   Result<std::vector<std::vector<TokenId>>> tokenize(ApiRequest& request) const;
   Status check_model(const std::string& name) const;
@@ -67,21 +75,21 @@ class ApiServer {
   void reply_error(const Exchange& exchange, const Error& error) const;
   HttpReply error_answer(const Error& error) const;
   // Parses the body on this strand, runs `work` on the pool and answers with its result.
-  void on_pool(const HttpRequest& request, Exchange exchange,
+  void on_pool(HttpRequest& request, Exchange exchange,
                Result<Json> (ApiServer::*work)(const OrderedJson&) const);
 
-  void get_models(const HttpRequest&, Exchange);
-  void get_live(const HttpRequest&, Exchange);
-  void get_ready(const HttpRequest&, Exchange);
-  void get_health(const HttpRequest&, Exchange);
-  void get_metrics(const HttpRequest&, Exchange);
-  void get_cudagraphs(const HttpRequest&, Exchange);
-  void get_version(const HttpRequest&, Exchange);
-  void get_index(const HttpRequest&, Exchange);
-  void post_completions(const HttpRequest&, Exchange);
-  void post_chat(const HttpRequest&, Exchange);
-  void post_tokenize(const HttpRequest&, Exchange);
-  void post_detokenize(const HttpRequest&, Exchange);
+  void get_models(HttpRequest&, Exchange);
+  void get_live(HttpRequest&, Exchange);
+  void get_ready(HttpRequest&, Exchange);
+  void get_health(HttpRequest&, Exchange);
+  void get_metrics(HttpRequest&, Exchange);
+  void get_cudagraphs(HttpRequest&, Exchange);
+  void get_version(HttpRequest&, Exchange);
+  void get_index(HttpRequest&, Exchange);
+  void post_completions(HttpRequest&, Exchange);
+  void post_chat(HttpRequest&, Exchange);
+  void post_tokenize(HttpRequest&, Exchange);
+  void post_detokenize(HttpRequest&, Exchange);
 
   static const std::map<std::string, RouteEntry>& routes();
 
@@ -92,6 +100,7 @@ class ApiServer {
   std::function<std::string()> more_metrics_ = [] { return std::string(); };
   const int64_t started_;  // seconds since the epoch, for /v1/models
   std::atomic<bool> draining_{false};
+  std::atomic<bool> stop_text_{false};
   std::atomic<int> text_tasks_{0};  // bodies that wait to be parsed and tokenized
   ThreadPool pool_;                 // last: what it still runs uses the rest
 };

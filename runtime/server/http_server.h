@@ -26,6 +26,8 @@ struct HttpRequest {
   std::map<std::string, std::string> query;
   std::map<std::string, std::string> headers;  // names in lower case
   std::string body;
+  // The body's share of max_body_bytes_in_all; let go of it when the body is parsed.
+  std::shared_ptr<void> body_charge;
 };
 
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
@@ -61,13 +63,14 @@ struct HttpOptions {
   size_t max_header_fields = 100;
   size_t max_body_bytes = size_t{32} << 20;
   size_t max_buffered_bytes = size_t{1} << 20;     // of a stream whose client reads slowly
-  size_t max_body_bytes_in_all = size_t{1} << 30;  // of the requests in hand
+  size_t max_body_bytes_in_all = size_t{1} << 30;  // that are here and not parsed
   int max_connections = 20000;                     // less if descriptors are fewer
   Duration header_timeout = std::chrono::seconds(10);
   Duration body_timeout = std::chrono::seconds(60);
   Duration idle_timeout = std::chrono::seconds(75);
   Duration write_timeout = std::chrono::seconds(30);
-  std::string tls_certificate_file;  // PEM, with tls_key_file: TLS only
+  Duration keep_alive = std::chrono::seconds(15);  // of an event stream: then a comment is sent
+  std::string tls_certificate_file;                // PEM, with tls_key_file: TLS only
   std::string tls_key_file;
   // Looks at a request before its body is read (path, query and headers are there); what it
   // returns is the answer, and the body stays unread. The handler checks again. May be null.

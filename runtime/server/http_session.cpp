@@ -22,6 +22,7 @@ namespace beast = boost::beast;
 namespace http = boost::beast::http;
 constexpr auto kWatchPause = std::chrono::milliseconds(100);
 constexpr auto kLingerTime = std::chrono::seconds(1);
+constexpr size_t kReadAhead = size_t{64} << 10;
 constexpr size_t kLingerBytes = size_t{1} << 20;
 
 int status_of(const beast::error_code& error) {
@@ -48,7 +49,7 @@ std::string lower(std::string text) {
 }
 
 // All but the body.
-HttpRequest describe(const http::request<http::string_body>& message) {
+HttpRequest describe(const http::request<ArrivingBody>& message) {
   HttpRequest request;
   request.method = std::string(message.method_string());
   const std::string target(message.target());
@@ -61,35 +62,14 @@ HttpRequest describe(const http::request<http::string_body>& message) {
   return request;
 }
 
-HttpRequest to_request(http::request<http::string_body> message) {
+HttpRequest to_request(http::request<ArrivingBody> message, std::shared_ptr<BodyCharge> charge) {
   HttpRequest request = describe(message);
   request.body = std::move(message.body());
+  request.body_charge = std::move(charge);
   return request;
 }
 
 }  // namespace
-
-// A request's body counts against the server's memory from before it is read to the answer's end.
-class HttpSession::HeldBytes {
- public:
-  explicit HeldBytes(HttpShared& shared) : shared_(shared) {}
-  ~HeldBytes() { shared_.body_bytes -= bytes_; }
-  HeldBytes(const HeldBytes&) = delete;
-  HeldBytes& operator=(const HeldBytes&) = delete;
-
-  bool hold(size_t bytes) {
-    if ((shared_.body_bytes += bytes) <= shared_.options.max_body_bytes_in_all) {
-      bytes_ = bytes;
-      return true;
-    }
-    shared_.body_bytes -= bytes;
-    return false;
-  }
-
- private:
-  HttpShared& shared_;
-  size_t bytes_ = 0;
-};
 
 // Brings every part to the session's thread: at once when called on it, posted otherwise and
 // whenever a part that was posted before has not come. Keeps the session alive while an answer is
@@ -139,6 +119,7 @@ HttpSession::HttpSession(net::ip::tcp::socket socket, std::shared_ptr<HttpShared
                          net::io_context& io, size_t thread)
     : io_(io),
       stream_(std::move(socket), shared->tls),
+      buffer_(shared->options.max_header_bytes + kReadAhead),
       wake_(stream_.get_executor()),
       watch_again_(stream_.get_executor()),
       shared_(std::move(shared)),
@@ -163,16 +144,18 @@ net::awaitable<void> HttpSession::run() {
     Parser parser;
     parser.header_limit(static_cast<uint32_t>(shared_->options.max_header_bytes));
     parser.body_limit(shared_->options.max_body_bytes);
-    HeldBytes held(*shared_);
-    if (!co_await read_request(parser, held, first)) break;
+    auto charge =
+        std::make_shared<BodyCharge>(shared_->body_bytes, shared_->options.max_body_bytes_in_all);
+    if (!co_await read_request(parser, *charge, first)) break;
     form_ = {parser.get().version(), parser.get().keep_alive(),
              parser.get().method() == http::verb::head};
+    is_event_stream_ = false;
     ++exchange_;
     ended_ = false;
     const Answering answering(shared_->answering);
     auto exchange = std::make_shared<Exchange>(self, exchange_);
     try {
-      shared_->handler(to_request(parser.release()), exchange);
+      shared_->handler(to_request(parser.release(), std::move(charge)), exchange);
     } catch (const std::exception& error) {
       log::error("request handler: {}", error.what());
       exchange->reply(500, "application/json", shared_->options.error_body(500, "internal error"),
@@ -199,26 +182,29 @@ net::awaitable<bool> HttpSession::read_header(Parser& parser, bool first) {
     co_await refuse(status_of(error), error.message());
     co_return false;
   }
-  const auto fields = std::distance(parser.get().begin(), parser.get().end());
-  if (static_cast<size_t>(fields) > shared_->options.max_header_fields) {
+  if (too_many_fields(parser)) {
     co_await refuse(431, "too many header fields");
+    co_return false;
+  }
+  if (auto wrong = framing_error(parser.get())) {
+    co_await refuse(400, std::move(*wrong));
     co_return false;
   }
   co_return true;
 }
 
+bool HttpSession::too_many_fields(const Parser& parser) const {
+  const auto fields = std::distance(parser.get().begin(), parser.get().end());
+  return static_cast<size_t>(fields) > shared_->options.max_header_fields;
+}
+
 // Everything that a body can be refused for before it is read.
-net::awaitable<bool> HttpSession::may_send_body(const Parser& parser, HeldBytes& held) {
+net::awaitable<bool> HttpSession::may_send_body(const Parser& parser) {
   if (shared_->options.check_head) {
     if (auto refusal = shared_->options.check_head(describe(parser.get()))) {
       co_await refuse(std::move(*refusal));
       co_return false;
     }
-  }
-  const auto length = parser.content_length();
-  if (!held.hold(length ? *length : shared_->options.max_body_bytes)) {
-    co_await refuse(503, "too many large requests at once");
-    co_return false;
   }
   if (!beast::iequals(parser.get()[http::field::expect], "100-continue")) co_return true;
   http::response<http::empty_body> proceed(http::status::continue_, 11);
@@ -226,14 +212,24 @@ net::awaitable<bool> HttpSession::may_send_body(const Parser& parser, HeldBytes&
   co_return !error;
 }
 
-net::awaitable<bool> HttpSession::read_request(Parser& parser, HeldBytes& held, bool first) {
+net::awaitable<bool> HttpSession::read_request(Parser& parser, BodyCharge& charge, bool first) {
   if (!co_await read_header(parser, first)) co_return false;
   stream_.expires_after(shared_->options.body_timeout);
-  if (!parser.is_done() && !co_await may_send_body(parser, held)) co_return false;
-  const auto [error, bytes] = co_await http::async_read(stream_, buffer_, parser, kAwait);
-  if (error) {
-    if (error != beast::error::timeout) co_await refuse(status_of(error), error.message());
-    co_return false;
+  if (!parser.is_done() && !co_await may_send_body(parser)) co_return false;
+  while (!parser.is_done()) {
+    const auto [error, bytes] = co_await http::async_read_some(stream_, buffer_, parser, kAwait);
+    if (error) {
+      if (error != beast::error::timeout) co_await refuse(status_of(error), error.message());
+      co_return false;
+    }
+    if (!charge.grow_to(parser.get().body().size())) {
+      co_await refuse(503, "too many large requests at once");
+      co_return false;
+    }
+    if (too_many_fields(parser)) {  // with those behind a chunked body
+      co_await refuse(400, "too many trailer fields");
+      co_return false;
+    }
   }
   stream_.expires_never();
   co_return true;
@@ -243,6 +239,7 @@ net::awaitable<bool> HttpSession::read_request(Parser& parser, HeldBytes& held, 
 void HttpSession::push(uint64_t exchange, Part part, HttpReply content) {
   if (exchange != exchange_ || ended_ || gone_) return;
   ended_ = part == Part::kReply || part == Part::kEnd;
+  last_part_ = std::chrono::steady_clock::now();
   form_.keep_alive = form_.keep_alive && !shared_->stopping;
   switch (part) {
     case Part::kReply:
@@ -251,6 +248,7 @@ void HttpSession::push(uint64_t exchange, Part part, HttpReply content) {
     case Part::kHead:
       // For old clients the end of the connection is the end of the answer.
       if (form_.version < 11) form_.keep_alive = false;
+      is_event_stream_ = content.content_type.starts_with("text/event-stream");
       out_.head(form_, content);
       break;
     case Part::kChunk:
@@ -320,8 +318,14 @@ net::awaitable<bool> HttpSession::answer() {
       if (!written) client_left();
       continue;
     }
-    wake_.expires_at(net::steady_timer::time_point::max());
-    co_await wake_.async_wait(kAwait);
+    wake_.expires_at(is_event_stream_ ? last_part_ + shared_->options.keep_alive
+                                      : net::steady_timer::time_point::max());
+    const auto [woken] = co_await wake_.async_wait(kAwait);
+    if (woken || !is_event_stream_ || ended_) continue;
+    const auto now = std::chrono::steady_clock::now();
+    if (now < last_part_ + shared_->options.keep_alive) continue;
+    last_part_ = now;
+    out_.chunk(form_, ": keep-alive\n\n");
   }
   on_disconnect_ = nullptr;
   if (gone_) co_return false;

@@ -11,6 +11,7 @@
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
 
+#include "runtime/server/http_body.h"
 #include "runtime/server/http_outbox.h"
 #include "runtime/server/http_server.h"
 #include "runtime/server/http_stream.h"
@@ -25,7 +26,8 @@ struct HttpShared {
   std::atomic<int> connections{0};
   std::atomic<int> answering{0};
   std::atomic<bool> stopping{false};
-  std::atomic<size_t> body_bytes{0};  // of the requests in hand
+  // Of the bodies that are here and not parsed yet; a charge may outlive the server.
+  std::shared_ptr<std::atomic<size_t>> body_bytes = std::make_shared<std::atomic<size_t>>(0);
 };
 
 class HttpSession : public std::enable_shared_from_this<HttpSession> {
@@ -43,12 +45,12 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   class Exchange;
   // A part of an answer, in order. Of a chunk only the body counts.
   enum class Part : uint8_t { kReply, kHead, kChunk, kEnd };
-  using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
+  using Parser = boost::beast::http::request_parser<ArrivingBody>;
 
-  class HeldBytes;
-  boost::asio::awaitable<bool> read_request(Parser& parser, HeldBytes& held, bool first);
+  boost::asio::awaitable<bool> read_request(Parser& parser, BodyCharge& charge, bool first);
   boost::asio::awaitable<bool> read_header(Parser& parser, bool first);
-  boost::asio::awaitable<bool> may_send_body(const Parser& parser, HeldBytes& held);
+  boost::asio::awaitable<bool> may_send_body(const Parser& parser);
+  bool too_many_fields(const Parser& parser) const;
   boost::asio::awaitable<bool> answer();
   boost::asio::awaitable<bool> write_out();
   boost::asio::awaitable<void> refuse(int status, std::string message);
@@ -74,6 +76,8 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   bool ended_ = false;  // the last part has been pushed
   bool gone_ = false;
   HttpAnswerForm form_;  // of the answer
+  bool is_event_stream_ = false;
+  std::chrono::steady_clock::time_point last_part_;  // pushed, or a comment that keeps it alive
   std::function<void()> on_disconnect_;
 };
 

@@ -8,11 +8,21 @@
 namespace refrain {
 namespace {
 
-// What a text would cost to parse, before it is parsed: nesting and members of one object.
+// What a text would cost to parse, before it is parsed: nesting, members of one object, and bytes
+// of memory.
 struct JsonShape {
   int depth = 0;
   int members = 0;
+  size_t bytes = 0;
 };
+
+// R-24: parsing costs at most 16 times the bytes, above what small requests may.
+constexpr size_t kBytesPerByte = 16;
+constexpr size_t kSmallBytes = size_t{8} << 20;
+// Of a value in a list that grows; and of a list, an object or a member in the trees that are made
+// of a chat: the body's, the template's input, the interpreter's values.
+constexpr size_t kValueBytes = 2 * sizeof(Json);
+constexpr size_t kNodeBytes = 240;
 
 JsonShape measure(const std::string& text, int max_depth) {
   JsonShape shape;
@@ -29,10 +39,14 @@ JsonShape measure(const std::string& text, int max_depth) {
     } else if (c == '"') {
       quoted = true;
     } else if (c == '[' || c == '{') {
+      shape.bytes += kNodeBytes;
       open.push_back(c == '{' ? 1 : std::numeric_limits<int>::min());
       shape.depth = std::max(shape.depth, static_cast<int>(open.size()));
       if (shape.depth > max_depth) return shape;
+    } else if (c == ':') {
+      shape.bytes += kNodeBytes;
     } else if (c == ',' && !open.empty()) {
+      shape.bytes += kValueBytes;
       shape.members = std::max(shape.members, ++open.back());
     } else if ((c == ']' || c == '}') && !open.empty()) {
       open.pop_back();
@@ -87,6 +101,10 @@ Result<Tree> parse_tree(const std::string& text, int max_depth, int max_members,
   if (shape.members > max_members) {
     return fail(ErrorCode::kInvalidArgument, "an object of the JSON has more than {} members",
                 max_members);
+  }
+  if (shape.bytes > kBytesPerByte * text.size() + kSmallBytes) {
+    return fail(ErrorCode::kInvalidArgument,
+                "the JSON holds too many lists, objects and members for its {} bytes", text.size());
   }
   try {
     return Tree::parse(text, filter);

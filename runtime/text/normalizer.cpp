@@ -1,5 +1,7 @@
 #include "runtime/text/normalizer.h"
 
+#include <algorithm>
+
 #include "runtime/text/json_reader.h"
 #include "runtime/text/unicode/utf8.h"
 
@@ -30,8 +32,15 @@ std::string strip_accents(std::string_view text) {
   return out;
 }
 
+constexpr size_t kMaxSteps = 64;
+
+tl::unexpected<Error> too_long() {
+  return fail(ErrorCode::kTooLarge, "the tokenizer's normalizer makes the text too long");
+}
+
 struct Apply {
   std::string_view text;
+  size_t max_bytes;
   RegexScratch& scratch;
 
   Result<std::string> operator()(const UnicodeForm& step) const {
@@ -46,7 +55,7 @@ struct Apply {
     return text.empty() ? std::string() : step.prefix + std::string(text);
   }
   Result<std::string> operator()(const ReplaceStep& step) const {
-    return replace_all(step.pattern, text, step.content, scratch);
+    return replace_all(step.pattern, text, step.content, max_bytes, scratch);
   }
 };
 
@@ -65,7 +74,7 @@ Result<Regex> load_pattern(const JsonView& owner) {
 }
 
 Result<std::string> replace_all(const Regex& pattern, std::string_view text,
-                                std::string_view content, RegexScratch& scratch) {
+                                std::string_view content, size_t max_bytes, RegexScratch& scratch) {
   std::string out;
   Regex::Match match;
   size_t at = 0;
@@ -74,6 +83,7 @@ Result<std::string> replace_all(const Regex& pattern, std::string_view text,
     REFRAIN_ASSIGN_OR_RETURN(const bool found, pattern.find(text, at, scratch, match));
     if (!found) break;
     out.append(text.substr(copied, match.begin - copied)).append(content);
+    if (out.size() > max_bytes) return too_long();
     copied = at = match.end;
     if (match.begin == match.end) {  // an empty match: go on behind the next character
       if (at >= text.size()) break;
@@ -87,7 +97,11 @@ Result<std::string> replace_all(const Regex& pattern, std::string_view text,
 Result<std::string> Normalizer::apply(std::string_view text, RegexScratch& scratch) const {
   std::string current(text);
   for (const NormalizerStep& step : steps_) {
-    REFRAIN_ASSIGN_OR_RETURN(current, std::visit(Apply{current, scratch}, step));
+    const size_t before = current.size();
+    const size_t max_bytes = before + scratch.growth_left;
+    REFRAIN_ASSIGN_OR_RETURN(current, std::visit(Apply{current, max_bytes, scratch}, step));
+    if (current.size() > max_bytes) return too_long();
+    scratch.growth_left -= std::max(current.size(), before) - before;
   }
   return current;
 }
@@ -127,6 +141,8 @@ Status Normalizer::add(const JsonView& json) {
         "Lowercase, StripAccents, Strip, Prepend, Replace",
         type));
   }
+  if (steps_.size() > kMaxSteps)
+    return json.error(fmt::format("has more than {} steps", kMaxSteps));
   return {};
 }
 

@@ -38,6 +38,7 @@ class Normalizer {
   static Result<Normalizer> load(const JsonView& json);
 
   bool empty() const { return steps_.empty(); }
+  // Fails when the text would grow by more than the scratch has left.
   Result<std::string> apply(std::string_view text, RegexScratch& scratch) const;
 
  private:
@@ -48,8 +49,8 @@ class Normalizer {
 // "pattern": {"String": s} or {"Regex": r}, of normalizers, pre-tokenizers and decoders alike.
 Result<Regex> load_pattern(const JsonView& owner);
 
-// Every match of `pattern` replaced.
+// Every match of `pattern` replaced; fails when that gives more than `max_bytes`.
 Result<std::string> replace_all(const Regex& pattern, std::string_view text,
-                                std::string_view content, RegexScratch& scratch);
+                                std::string_view content, size_t max_bytes, RegexScratch& scratch);
 
 }  // namespace refrain::text

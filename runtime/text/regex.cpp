@@ -105,6 +105,8 @@ Result<Regex> Regex::literal(std::string_view text) {
 
 Result<bool> Regex::find(std::string_view text, size_t from, RegexScratch& scratch,
                          Match& match) const {
+  if (scratch.stop != nullptr && *scratch.stop)
+    return fail(ErrorCode::kUnavailable, "the server is shutting down");
   auto& handles = *scratch.handles_;
   const auto subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   const int rc = code_->jit

@@ -2,6 +2,7 @@
 // A compiled regular expression (PCRE2, JIT, Unicode). Immutable after compile and shared by
 // threads; each thread brings its own RegexScratch, which serves any number of expressions.
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -13,10 +14,15 @@ namespace refrain::text {
 
 class RegexScratch {
  public:
+  // How many bytes normalizing may add to what it is given.
+  static constexpr size_t kGrowth = size_t{64} << 10;
   RegexScratch();
   ~RegexScratch();
   RegexScratch(RegexScratch&&) noexcept;
   RegexScratch& operator=(RegexScratch&&) noexcept;
+
+  const std::atomic<bool>* stop = nullptr;  // set: the next find() fails with kUnavailable
+  size_t growth_left = kGrowth;             // of the text in hand
 
  private:
   friend class Regex;

@@ -1,9 +1,24 @@
 #include "runtime/text/tokenizer.h"
 
+#include <algorithm>
+
 #include "runtime/text/tokenizer_parts.h"
 #include "runtime/text/unicode/utf8.h"
 
 namespace refrain::text {
+
+namespace {
+
+// Of a normalizer's output over its input (as in R-24); NFKC's worst character makes 11 of one.
+constexpr size_t kGrowthPerByte = 16;
+
+tl::unexpected<Error> too_many(const TextLimits& limits) {
+  return fail_field("prompt",
+                    "the prompt has more than {} tokens, the most that max_model_len allows",
+                    limits.max_tokens);
+}
+
+}  // namespace
 
 std::unique_ptr<EncodeScratch> ScratchPool::take() {
   {
@@ -32,36 +47,47 @@ std::optional<std::string_view> Tokenizer::Parts::token(TokenId id) const {
   return vocabulary.token(id);
 }
 
-Status Tokenizer::Parts::encode_text(std::string_view text, bool at_start,
+Status Tokenizer::Parts::encode_text(std::string_view text, bool at_start, const TextLimits& limits,
                                      EncodeScratch& scratch_buffers,
                                      std::vector<TokenId>& ids) const {
   if (!pre_tokenizer) return model->encode(text, scratch_buffers.bpe, ids);
-  return pre_tokenizer->run(
-      {text, at_start}, scratch_buffers.pre_tokenizer,
-      [&](std::string_view piece) { return model->encode(piece, scratch_buffers.bpe, ids); });
+  return pre_tokenizer->run({text, at_start}, scratch_buffers.pre_tokenizer,
+                            [&](std::string_view piece) -> Status {
+                              if (limits.stop != nullptr && *limits.stop)
+                                return fail(ErrorCode::kUnavailable, "the server is shutting down");
+                              if (ids.size() > limits.max_tokens) return too_many(limits);
+                              return model->encode(piece, scratch_buffers.bpe, ids);
+                            });
 }
 
-Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text,
-                                               bool add_special_tokens) const {
+Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, bool add_special_tokens,
+                                               const TextLimits& limits) const {
+  if (text.size() > limits.max_bytes)
+    return fail_field("prompt", "the prompt has {} bytes; max_model_len allows at most {}",
+                      text.size(), limits.max_bytes);
   std::string repaired;
   if (!is_valid_utf8(text)) {
     repaired = replace_invalid_utf8(text);
     text = repaired;
   }
   std::vector<TokenId> ids;
-  ids.reserve(text.size() / 4 + 8);
+  ids.reserve(std::min(text.size() / 4, limits.max_tokens) + 8);
   const auto& post = parts_->post_processor;
   if (add_special_tokens) ids = post.before;
   auto scratch = parts_->scratch.take();
+  RegexScratch& regex = scratch->pre_tokenizer.regex;
+  regex.stop = limits.stop;
+  regex.growth_left = kGrowthPerByte * text.size() + RegexScratch::kGrowth;
   const Status status = parts_->added.split(
-      text, parts_->normalizer ? &*parts_->normalizer : nullptr, scratch->pre_tokenizer.regex,
+      text, parts_->normalizer ? &*parts_->normalizer : nullptr, regex,
       [&](std::string_view part, bool at_start) {
-        return parts_->encode_text(part, at_start, *scratch, ids);
+        return parts_->encode_text(part, at_start, limits, *scratch, ids);
       },
       [&](TokenId id) { ids.push_back(id); });
   parts_->scratch.give_back(std::move(scratch));
   if (!status) return forward_error(status.error());
   if (add_special_tokens) ids.insert(ids.end(), post.behind.begin(), post.behind.end());
+  if (ids.size() > limits.max_tokens) return too_many(limits);
   return ids;
 }
 
@@ -77,6 +103,8 @@ std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special_to
 }
 
 size_t Tokenizer::vocab_size() const { return parts_->vocab_size; }
+
+size_t Tokenizer::longest_token_bytes() const { return parts_->longest_token_bytes; }
 
 std::optional<TokenId> Tokenizer::id_of(std::string_view token) const {
   if (const AddedToken* found = parts_->added.by_content(token)) return found->id;

@@ -12,6 +12,7 @@
 
 #include "runtime/base/ids.h"
 #include "runtime/base/result.h"
+#include "runtime/text/text_limits.h"
 
 namespace refrain::text {
 
@@ -34,13 +35,16 @@ class Tokenizer {
   static Result<Tokenizer> from_json(const TokenizerFiles& files);
 
   // Bytes that are not UTF-8 count as U+FFFD. add_special_tokens: as the model's post-processor
-  // says (often a beginning-of-sequence token, or nothing). O(n log n) in time, O(n) in memory.
-  Result<std::vector<TokenId>> encode(std::string_view text, bool add_special_tokens) const;
+  // says (often a beginning-of-sequence token, or nothing). O(n log n) in time, O(n) in memory,
+  // within `limits`: more bytes or tokens are kInvalidArgument, by bytes before any work.
+  Result<std::vector<TokenId>> encode(std::string_view text, bool add_special_tokens,
+                                      const TextLimits& limits = {}) const;
 
   // Ids outside the vocabulary add nothing.
   std::string decode(std::span<const TokenId> ids, bool skip_special_tokens) const;
 
-  size_t vocab_size() const;  // highest id + 1
+  size_t vocab_size() const;           // highest id + 1
+  size_t longest_token_bytes() const;  // as tokenizer.json writes it: no token stands for more
   std::optional<TokenId> id_of(std::string_view token) const;
   bool is_special(TokenId id) const;
 

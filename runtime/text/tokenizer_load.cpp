@@ -151,8 +151,13 @@ Status Tokenizer::Parts::load_config(const JsonView& config) {
 
 Status Tokenizer::Parts::finish() {
   vocab_size = vocabulary.size();
-  for (const AddedToken& token : added.tokens())
+  for (TokenId id = 0; id < static_cast<TokenId>(vocabulary.size()); ++id)
+    if (const auto written = vocabulary.token(id))
+      longest_token_bytes = std::max(longest_token_bytes, written->size());
+  for (const AddedToken& token : added.tokens()) {
     vocab_size = std::max(vocab_size, static_cast<size_t>(token.id) + 1);
+    longest_token_bytes = std::max(longest_token_bytes, token.content.size());
+  }
   return added.build(normalizer ? &*normalizer : nullptr);
 }
 

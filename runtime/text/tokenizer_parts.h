@@ -44,6 +44,7 @@ struct Tokenizer::Parts {
   Decoder decoder;
   SpecialTokens special;
   size_t vocab_size = 0;
+  size_t longest_token_bytes = 0;
   mutable ScratchPool scratch;
 
   Status load_tokenizer(const JsonView& json);
@@ -56,8 +57,8 @@ struct Tokenizer::Parts {
   Status finish();
 
   std::optional<std::string_view> token(TokenId id) const;
-  Status encode_text(std::string_view text, bool at_start, EncodeScratch& scratch_buffers,
-                     std::vector<TokenId>& ids) const;
+  Status encode_text(std::string_view text, bool at_start, const TextLimits& limits,
+                     EncodeScratch& scratch_buffers, std::vector<TokenId>& ids) const;
 };
 
 }  // namespace refrain::text

@@ -11,6 +11,7 @@
 #include <future>
 #include <set>
 #include <stdexcept>
+#include <string>
 #include <thread>
 
 #include "runtime/actor/io_threads.h"
@@ -187,7 +188,7 @@ TEST(ThreadPool, FinishesWhatWasPostedInOrder) {
 }
 
 // One thread, held until all is posted: an owner with many tasks delays another one by one task.
-TEST(ThreadPool, OwnersTakeTurns) {
+TEST(ThreadPool, OwnersTakeTurns_R25) {
   std::string order;
   std::promise<void> posted;
   {

@@ -89,6 +89,31 @@ def test_every_number_is_checked_and_no_error_shows_a_path_R15(mock):
     assert server.idle()
 
 
+def test_open_routes_take_no_body_and_promises_cost_nothing_R24(mock):
+    server = mock("--api-key", "sk,1")
+    assert exchange(server, b"GET /health HTTP/1.1\r\nHost: x\r\nContent-Length: 33554432\r\n\r\n")[0] == 413
+    assert exchange(server, b"GET /live HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")[0] == 413
+    promises = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(40)]
+    for sock in promises:
+        sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer sk,1\r\nContent-Length: 33554432\r\n\r\n")
+    assert exchange(server, raw_request("/v1/completions", completion(), "Authorization: Bearer sk,1"))[0] == 200
+    for sock in promises:
+        sock.close()
+    assert server.idle()
+
+
+def test_a_page_of_another_host_posts_nothing_without_a_preflight(mock):
+    server = mock()
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "text/plain; application/json"):
+        status, text = exchange(server, raw_request("/v1/completions", completion(), "Origin: http://evil", f"Content-Type: {kind}"))
+        assert status == 415 and "Access-Control" not in text, (kind, text)
+    assert exchange(server, raw_request("/v1/completions", completion(), "Origin: null"))[0] == 415
+    assert exchange(server, b"OPTIONS /v1/completions HTTP/1.1\r\nHost: x\r\nOrigin: http://evil\r\n\r\n")[0] == 405
+    for more in (["Origin: http://x", "Content-Type: application/json; charset=utf-8"], ["Content-Type: text/plain"], []):
+        assert exchange(server, raw_request("/v1/completions", completion(), *more))[0] == 200, more
+    assert server.idle()
+
+
 @pytest.fixture
 def key_file(tmp_path):
     path = tmp_path / "keys.json"

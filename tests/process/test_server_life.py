@@ -352,7 +352,7 @@ def test_second_worker_of_a_rank_is_refused(tmp_path):
 
 
 def test_api_key_is_needed_but_for_probes(start_server):
-    server = start_server("--api-key", "secret-1,secret-2", model=TINY / "qwen3", tp=1)
+    server = start_server("--api-key", "secret,1", "--api-key", "secret-2", model=TINY / "qwen3", tp=1)
     assert server.get("/live")[0] == 200 and server.get("/ready")[0] == 200 and server.get("/health")[0] == 200
     for path in ("/v1/models", "/metrics", "/cudagraphs", "/version"):
         status, text = server.get(path)

@@ -50,6 +50,17 @@ TEST_F(ConfigFile, TheCommandLineWinsWhereverItStands) {
   }
 }
 
+// A key that was replaced must not stay valid beside the new one.
+TEST_F(ConfigFile, TheCommandLinesListReplacesTheFiles) {
+  const auto path = write(R"({"api_key": ["old,1", "old2"], "served-model-name": ["a", "b"]})");
+  EXPECT_EQ(parse_words({"--config", path}).config.api_keys,
+            (std::vector<std::string>{"old,1", "old2"}));
+  const Parsed parsed = parse_words({"--config", path, "--api-key", "new"});
+  ASSERT_TRUE(parsed.outcome) << parsed.error();
+  EXPECT_EQ(parsed.config.api_keys, std::vector<std::string>{"new"});
+  EXPECT_EQ(parsed.config.served_model_names, (std::vector<std::string>{"a", "b"}));
+}
+
 TEST_F(ConfigFile, MistakesNameTheFileOrTheOption) {
   EXPECT_THAT(parse_words({"--config", "/nowhere.json"}).error(), HasSubstr("/nowhere.json"));
   const auto broken = write("{");

@@ -94,9 +94,9 @@ std::vector<OptionCase> engine_cases() {
       {{"--debug-cudagraph"}, [](C c) { return c.worker.debug_cudagraph; }},
       {{"--host", "0.0.0.0"}, [](C c) { return c.host == "0.0.0.0"; }},
       {{"--port", "0"}, [](C c) { return c.port == 0; }},
-      {{"--api-key", "k1,k2"},
+      {{"--api-key", "k,1", "--api-key", "k2"},  // a comma is part of a key
        [](C c) {
-         return c.api_keys == std::vector<std::string>{"k1", "k2"};
+         return c.api_keys == std::vector<std::string>{"k,1", "k2"};
        }},
       {{"--drain-timeout", "1.5"}, [](C c) { return c.drain_timeout == 1.5; }},
       {{"--log-stats-interval", "0"}, [](C c) { return c.log_stats_interval == 0; }},

@@ -235,5 +235,22 @@ TEST(Url, DecodesWhatIsEncodedAndLeavesTheRest) {
   EXPECT_EQ(query.at("c"), "&");
 }
 
+TEST(JsonCost, ManyEmptyListsAreRefusedBeforeTheyAreParsed_R24) {
+  const auto lists = [](size_t count) {
+    std::string text = "[[]";
+    for (size_t i = 1; i < count; ++i) text += ",[]";
+    return text + "]";
+  };
+  EXPECT_TRUE(parse_json(lists(1000)));
+  for (const auto& error :
+       {parse_json(lists(1000000)).error(), parse_ordered_json(lists(1000000)).error()}) {
+    EXPECT_EQ(error.code, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(error.message, testing::HasSubstr("too many lists"));
+  }
+  std::string ids = "[1";
+  for (int i = 0; i < 1000000; ++i) ids += ",1";
+  EXPECT_TRUE(parse_json(ids + "]"));
+}
+
 }  // namespace
 }  // namespace refrain

@@ -145,26 +145,6 @@ TEST(HttpServer, TheHeadIsCheckedBeforeTheBodyIsRead_R15) {
   EXPECT_THAT(known.read_until("POST /x body"), HasSubstr("POST /x body"));
 }
 
-TEST(HttpServer, BodiesOfAllRequestsTogetherAreBounded_R15) {
-  HttpOptions options;
-  options.max_body_bytes = 1000;
-  options.max_body_bytes_in_all = 1500;
-  ServerFixture server(options, echo);
-  const std::string head = "POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n";
-  RawClient first(server.port());
-  first.send(head + "Expect: 100-continue\r\n\r\n");
-  EXPECT_THAT(first.read_until("\r\n\r\n"), StartsWith("HTTP/1.1 100"));
-  RawClient second(server.port());
-  second.send(head + "\r\n");
-  EXPECT_THAT(second.read_all(), StartsWith("HTTP/1.1 503"));
-  first.send(std::string(900, 'a') + head + "Expect: 100-continue\r\n\r\n");
-  first.read_until(std::string(900, 'a'));
-  EXPECT_THAT(first.read_until("\r\n\r\n"), HasSubstr("100 Continue")) << "the first is given back";
-  RawClient chunked(server.port());
-  chunked.send("POST /x HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
-  EXPECT_THAT(chunked.read_all(), StartsWith("HTTP/1.1 503")) << "counts as large as it may be";
-}
-
 TEST(HttpServer, HeaderBytesThatDripDoNotMoveTheDeadline_R15) {
   HttpOptions options;
   options.header_timeout = milliseconds(200);
@@ -279,6 +259,69 @@ TEST(HttpServer, AnAddressInUseIsAnErrorThatNamesIt) {
   const auto bad_host = HttpServer::listen({&io}, options, echo);
   ASSERT_FALSE(bad_host);
   EXPECT_EQ(bad_host.error().field, "--host");
+}
+
+// RFC 9112, sections 3.2 and 6.1: two readers of one connection must see the same requests.
+TEST(HttpServer, AmbiguousFramingIsRefused_R15) {
+  ServerFixture server({}, echo);
+  for (const char* lines :
+       {"Host: x\r\nTransfer-Encoding: gzip\r\nContent-Length: 2\r\n",
+        "Host: x\r\nTransfer-Encoding: identity\r\nContent-Length: 2\r\n",
+        "Host: x\r\nTransfer-Encoding: xchunked\r\nContent-Length: 2\r\n",
+        "Host: x\r\nTransfer-Encoding: gzip, chunked\r\n",
+        "Host: x\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n",
+        "Content-Length: 2\r\n", "Host: x\r\nHost: y\r\nContent-Length: 2\r\n"}) {
+    RawClient client(server.port());
+    client.send(std::string("POST / HTTP/1.1\r\n") + lines + "\r\n{}");
+    EXPECT_THAT(client.read_all(), StartsWith("HTTP/1.1 400")) << lines;
+  }
+  RawClient old(server.port());
+  old.send("POST / HTTP/1.0\r\nContent-Length: 2\r\n\r\n{}");
+  EXPECT_THAT(old.read_all(), StartsWith("HTTP/1.0 200"));
+}
+
+TEST(HttpServer, TrailerFieldsCountAsFields_R15) {
+  ServerFixture server({}, echo);
+  for (const int fields : {5, 5000, 100000}) {
+    RawClient client(server.port());
+    std::string request =
+        "POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+        "2\r\n{}\r\n0\r\n";
+    for (int i = 0; i < fields; ++i) request += "X-" + std::to_string(i) + ": b\r\n";
+    client.send(request + "\r\n");
+    EXPECT_THAT(client.read_all(), StartsWith(fields == 5 ? "HTTP/1.1 200" : "HTTP/1.1 400"));
+  }
+}
+
+// what is promised costs nothing, what is there is charged until the handler lets go of it.
+TEST(HttpServer, BodiesAreChargedAsTheyArriveAndUntilTheyAreParsed_R24) {
+  HttpOptions options;
+  options.max_body_bytes_in_all = 100000;
+  std::mutex mutex;
+  std::vector<std::shared_ptr<void>> charges;
+  ServerFixture server(options, [&](HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+    const std::lock_guard lock(mutex);
+    charges.push_back(std::move(request.body_charge));
+    exchange->reply(200, "text/plain", "ok");
+  });
+  std::vector<std::unique_ptr<RawClient>> promises;
+  for (int i = 0; i < 40; ++i) {
+    promises.push_back(std::make_unique<RawClient>(server.port()));
+    promises.back()->send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 90000\r\n\r\n");
+  }
+  const std::string large(70000, 'a');
+  const auto status = [&] {
+    RawClient client(server.port());
+    client.send(post("/", large, "Connection: close\r\n"));
+    return client.read_all().substr(9, 3);
+  };
+  EXPECT_EQ(status(), "200");
+  EXPECT_EQ(status(), "503");  // the first is not parsed yet
+  {
+    const std::lock_guard lock(mutex);
+    charges.clear();
+  }
+  EXPECT_EQ(status(), "200");
 }
 
 }  // namespace

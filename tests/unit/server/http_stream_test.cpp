@@ -186,5 +186,20 @@ TEST(HttpStream, CloseCutsEveryConnection) {
   EXPECT_EQ(left.get_future().wait_for(std::chrono::seconds(10)), std::future_status::ready);
 }
 
+TEST(HttpStream, AnEventStreamThatWaitsSendsComments) {
+  HeldExchange held;
+  HttpOptions options;
+  options.keep_alive = std::chrono::milliseconds(1);
+  ServerFixture server(options, held.handler());
+  RawClient client(server.port());
+  client.send(get("/x"));
+  const auto exchange = held.take();
+  exchange->begin_stream(200, "text/event-stream; charset=utf-8");
+  for (int i = 0; i < 3; ++i) client.read_until("e\r\n: keep-alive\n\n\r\n");
+  exchange->write("data: 1\n\n");
+  exchange->end_stream();
+  EXPECT_THAT(client.read_until("0\r\n\r\n"), HasSubstr("data: 1"));
+}
+
 }  // namespace
 }  // namespace refrain

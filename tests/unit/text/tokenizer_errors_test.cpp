@@ -121,5 +121,53 @@ TEST(RegexSyntax, ReadsTheDialectOfTokenizers) {
   EXPECT_EQ(matches("a{x}", "a{x}"), "a{x}");
 }
 
+nlohmann::json exploding_json() {
+  auto json = byte_level_json();
+  nlohmann::json step = {
+      {"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", std::string(100, 'a')}};
+  json["normalizer"] = {{"type", "Sequence"}, {"normalizers", nlohmann::json(4, step)}};
+  return json;
+}
+
+TEST(TokenizerLimits, ANormalizerThatExplodesIsAnError_R25) {
+  const auto ids = load_tokenizer(exploding_json()).encode("aaaaaaaaaa", false);
+  ASSERT_FALSE(ids);
+  EXPECT_EQ(ids.error().code, ErrorCode::kTooLarge);
+  EXPECT_THAT(ids.error().message, testing::HasSubstr("normalizer"));
+}
+
+TEST(TokenizerLimits, ANormalizerHasAtMost64Steps_R25) {
+  auto json = byte_level_json();
+  json["normalizer"] = {{"type", "Sequence"},
+                        {"normalizers", nlohmann::json(65, {{"type", "Lowercase"}})}};
+  EXPECT_THAT(load_error(json), testing::HasSubstr("more than 64 steps"));
+}
+
+TEST(TokenizerLimits, BytesAreRefusedFirstAndTokensAtTheFirstTooMany_R25) {
+  const Tokenizer tokenizer = load_tokenizer(byte_level_json());
+  TextLimits limits;
+  limits.max_bytes = 10;
+  EXPECT_TRUE(tokenizer.encode("0123456789", false, limits));
+  auto ids = tokenizer.encode("01234567890", false, limits);
+  ASSERT_FALSE(ids);
+  EXPECT_EQ(ids.error().field, "prompt");
+  EXPECT_THAT(ids.error().message, testing::HasSubstr("11 bytes"));
+  limits = {};
+  limits.max_tokens = 4;
+  EXPECT_TRUE(tokenizer.encode("0123", false, limits));
+  ids = tokenizer.encode("01234", false, limits);
+  ASSERT_FALSE(ids);
+  EXPECT_THAT(ids.error().message, testing::HasSubstr("more than 4 tokens"));
+}
+
+TEST(TokenizerLimits, TheStopFlagEndsTheWork_R25) {
+  const std::atomic<bool> stop = true;
+  TextLimits limits;
+  limits.stop = &stop;
+  const auto ids = load_tokenizer(byte_level_json()).encode("some text", false, limits);
+  ASSERT_FALSE(ids);
+  EXPECT_EQ(ids.error().code, ErrorCode::kUnavailable);
+}
+
 }  // namespace
 }  // namespace refrain::text
