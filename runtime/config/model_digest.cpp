@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint64_t kPieces = 4, kPieceBytes = 256;
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // as the loader takes
-constexpr uint64_t kMaxConfigBytes = 16 << 20;
+constexpr uint64_t kMostBytes = 16 << 20;  // of a file that is digested whole
 
 // FNV-1a in two lanes: tells model directories apart, no defence against forgery.
 struct Digest {
@@ -92,9 +92,9 @@ Status add_weight_file(const std::filesystem::path& path, uint64_t size, Digest&
 Result<std::string> read_config(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return fail(ErrorCode::kNotFound, "{}: cannot be read", path.string());
-  std::string text = read_at(file, 0, kMaxConfigBytes + 1);
-  if (text.size() > kMaxConfigBytes)
-    return fail(ErrorCode::kTooLarge, "{}: has more than {} bytes", path.string(), kMaxConfigBytes);
+  std::string text = read_at(file, 0, kMostBytes + 1);
+  if (text.size() > kMostBytes)
+    return fail(ErrorCode::kTooLarge, "{}: has more than {} bytes", path.string(), kMostBytes);
   return text;
 }
 

@@ -15,8 +15,6 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr int kLayers = 2;
-
 // CG-25: a memory limit that ends a few bytes into the captures.
 TEST(Capture, CG25OutOfMemoryDropsWholeKeysAndSaysWhatWasMissing) {
   if (SessionOptions{}.device != "host") GTEST_SKIP() << "graphs this small take no CUDA memory";

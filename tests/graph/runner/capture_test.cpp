@@ -20,8 +20,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr int kLayers = 2;
-
 std::vector<std::string> keys_of(const ipc::Ready& ready) {
   std::vector<std::string> keys;
   for (const ipc::ManifestEntry& e : ready.manifest) {

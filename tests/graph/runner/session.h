@@ -163,6 +163,8 @@ class Session {
   StepId steps_ = 0;
 };
 
+inline constexpr int kLayers = 2;  // of the tiny model
+
 inline const TinyModel& model() {
   static const TinyModel tiny;
   return tiny;

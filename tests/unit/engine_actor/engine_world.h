@@ -17,6 +17,8 @@
 
 namespace refrain::testing {
 
+inline constexpr TokenId kPoison = 505;  // the mock model never samples it
+
 struct Answer {
   std::vector<TokenId> tokens;
   std::vector<TokenOutput> outputs;

@@ -10,10 +10,9 @@ namespace refrain {
 namespace {
 
 using testing::EngineWorld;
+using testing::kPoison;
 using testing::MockRank;
 using testing::prompt_of;
-
-constexpr TokenId kPoison = 505;  // the mock model never samples it
 
 bool has_poison(const ipc::Step& step) {
   return std::ranges::find(step.token_ids, kPoison) != step.token_ids.end();

@@ -15,9 +15,8 @@ using std::chrono::seconds;
 using testing::Answer;
 using testing::contains;
 using testing::EngineWorld;
+using testing::kPoison;
 using testing::prompt_of;
-
-constexpr TokenId kPoison = 505;  // the mock model never samples it
 
 // In the step of a prompt that has the token.
 bool poisoned(const ipc::Step& step, size_t row) {
