@@ -94,6 +94,9 @@ function(refrain_test name)
     set(lock RESOURCE_LOCK gpu)
   endif()
   add_executable(${name} ${sources})
+  if(ARG_LABEL STREQUAL gpu) # adds files of other folders, whose names may be its own
+    set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
+  endif()
   target_link_libraries(${name} PRIVATE refrain_flags GTest::gmock GTest::gtest_main ${ARG_DEPS})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 WORKING_DIRECTORY ${CMAKE_SOURCE_DIR}
