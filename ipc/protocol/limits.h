@@ -49,7 +49,7 @@ inline constexpr size_t kMinSlotSetupBytes = 4 + 6 * 4 + 3 * 4 + 8 + 4 + 4 + 1 +
 
 // What the parts of a Step take in its payload, so that its maker can keep it sendable.
 inline constexpr size_t kMaxStepBytes = kMaxFrameBytes - kHeaderBytes;
-inline constexpr size_t kEmptyStepBytes = 8 + 1 + 1 + 1 + 9 * 4;
+inline constexpr size_t kEmptyStepBytes = 8 + 1 + 1 + 1 + 9 * 4 + 1;
 inline constexpr size_t kStepRowBytes = 3 * 4 + 1;
 inline constexpr size_t kStepTokenBytes = 4;
 inline constexpr size_t kBlockUpdateBytes = 3 * 4;

@@ -13,7 +13,7 @@
 
 namespace refrain::ipc {
 
-inline constexpr uint16_t kProtocolVersion = 7;
+inline constexpr uint16_t kProtocolVersion = 8;
 
 // ---- configuration (coordinator -> worker, inside Welcome)
 
@@ -46,6 +46,7 @@ struct WorkerConfig {
   bool debug_cudagraph = false;
   int32_t collective_timeout_ms = 30000;
   bool disable_custom_all_reduce = false;
+  bool audit = false;  // steps may ask for an audit: the runner has memory for it
 
   bool operator==(const WorkerConfig&) const = default;
 };
@@ -198,6 +199,16 @@ struct Step {
   std::vector<int32_t> block_index;     // [U]
   std::vector<BlockId> block_id;        // [U]
   std::vector<SlotSetup> setups;
+  bool audit = false;  // every rank runs it a second time, eagerly, and compares (CG-41)
+};
+
+// What a rank's audit of a step found; distances are of the largest magnitude beside them.
+struct AuditResult {
+  bool audited = false;
+  int32_t differences = 0;  // beyond the bound
+  float worst_logit = 0;
+  float worst_kv = 0;
+  std::string first;  // the first difference: program, key, op
 };
 
 // In StepResult::tokens: the row should have sampled, and its logits hold no number above -inf.
@@ -219,6 +230,7 @@ struct StepResult {
   std::vector<int32_t> top_offsets;  // [R+1] into the next two
   std::vector<TokenId> top_tokens;
   std::vector<float> top_logprobs;
+  AuditResult audit;  // StepGather makes it that of all ranks
 };
 
 // ---- life

@@ -11,7 +11,7 @@ namespace refrain::ipc {
 
 template <class Archive>
 void serialize(Archive& ar, WorkerConfig& m) {
-  static_assert(wire::field_count<WorkerConfig>() == 26);
+  static_assert(wire::field_count<WorkerConfig>() == 27);
   ar(m.tensor_parallel_size, m.max_num_seqs, m.max_num_batched_tokens, m.max_model_len,
      m.block_size, wire::Name{"dtype", m.dtype}, wire::Name{"kv_cache_dtype", m.kv_cache_dtype},
      wire::Name{"attention_backend", m.attention_backend}, m.kv_cache_memory_bytes,
@@ -21,7 +21,7 @@ void serialize(Archive& ar, WorkerConfig& m) {
      m.max_cudagraph_capture_size, m.num_speculative_tokens, m.has_splitting_ops,
      wire::Texts{"splitting_ops", m.splitting_ops, kMaxSplittingOps, kMaxNameBytes},
      m.disable_padding, m.max_padding_ratio, m.debug_cudagraph, m.collective_timeout_ms,
-     m.disable_custom_all_reduce);
+     m.disable_custom_all_reduce, m.audit);
 }
 
 template <class Archive>
@@ -97,7 +97,7 @@ void serialize(Archive& ar, SlotSetup& m) {
 
 template <class Archive>
 void serialize(Archive& ar, Step& m) {
-  static_assert(wire::field_count<Step>() == 13);
+  static_assert(wire::field_count<Step>() == 14);
   ar(m.step, wire::Choice<ForwardMode>{"mode", m.mode, ForwardMode::kDllmExtend}, m.cascade,
      m.allowed_modes, wire::List<SlotId>{"row_slot", m.row_slot, kMaxRows},
      wire::List<int32_t>{"row_num_tokens", m.row_num_tokens, kMaxRows},
@@ -107,19 +107,25 @@ void serialize(Archive& ar, Step& m) {
      wire::List<SlotId>{"block_slot", m.block_slot, kMaxBlockUpdates},
      wire::List<int32_t>{"block_index", m.block_index, kMaxBlockUpdates},
      wire::List<BlockId>{"block_id", m.block_id, kMaxBlockUpdates},
-     wire::Items<SlotSetup>{"setups", m.setups, kMaxRows, kMinSlotSetupBytes});
+     wire::Items<SlotSetup>{"setups", m.setups, kMaxRows, kMinSlotSetupBytes}, m.audit);
+}
+
+template <class Archive>
+void serialize(Archive& ar, AuditResult& m) {
+  static_assert(wire::field_count<AuditResult>() == 5);
+  ar(m.audited, m.differences, m.worst_logit, m.worst_kv, wire::Text{"first", m.first, 2048});
 }
 
 template <class Archive>
 void serialize(Archive& ar, StepResult& m) {
-  static_assert(wire::field_count<StepResult>() == 13);
+  static_assert(wire::field_count<StepResult>() == 14);
   ar(m.step, m.rank, wire::Choice<RuntimeMode>{"mode", m.mode, RuntimeMode::kFull}, m.key_tokens,
      m.key_reqs, m.key_uniform, m.num_tokens, m.device_ms,
      wire::List<TokenId>{"tokens", m.tokens, kMaxRows},
      wire::List<float>{"logprobs", m.logprobs, kMaxRows},
      wire::List<int32_t>{"top_offsets", m.top_offsets, kMaxRows + 1},
      wire::List<TokenId>{"top_tokens", m.top_tokens, kMaxTopTokens},
-     wire::List<float>{"top_logprobs", m.top_logprobs, kMaxTopTokens});
+     wire::List<float>{"top_logprobs", m.top_logprobs, kMaxTopTokens}, m.audit);
 }
 
 template <class Archive>

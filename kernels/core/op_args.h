@@ -3,6 +3,7 @@
 // (function, arguments) and can be executed, recorded and replayed. Pointers are device addresses.
 // Matrices are row-major [rows, cols] with a row stride in elements. float32 accumulation always.
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/core/dtype.h"
@@ -162,6 +163,19 @@ struct RopeKvWriteArgs {
   int32_t rotary_dim = 0;
   int32_t block_size = 16;
   Rows rows;
+};
+
+// The keys and values that a batch's tokens have in one layer's cache, copied to `dense` or, with
+// restore, back from there. For audits.
+struct KvRowsArgs {
+  std::byte* cache = nullptr;
+  std::byte* dense = nullptr;         // [tokens, (K, V) * kv_heads] heads
+  const int64_t* kv_slots = nullptr;  // [tokens]
+  int32_t tokens = 0;
+  int32_t kv_heads = 0;
+  int32_t head_bytes = 0;
+  int32_t block_size = 16;
+  bool restore = false;
 };
 
 // Causal attention of every token over its own request's paged cache. Handles decode, prefill and

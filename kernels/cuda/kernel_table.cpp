@@ -39,6 +39,7 @@ const KernelTable& cuda_kernel_table() {
       .select_rows = &checked<&select_rows>,
       .best_tokens = &checked<&best_tokens>,
       .sample = &checked<&sample>,
+      .kv_rows = &kv_rows,
       .fused_linear = &checked<&fused_linear>,
       .rope_attention = &checked<&rope_attention>,
       .few_rows = {kFewRows, kMaxFusedNormCols, kMaxFusedNormElements, kMaxFusedGroup,

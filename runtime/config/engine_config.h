@@ -30,7 +30,8 @@ struct EngineConfig {
   bool enable_prefix_caching = true;
   bool enable_chunked_prefill = true;
   bool async_scheduling = true;  // step n+1 planned and sent while n runs
-  double schedule_lead_ms = 1;   // n+1 is planned that long before n is expected to end
+  double audit_rate = 0;        // share of the steps that run a second time, to be compared (CG-41)
+  double schedule_lead_ms = 1;  // n+1 is planned that long before n is expected to end
 
   // server
   std::string host = "127.0.0.1";

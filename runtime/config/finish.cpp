@@ -93,6 +93,7 @@ Status finish_engine_config(EngineConfig& config, const ModelConfig& model) {
   }
   REFRAIN_RETURN_IF_ERROR(check_lists(worker));
   worker.load_dummy = config.load_format == "dummy";
+  worker.audit = config.audit_rate > 0;
   finish_host_threads(config);
   return {};
 }

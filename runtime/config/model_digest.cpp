@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint64_t kPieces = 4, kPieceBytes = 256;
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // as the loader takes
-constexpr uint64_t kMostBytes = 16 << 20;  // of a file that is digested whole
+constexpr uint64_t kMostBytes = 16 << 20;          // of a file that is digested whole
 
 // FNV-1a in two lanes: tells model directories apart, no defence against forgery.
 struct Digest {

@@ -118,6 +118,12 @@ void add_scheduling_options(CLI::App& app, EngineConfig& config) {
   app.add_flag("--async-scheduling,!--no-async-scheduling", config.async_scheduling,
                "Plan and send step n+1 while step n runs (on)")
       ->group(group);
+  app.add_option("--audit-rate", config.audit_rate,
+                 "Share of the steps that run a second time, eagerly, and are compared: logits, "
+                 "tokens, keys and values")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str()
+      ->group(group);
   app.add_option("--schedule-lead-ms", config.schedule_lead_ms,
                  "Plan step n+1 that long before n is expected to end, so that requests which come "
                  "meanwhile are in it; a large value plans it when n begins")

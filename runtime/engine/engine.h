@@ -75,6 +75,9 @@ struct EngineStats {
   uint64_t requests_running = 0, requests_waiting = 0;
   uint64_t prompt_tokens = 0, generated_tokens = 0, cached_prompt_tokens = 0;
   uint64_t preemptions = 0, steps = 0, group_restarts = 0;
+  uint64_t audited_steps = 0, audit_differences = 0;  // CG-41
+  double audit_worst_logit = 0, audit_worst_kv = 0;   // of the largest magnitude beside it
+  std::string audit_first;                            // the first difference beyond the bound
   uint64_t blocks_total = 0, blocks_free = 0;
   double seconds_since_last_answer = 0;  // of all ranks to a step (while idle, to a canary: R-11)
   double coordinator_us_per_step = 0;    // CPU, moving average

@@ -30,6 +30,16 @@ void StatsBoard::step_done(const ipc::StepResult& result, size_t num_new_tokens)
   stats_.generated_tokens += num_new_tokens;
 }
 
+void StatsBoard::audited(const ipc::AuditResult& audit) {
+  change([&audit](EngineStats& stats) {
+    ++stats.audited_steps;
+    stats.audit_differences += static_cast<uint64_t>(audit.differences);
+    stats.audit_worst_logit = std::max<double>(stats.audit_worst_logit, audit.worst_logit);
+    stats.audit_worst_kv = std::max<double>(stats.audit_worst_kv, audit.worst_kv);
+    if (stats.audit_first.empty()) stats.audit_first = audit.first;
+  });
+}
+
 void StatsBoard::answered(TimePoint now) {
   const std::lock_guard lock(mutex_);
   last_answer_ = now;

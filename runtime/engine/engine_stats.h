@@ -24,6 +24,7 @@ class StatsBoard {
   void change(const std::function<void(EngineStats&)>& edit);
   // One step done: its graph, how many tokens it gave.
   void step_done(const ipc::StepResult& result, size_t num_new_tokens);
+  void audited(const ipc::AuditResult& audit);
   // All ranks answered a step, a canary's included.
   void answered(TimePoint now);
   // A device got on within a step.

@@ -1,5 +1,7 @@
 #include "runtime/engine/step_gather.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <utility>
@@ -63,6 +65,24 @@ void StepGather::sent(const ipc::Step& step, TimePoint now) {
   steps_.push_back(std::move(waiting));
 }
 
+namespace {
+
+ipc::AuditResult of_all_ranks(const std::vector<ipc::StepResult>& answers) {
+  ipc::AuditResult all;
+  for (const ipc::StepResult& answer : answers) {
+    const ipc::AuditResult& one = answer.audit;
+    all.audited = all.audited || one.audited;
+    all.differences += one.differences;
+    all.worst_logit = std::max(all.worst_logit, one.worst_logit);
+    all.worst_kv = std::max(all.worst_kv, one.worst_kv);
+    if (all.first.empty() && !one.first.empty())
+      all.first = fmt::format("rank {}, {}", answer.rank, one.first);
+  }
+  return all;
+}
+
+}  // namespace
+
 void StepGather::restart(TimePoint now) {
   if (!steps_.empty()) steps_.front().since = now;
 }
@@ -88,6 +108,7 @@ Result<std::optional<ipc::StepResult>> StepGather::add(int32_t rank, ipc::StepRe
   steps_.pop_front();
   if (!steps_.empty()) steps_.front().since = now;
   if (auto mismatch = key_mismatch(answers)) return fail(ErrorCode::kInternal, "{}", *mismatch);
+  answers.front().audit = of_all_ranks(answers);
   return std::move(answers.front());
 }
 

@@ -129,6 +129,7 @@ const StepPlan* Scheduler::schedule() {
   if (building_.rows.empty()) return nullptr;
   ipc::Step& step = plan_.step();
   step.step = next_step_++;
+  step.audit = options_.audit_every > 0 && step.step % options_.audit_every == 0;
   step.mode = forward_mode(step);
   building_.step = step.step;
   in_flight_.push_back(std::move(building_));

@@ -128,6 +128,16 @@ std::string Metrics::render(const EngineStats& stats, const AdmissionStats& admi
           stats.cached_prompt_tokens);
   counter("refrain:num_preemptions_total", "Requests preempted", stats.preemptions);
   counter("refrain:steps_total", "Steps run", stats.steps);
+  counter("refrain:audit_steps_total", "Steps that ran a second time and were compared",
+          stats.audited_steps);
+  counter("refrain:audit_differences_total", "Differences beyond the bound that audits found",
+          stats.audit_differences);
+  gauge("refrain:audit_worst_logit",
+        "Worst distance of a logit in an audit, of the largest in its row",
+        stats.audit_worst_logit);
+  gauge("refrain:audit_worst_kv",
+        "Worst distance of a key or value in an audit, of the largest of its token and layer",
+        stats.audit_worst_kv);
   counter("refrain:worker_group_restarts_total", "Worker groups lost", stats.group_restarts);
   gauge("refrain:predicted_queue_wait_seconds", "Wait for a first token of a request that came now",
         admission.predicted_wait_seconds);

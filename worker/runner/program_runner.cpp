@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "worker/graph/forward_mode.h"
+#include "worker/runner/logits.h"
 
 namespace refrain::worker {
 
@@ -19,6 +20,8 @@ void ProgramRunner::submit(const ipc::Step& step) {
   InFlight& flight = flights_[static_cast<size_t>(index)];
   flight.start = steady_clock().now();
   flight.step = step.step;
+  REFRAIN_CHECK(!step.audit || audit_ != nullptr, "step {} asks for an audit", step.step);
+  flight.audit = {};
   writer_->write(step, *stream_);
   const BatchShape shape = batch_shape(step, hosted_->context.uniform_query_len);
   flight.dispatch = hosted_->dispatcher->dispatch(shape);
@@ -30,6 +33,7 @@ void ProgramRunner::submit(const ipc::Step& step) {
     flight.turn = buffers_->begin_turn();
     run_ops(step, shape, flight);
     if (counter_check_) counter_check_->copy(*stream_, index);
+    if (step.audit) audit(shape, flight);
     last_reqs_ = shape.num_reqs;
     last_padded_ = executed_key(flight.dispatch).num_reqs;
   } else {
@@ -113,11 +117,13 @@ void ProgramRunner::poison() {
 void ProgramRunner::note_row_outputs(const ipc::Step& step, InFlight& flight) const {
   flight.num_logprobs.clear();
   flight.samples.clear();
+  flight.slots.clear();
   flight.with_logprobs = flight.with_top = false;
   for (size_t row = 0; row < step.row_slot.size(); ++row) {
     const bool samples = (step.row_flags[row] & ipc::kSamples) != 0;
     const int32_t wanted = samples ? writer_->num_logprobs(step.row_slot[row]) : -1;
     flight.samples.push_back(samples);
+    flight.slots.push_back(step.row_slot[row]);
     flight.num_logprobs.push_back(std::min(wanted, kMaxLogprobs));
     flight.with_logprobs = flight.with_logprobs || wanted >= 0;
     flight.with_top = flight.with_top || wanted > 0;
@@ -148,6 +154,7 @@ ipc::StepResult ProgramRunner::make_result(const InFlight& flight) const {
   result.key_reqs = flight.dispatch.key.num_reqs;
   result.key_uniform = flight.dispatch.key.uniform;
   result.num_tokens = flight.num_tokens;
+  result.audit = flight.audit;
   result.device_ms = static_cast<float>(seconds_between(flight.start, steady_clock().now()) * 1e3);
   if (flight.num_tokens == 0) return result;
   const kernels::SampleOutputs& out = buffers_->outputs(flight.turn);
@@ -189,24 +196,23 @@ void ProgramRunner::add_logprobs(const InFlight& flight, ipc::StepResult& result
 std::vector<float> ProgramRunner::read_logits() {
   REFRAIN_CHECK(num_in_flight_ == 0, "logits are read between steps");
   const Lowering& lowering = last_lowering_ == nullptr ? *hosted_ : *last_lowering_;
-  const auto* sample = std::get_if<SampleOp>(&lowering.program.ops.back());
-  REFRAIN_CHECK(sample != nullptr, "program {} does not end in sample", lowering.program.name);
-  const Value& logits = lowering.program.value(sample->logits);
-  const int64_t cols = logits.cols, vocab = sample->vocab_size;
-  const int64_t shard = cols * last_padded_;
-  const size_t bytes = static_cast<size_t>(shard * sample->shards) * sizeof(float);
-  const auto pinned = device_.allocate_pinned(std::max<size_t>(bytes, 1));
-  stream_->copy(pinned->data(), lowering.context.addresses[static_cast<size_t>(sample->logits)],
-                bytes);
+  return worker::read_logits(lowering, last_reqs_, last_padded_, device_, *stream_);
+}
+
+// All that was submitted before has been launched, so that it has ended when this one has. What
+// the host gives bit by bit the same, whatever the padding, must be the same.
+void ProgramRunner::audit(const BatchShape& batch, InFlight& flight) {
   stream_->synchronize();
-  std::vector<float> rows(static_cast<size_t>(last_reqs_ * vocab));
-  for (int64_t row = 0; row < last_reqs_; ++row) {
-    for (int64_t i = 0; i < sample->shards && i * cols < vocab; ++i) {
-      const float* from = static_cast<const float*>(pinned->data()) + i * shard + row * cols;
-      std::copy_n(from, std::min(cols, vocab - i * cols), rows.begin() + row * vocab + i * cols);
-    }
+  const kernels::SampleOutputs& out = buffers_->outputs(flight.turn);
+  const BatchDescriptor key = executed_key(flight.dispatch);
+  std::vector<bool> greedy;
+  for (size_t row = 0; row < flight.samples.size(); ++row) {
+    greedy.push_back(flight.samples[row] && writer_->plainly_greedy(flight.slots[row]));
   }
-  return rows;
+  const RuntimeMode mode = flight.ran_graph ? flight.dispatch.mode : RuntimeMode::kNone;
+  flight.audit = audit_->run({*last_lowering_, key.num_reqs, batch, std::move(greedy), out.tokens,
+                              fmt::format("{} {}", ipc::to_string(mode), key.num_tokens)},
+                             *hosted_, *stream_, device_.runs_at_once());
 }
 
 }  // namespace refrain::worker

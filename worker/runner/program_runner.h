@@ -16,6 +16,7 @@
 #include "worker/runner/idle_times.h"
 #include "worker/runner/input_buffers.h"
 #include "worker/runner/model_runner.h"
+#include "worker/runner/step_audit.h"
 #include "worker/runner/step_writer.h"
 #include "worker/runner/value_dump.h"
 
@@ -53,7 +54,9 @@ class ProgramRunner final : public ModelRunner {
     bool decode = false;
     int32_t num_tokens = 0, num_reqs = 0;
     bool with_logprobs = false, with_top = false;
-    std::vector<bool> samples;          // by row
+    std::vector<bool> samples;  // by row
+    std::vector<SlotId> slots;  // by row
+    ipc::AuditResult audit;
     std::vector<int32_t> num_logprobs;  // by row; -1: not asked or not sampled
     std::unique_ptr<Event> begun;       // of its ops; only with time_steps
     std::unique_ptr<Event> done;
@@ -76,6 +79,7 @@ class ProgramRunner final : public ModelRunner {
   // CG-34: whether a graph ran.
   bool forward(ipc::ForwardMode mode, const Dispatch& dispatch, const BatchShape& batch);
   BatchDescriptor executed_key(const Dispatch& dispatch) const;
+  void audit(const BatchShape& batch, InFlight& flight);
   void poison();
   void note_row_outputs(const ipc::Step& step, InFlight& flight) const;
   ipc::StepResult make_result(const InFlight& flight) const;
@@ -103,6 +107,7 @@ class ProgramRunner final : public ModelRunner {
   const Lowering* last_lowering_ = nullptr;
   bool eager_at_key_ = false;
   std::unique_ptr<ValueDump> dump_;
+  std::unique_ptr<StepAudit> audit_;  // null: no step asks for one
   std::unique_ptr<IdleTimes> idle_times_;
   std::unique_ptr<CounterCheck> counter_check_;
 };

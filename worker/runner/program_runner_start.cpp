@@ -112,6 +112,7 @@ Result<ipc::Loaded> ProgramRunner::load() {
   for (InFlight& flight : flights_) {
     flight.num_logprobs.reserve(static_cast<size_t>(sizes.max_reqs));
     flight.samples.reserve(static_cast<size_t>(sizes.max_reqs));
+    flight.slots.reserve(static_cast<size_t>(sizes.max_reqs));
   }
 
   ipc::Loaded loaded;
@@ -148,6 +149,10 @@ Status ProgramRunner::init_cache(int64_t num_kv_blocks) {
   try {
     kv_cache_ = std::make_unique<KvCache>(device_, *stream_, kv_layers(hosted_->program),
                                           options_.config.block_size, num_kv_blocks);
+    if (options_.config.audit) {
+      audit_ = std::make_unique<StepAudit>(device_, *kv_cache_, options_.config.block_size,
+                                           options_.config.max_num_batched_tokens);
+    }
     if (has_fixed_size(options_.config)) kv_cache_->back(num_kv_blocks);
   } catch (const OutOfMemory& error) {
     return cache_does_not_fit(num_kv_blocks, error);

@@ -60,6 +60,7 @@ StepWriter::StepWriter(const InputBuffers& buffers, int64_t max_model_len, bool 
       max_model_len_(max_model_len),
       keep_logits_(keep_logits),
       num_logprobs_(static_cast<size_t>(sizes_.max_reqs), -1),
+      plainly_greedy_(static_cast<size_t>(sizes_.max_reqs), false),
       row_seen_(static_cast<size_t>(sizes_.max_reqs), 0),
       row_end_(static_cast<size_t>(sizes_.max_reqs), 0),
       end_masks_(static_cast<size_t>(sizes_.max_reqs)) {}
@@ -240,7 +241,9 @@ void StepWriter::write_setups(const ipc::Step& step, Stream& stream) {
   for (size_t i = 0; i < step.setups.size(); ++i) {
     const ipc::SlotSetup& setup = step.setups[i];
     at<int32_t>(block, layout.params_slot)[i] = setup.slot;
-    at<SlotParams>(block, layout.params)[i] = params_of(setup);
+    const SlotParams params = params_of(setup);
+    at<SlotParams>(block, layout.params)[i] = params;
+    plainly_greedy_[static_cast<size_t>(setup.slot)] = kernels::is_plain_greedy(params);
     num_logprobs_[static_cast<size_t>(setup.slot)] = setup.num_logprobs;
     write_side_data(setup, i, stream);
   }
@@ -254,7 +257,7 @@ void StepWriter::write(const ipc::Step& step, Stream& stream) {
   header.num_tokens = static_cast<int32_t>(step.token_ids.size());
   header.num_reqs = static_cast<int32_t>(step.row_slot.size());
   header.num_slot_updates = static_cast<int32_t>(step.setups.size());
-  header.keep_logits = keep_logits_ ? 1 : 0;
+  header.keep_logits = keep_logits_ || step.audit ? 1 : 0;
   write_rows(step, block);
   header.num_block_updates = write_block_updates(step, stream);
   write_setups(step, stream);

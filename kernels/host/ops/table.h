@@ -2,6 +2,7 @@
 // The kernel table of one instruction set: each slot checks its arguments and launches its op. Ops
 // that share rows among threads run on one thread when there is one row.
 
+#include "kernels/host/kv_rows.h"
 #include "kernels/host/ops/attention.h"
 #include "kernels/host/ops/elementwise.h"
 #include "kernels/host/ops/embed.h"
@@ -17,6 +18,7 @@ template <class S>
 KernelTable make_table() {
   KernelTable table;
   table.prepare_inputs = &launch_prepare_inputs;
+  table.kv_rows = &launch_kv_rows;
   table.embed = [](StreamRef stream, const EmbedArgs& args) {
     check_args(args);
     launch<&embed<S>>(stream, args, "embed", args.rows.padded == 1);

@@ -66,6 +66,7 @@ std::vector<OptionCase> engine_cases() {
       {{"--no-enable-prefix-caching"}, [](C c) { return !c.enable_prefix_caching; }},
       {{"--enable-prefix-caching=false"}, [](C c) { return !c.enable_prefix_caching; }},
       {{"--no-async-scheduling"}, [](C c) { return !c.async_scheduling; }},
+      {{"--audit-rate", "0.02"}, [](C c) { return c.audit_rate == 0.02; }},
       {{"--schedule-lead-ms", "2.5"}, [](C c) { return c.schedule_lead_ms == 2.5; }},
       {{"--block-size", "32"}, [](C c) { return c.worker.block_size == 32; }},
       {{"--kv-cache-dtype", "float32"}, [](C c) { return c.worker.kv_cache_dtype == "float32"; }},

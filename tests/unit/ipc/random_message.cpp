@@ -60,7 +60,7 @@ void fill(Generator& g, WorkerConfig& m) {
         m.cudagraph_mode, m.has_capture_sizes, m.cudagraph_capture_sizes,
         m.max_cudagraph_capture_size, m.num_speculative_tokens, m.has_splitting_ops,
         m.splitting_ops, m.disable_padding, m.max_padding_ratio, m.debug_cudagraph,
-        m.collective_timeout_ms, m.disable_custom_all_reduce);
+        m.collective_timeout_ms, m.disable_custom_all_reduce, m.audit);
 }
 void fill(Generator& g, Hello& m) {
   g.all(m.protocol_version, m.build_id, m.model_digest, m.rank, m.tensor_parallel_size, m.pid,
@@ -97,7 +97,7 @@ void fill(Generator& g, SlotSetup& m) {
   g.set(m.bias_values, m.bias_tokens.size());
 }
 void fill(Generator& g, Step& m) {
-  g.all(m.step, m.cascade, m.allowed_modes, m.row_slot, m.block_slot);
+  g.all(m.step, m.cascade, m.allowed_modes, m.row_slot, m.block_slot, m.audit);
   g.choose(m.mode, ForwardMode::kDllmExtend);
   const size_t rows = m.row_slot.size();
   m.row_num_tokens.resize(rows);
@@ -116,7 +116,8 @@ void fill(Generator& g, Step& m) {
 }
 void fill(Generator& g, StepResult& m) {
   g.all(m.step, m.rank, m.key_tokens, m.key_reqs, m.key_uniform, m.num_tokens, m.device_ms,
-        m.tokens);
+        m.tokens, m.audit.audited, m.audit.differences, m.audit.worst_logit, m.audit.worst_kv,
+        m.audit.first);
   g.choose(m.mode, RuntimeMode::kFull);
   if (g.number<bool>()) return;
   g.set(m.logprobs, m.tokens.size());
