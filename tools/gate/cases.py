@@ -70,7 +70,7 @@ async def fetch_metrics(server):
 async def run_case(binaries, model, vocab, mode, options, traffic, small=True):
     """Serves and asks. `small`: cache and steps are so small that preemption and chunks must be seen."""
     outcome, answers = Outcome(), []
-    server = Server(binaries, model, ["--dtype", "bfloat16", "--cudagraph-mode", mode, "--log-stats-interval", 0, *audit_options(), *options])
+    server = Server(binaries, model, ["--dtype", "bfloat16", "--cudagraph-mode", mode, "--log-stats-interval", 0, "--max-queue-wait", 0, *audit_options(), *options])
     try:
         await server.start()
         bodies = load.make_bodies(traffic, vocab)
