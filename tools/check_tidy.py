@@ -51,6 +51,13 @@ def to_check(names, commands):
     return sorted(wanted & units)
 
 
+def configure_file_by_file(folder):
+    """The build compiles several files together; clang-tidy wants the command of each."""
+    log = subprocess.run(["cmake", "--preset", "host-debug", "-B", str(folder)], cwd=ROOT, capture_output=True, text=True)
+    if log.returncode:
+        sys.exit(f"check_tidy: cmake --preset host-debug failed\n{log.stderr[-2000:]}")
+
+
 def find_clang_tidy():
     found = shutil.which("clang-tidy-14") or shutil.which("clang-tidy")
     if not found:
@@ -84,10 +91,13 @@ def write_results(outcomes):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--base", help="compare with this commit (default: where the branch left main)")
-    parser.add_argument("--build", type=Path, default=ROOT / "build", help="the folder with compile_commands.json")
+    parser.add_argument("--build", type=Path, help="a folder with compile_commands.json (default: build/tidy, made anew)")
     parser.add_argument("--seconds", type=float, default=600, help="stop after this time (default 600)")
     parser.add_argument("files", nargs="*", help="check these instead of what changed")
     arguments = parser.parse_args()
+    if arguments.build is None:
+        arguments.build = ROOT / "build/tidy"
+        configure_file_by_file(arguments.build)
     database = arguments.build / "compile_commands.json"
     if not database.exists():
         sys.exit(f"check_tidy: {database} is missing\n  What to do: run cmake --preset host-release")

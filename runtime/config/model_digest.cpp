@@ -54,7 +54,7 @@ void add_sample(std::ifstream& file, uint64_t begin, uint64_t size, Digest& dige
 // tensor, all of it: the loader says what is wrong with it.
 std::vector<std::pair<uint64_t, uint64_t>> tensor_spans(const std::string& header,
                                                         uint64_t data_bytes) {
-  const std::vector<std::pair<uint64_t, uint64_t>> whole = {{0, data_bytes}};
+  std::vector<std::pair<uint64_t, uint64_t>> whole = {{0, data_bytes}};
   const auto json = nlohmann::json::parse(header, nullptr, false);
   if (!json.is_object()) return whole;
   std::vector<std::pair<uint64_t, uint64_t>> spans;

@@ -20,7 +20,7 @@ struct ArrivingBody {
 
   static uint64_t size(const value_type& body) { return body.size(); }
 
-  class reader {
+  class reader {  // NOLINT(readability-identifier-naming): Beast asks for the name
    public:
     template <bool IsRequest, class Fields>
     reader(boost::beast::http::header<IsRequest, Fields>&, value_type& body) : body_(body) {}

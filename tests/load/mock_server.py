@@ -46,7 +46,7 @@ class MockServer:
     def __exit__(self, kind, *_):
         """What was right until here is worth nothing if the workers were lost on the way (R-21)."""
         try:
-            if kind is None:
+            if kind is None and self.coordinator.poll() is None:  # else the test has ended it
                 self.expect_undisturbed()
         finally:
             self._end()
@@ -109,16 +109,28 @@ class MockServer:
             time.sleep(0.05)
         raise RuntimeError(f"not ready within {READY_SECONDS} s:\n{self.log.read_text()[-2000:]}")
 
-    def get(self, path):
+    def _key(self):
+        """A key of this server's, or None."""
+        options = [str(option) for option in self.options]
+        if "--api-key" in options:
+            return options[options.index("--api-key") + 1]
+        if "--api-key-file" in options:
+            return json.loads(Path(options[options.index("--api-key-file") + 1]).read_text())["keys"][0]["key"]
+        return None
+
+    def get(self, path, key=None):
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}")
+        if key:
+            request.add_header("Authorization", f"Bearer {key}")
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=60) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
 
     def metric(self, name, labels=""):
         """The value of a metric; `labels` is a part of its label text."""
-        for line in self.get("/metrics")[1].splitlines():
+        for line in self.get("/metrics", self._key())[1].splitlines():
             if line.startswith(name + "{") and labels in line:
                 return float(line.split()[-1])
         raise KeyError(name + labels)

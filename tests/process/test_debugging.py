@@ -125,3 +125,24 @@ def test_start_is_explained_in_the_log(generate):
     for tag in ("arena", "graphs", "collectives", "kv_cache", "free"):
         assert tag in memory, memory
     assert "idle between decode steps: median" in done.stderr
+
+
+def test_audited_steps_change_no_answer_and_agree_with_their_replays_CG41(start_server):
+    def answers(*options):
+        server = start_server(*options, model=MODEL, tp=2)
+        texts = []
+        for prompt in ([5, 6, 7, 8, 9], list(range(3, 60)), [5, 6, 7, 8, 9]):
+            for fields in ({"temperature": 0}, {"temperature": 1, "seed": 4, "repetition_penalty": 1.2}):
+                status, body = server.post("/v1/completions", {"prompt": prompt, "max_tokens": 12, "ignore_eos": True, **fields})
+                assert status == 200, body
+                texts.append(json.loads(body)["choices"][0]["text"])
+        lines = (line.rsplit(" ", 1) for line in server.get("/metrics")[1].splitlines() if not line.startswith("#"))
+        values = {name.split("{")[0]: float(value) for name, value in lines}
+        return texts, values
+    plain, counts = answers()
+    assert counts["refrain:audit_steps_total"] == 0
+    audited, counts = answers("--audit-rate", 0.5)
+    assert audited == plain
+    assert counts["refrain:audit_steps_total"] >= 20
+    assert counts["refrain:audit_differences_total"] == 0
+    assert counts["refrain:audit_worst_logit"] == counts["refrain:audit_worst_kv"] == 0, "bit for bit on the host device"

@@ -33,7 +33,7 @@ class TlsServer(MockServer):
         super().__init__(build, "--ssl-certfile", files[0], "--ssl-keyfile", files[1], *options, **kwargs)
         self.context = ssl.create_default_context(cafile=files[0])
 
-    def get(self, path):
+    def get(self, path, key=None):
         with socket.create_connection(("127.0.0.1", self.port), timeout=within(60)) as plain:
             with self.context.wrap_socket(plain, server_hostname="127.0.0.1") as sock:
                 sock.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
