@@ -50,6 +50,9 @@ class CoreEngine final : public Engine {
   void on_isolation(std::function<void(Isolation)> handler) override {
     post([handler = std::move(handler)](EngineCore& core) { core.isolation_handler = handler; });
   }
+  void on_audit(std::function<void(const AuditFinding&)> handler) override {
+    post([handler = std::move(handler)](EngineCore& core) { core.audit_handler = handler; });
+  }
   void drain(std::function<void()> drained) override {
     post([drained = std::move(drained)](EngineCore& core) { core.drain(drained); });
   }

@@ -54,6 +54,13 @@ struct Isolation {
   int explained = 0;
 };
 
+// An audited step that differed beyond the bound (CG-41).
+struct AuditFinding {
+  StepId step = 0;
+  int32_t differences = 0;
+  std::string first;  // rank, program, key, op
+};
+
 // One row of CG-32's table.
 struct GraphUse {
   std::string mode;
@@ -126,6 +133,10 @@ class Engine {
   virtual void on_loss(std::function<void(const GroupLoss&)> handler) = 0;
   // Called when an isolation begins, is over or has explained losses, on the engine's executor.
   virtual void on_isolation(std::function<void(Isolation)> handler) = 0;
+  // Called for the first audits that find a difference (kMaxAuditRecords), on the engine's
+  // executor.
+  virtual void on_audit(std::function<void(const AuditFinding&)> handler) = 0;
+  static constexpr int kMaxAuditRecords = 8;              // they would displace records of losses
   virtual void drain(std::function<void()> drained) = 0;  // stop admitting, finish what runs
   virtual void stop() = 0;  // tells workers to shut down; outstanding requests end with an error
   virtual const ModelConfig& model() const = 0;

@@ -172,10 +172,7 @@ void EngineCore::on_step(ipc::StepResult result) {
   if (!updated) return group_->fence(0, fmt::format("rank 0: {}", updated.error().message));
   last_answer_ = executor_->clock().now();
   pace_.done(last_answer_);
-  if (result.audit.audited) stats_.audited(result.audit);
-  if (result.audit.differences > 0)
-    log::error("audit of step {}: {} differences, the first: {}", result.step,
-               result.audit.differences, result.audit.first);
+  if (result.audit.audited) note_audit(result);
   stats_.answered(last_answer_);
   ++num_answers_;
   const std::optional<bool> canary = take_canary();

@@ -68,6 +68,7 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   std::function<void(const StartProgress&)> progress_handler;
   std::function<void(const GroupLoss&)> loss_handler;
   std::function<void(Isolation)> isolation_handler;
+  std::function<void(const AuditFinding&)> audit_handler;
 
  private:
   static constexpr Duration kCanaryAfter = std::chrono::seconds(4);  // without an answer
@@ -95,6 +96,7 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   void pump();
   bool too_early_to_plan();
   void on_step(ipc::StepResult result);
+  void note_audit(const ipc::StepResult& result);  // audit.cpp
   void tell_of_loss(GroupLoss loss);
   void deliver(const ipc::StepResult& result, const std::vector<TokenEvent>& events);
   void end(RequestId id, FinishReason reason, std::optional<Error> error);
@@ -175,6 +177,7 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   std::optional<Error> refusal_;  // why no request is accepted any more
 
   StatsBoard stats_;
+  int audits_told_ = 0;  // to the audit_handler
 };
 
 }  // namespace refrain

@@ -2,7 +2,6 @@
 // and on with the next one.
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "runtime/base/log.h"
@@ -22,7 +21,7 @@ SchedulerOptions scheduler_options(const EngineConfig& config, const ModelConfig
   options.enable_prefix_caching = config.enable_prefix_caching;
   options.enable_chunked_prefill = config.enable_chunked_prefill;
   options.eos_token_ids = model.eos_token_ids;
-  if (config.audit_rate > 0) options.audit_every = std::llround(1 / config.audit_rate);
+  options.audit_rate = config.audit_rate;
   return options;
 }
 

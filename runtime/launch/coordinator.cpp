@@ -125,7 +125,8 @@ class Shutdown {
 
 std::string incident_metrics(const SupervisorBoard::Counts& counts) {
   return fmt::format(
-      "# HELP refrain:incidents_total Coordinators and worker groups lost, by the supervisor\n"
+      "# HELP refrain:incidents_total Coordinators and worker groups lost, audits with "
+      "differences\n"
       "# TYPE refrain:incidents_total counter\n"
       "refrain:incidents_total {}\n"
       "# HELP refrain:incidents_unwritten_total Incident records that could not be written\n"
@@ -148,6 +149,9 @@ class StateLog {
     });
     engine_.on_isolation([this](Isolation isolation) {
       if (pipe_) pipe_->send({false, {}, isolation});
+    });
+    engine_.on_audit([this](const AuditFinding& finding) {
+      if (pipe_) pipe_->send({false, {}, {}, finding});
     });
     engine_.on_progress([this](const StartProgress& progress) { display_.show(progress); });
     engine_.on_state(

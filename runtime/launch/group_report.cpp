@@ -46,6 +46,10 @@ std::string encode_report(const GroupReport& report) {
   if (report.lost) json["lost"] = loss_json(*report.lost);
   if (report.isolation)
     json["isolation"] = {{"on", report.isolation->on}, {"explained", report.isolation->explained}};
+  if (report.audit)
+    json["audit"] = {{"step", report.audit->step},
+                     {"differences", report.audit->differences},
+                     {"first", report.audit->first}};
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
@@ -58,6 +62,10 @@ Result<GroupReport> decode_report(const std::string& line) {
     if (json.contains("isolation"))
       report.isolation = {json.at("isolation").at("on").get<bool>(),
                           json.at("isolation").at("explained").get<int>()};
+    if (json.contains("audit"))
+      report.audit = {json.at("audit").at("step").get<StepId>(),
+                      json.at("audit").at("differences").get<int32_t>(),
+                      json.at("audit").at("first").get<std::string>()};
     return report;
   } catch (const Json::exception& error) {
     return fail(ErrorCode::kInternal, "not a report of a coordinator: {}", error.what());

@@ -18,6 +18,7 @@ struct GroupReport {
   bool ready = false;                                 // the group serves
   std::optional<GroupLoss> lost;                      // the group is lost
   std::optional<Isolation> isolation = std::nullopt;  // it begins, or is over
+  std::optional<AuditFinding> audit = std::nullopt;   // the group goes on
 };
 
 std::string encode_report(const GroupReport& report);  // one line, with its end
@@ -38,7 +39,7 @@ class ReportPipe {
 class SupervisorBoard {
  public:
   struct Counts {
-    uint64_t incidents = 0;  // lost coordinators and groups
+    uint64_t incidents = 0;  // lost coordinators and groups, audits with differences
     uint64_t unwritten = 0;  // of these, records that could not be written
   };
   static Result<SupervisorBoard> create();

@@ -151,10 +151,10 @@ StepId last_step(const Incident& incident) {
 std::string incident_json(const Incident& incident) {
   const auto now_ns = static_cast<uint64_t>(
       std::chrono::nanoseconds(steady_clock().now().time_since_epoch()).count());
-  const int lagging = lagging_rank(incident);
+  const int lagging = incident.audit ? -1 : lagging_rank(incident);
   Json json = {{"time", utc_time(std::chrono::system_clock::now())},
                {"process", incident.process},
-               {"step", last_step(incident)},
+               {"step", incident.audit ? incident.audit->step : last_step(incident)},
                {"ranks", Json::array()}};
   json["ended"] = incident.ended.empty() ? Json() : Json(incident.ended);
   json["lagging_rank"] = lagging < 0 ? Json() : Json(lagging);
@@ -167,11 +167,26 @@ std::string incident_json(const Incident& incident) {
     json["epoch"] = loss.epoch;
     json["requests_in_flight"] = loss.requests;
     json["num_requests_in_flight"] = loss.num_requests;
+  } else if (incident.audit) {
+    json["detector"] = "audit";
+    json["reason"] = incident.audit->first;
+    json["differences"] = incident.audit->differences;
   } else {  // nobody but the coordinator knows its requests
     json["detector"] = "supervisor";
     json["requests_in_flight"] = Json();
   }
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string describe(const Incident& incident) {
+  if (incident.audit)
+    return fmt::format("the audit of step {} found {} differences, the first: {}",
+                       incident.audit->step, incident.audit->differences, incident.audit->first);
+  const int behind = lagging_rank(incident);
+  return fmt::format("{}{}{}, last step {}{}", incident.process,
+                     incident.ended.empty() ? "" : " ended by ", incident.ended,
+                     last_step(incident),
+                     behind < 0 ? "" : fmt::format(", rank {} is behind", behind));
 }
 
 Result<std::string> write_incident(const std::string& directory, const Incident& incident) {

@@ -1,7 +1,7 @@
 #pragma once
-// The incident record: what was known when a process or a group was lost, as a JSON file for
-// people and drills. Written by the supervisor, never by a process that serves. Plain values; the
-// functions are pure but for write_incident.
+// The incident record: what was known when a process or a group was lost, or when an audit
+// found a difference (CG-41), as a JSON file for people and drills. Written by the supervisor,
+// never by a process that serves. Plain values; the functions are pure but for write_incident.
 
 #include <optional>
 #include <string>
@@ -24,7 +24,8 @@ struct Incident {
   std::string ended;    // how; empty: it hangs, or nobody knows
   int rank = -1;        // of the process; -1: the coordinator, or not known yet
   std::vector<RankFlight> flights;
-  std::optional<GroupLoss> loss;  // what the coordinator said of it
+  std::optional<GroupLoss> loss;      // what the coordinator said of it
+  std::optional<AuditFinding> audit;  // then nothing is lost
 };
 
 // The rank that is behind: in a hang the one that the coordinator named, which knows more than the
@@ -35,6 +36,7 @@ int lagging_rank(const Incident& incident);
 StepId last_step(const Incident& incident);
 
 std::string incident_json(const Incident& incident);
+std::string describe(const Incident& incident);  // in a line, for the log
 // Writes <directory>/incident-<UTC time>-<n>.json whole or not at all, makes the directory if need
 // be and removes all but the newest kKept records in it. The path.
 inline constexpr size_t kIncidentsKept = 32;

@@ -36,6 +36,9 @@ void LocalEngine::watch() {
   engine().on_isolation([this](Isolation isolation) {
     strand_->post([this, isolation] { supervisor_->on_report({false, {}, isolation}); });
   });
+  engine().on_audit([this](const AuditFinding& finding) {
+    strand_->post([this, finding] { supervisor_->on_report({false, {}, {}, finding}); });
+  });
   host_->io().on_signals({SIGINT, SIGTERM}, strand_, [this](int) {
     const std::lock_guard lock(mutex_);
     interrupted_ = true;

@@ -217,6 +217,7 @@ void Supervisor::on_worker_exit(int rank, pid_t pid, const ChildProcess::End& en
 }
 
 void Supervisor::on_report(const GroupReport& report) {
+  if (report.audit) record({"a step", "", -1, flights_now(), {}, report.audit});
   if (phase_ == Phase::kEnding) return;
   if (report.isolation) {
     isolating_ = report.isolation->on;
@@ -264,28 +265,33 @@ void Supervisor::open_incident(std::string process, std::string ended, int rank)
   incident_->ended = std::move(ended);
   incident_->rank = rank;
   incident_->loss = std::exchange(early_, std::nullopt);
-  incident_->flights = last_run_;
+  incident_->flights = flights_now();
+}
+
+std::vector<RankFlight> Supervisor::flights_now() const {
+  std::vector<RankFlight> flights = last_run_;
   for (size_t i = 0; i < flights_.size(); ++i)
-    incident_->flights[i].records = flights_[i].read(ipc::FlightRing::kRecords);
+    flights[i].records = flights_[i].read(ipc::FlightRing::kRecords);
+  return flights;
 }
 
 void Supervisor::close_incident() {
   if (!incident_) return;
-  const int behind = lagging_rank(*incident_);
-  const std::string what = fmt::format(
-      "{}{}{}, last step {}{}", incident_->process, incident_->ended.empty() ? "" : " ended by ",
-      incident_->ended, last_step(*incident_),
-      behind < 0 ? "" : fmt::format(", rank {} is behind", behind));
+  record(*incident_);
+  incident_.reset();
+}
+
+void Supervisor::record(const Incident& incident) {
+  const std::string what = describe(incident);
   board_.count_incident();
   if (options_.incident_dir.empty()) {
     log::error("incident: {}", what);
-  } else if (const auto path = write_incident(options_.incident_dir, *incident_)) {
+  } else if (const auto path = write_incident(options_.incident_dir, incident)) {
     log::error("incident: {}: {}", what, *path);
   } else {
     board_.count_unwritten();
     log::error("incident: {}; the record could not be written: {}", what, path.error().message);
   }
-  incident_.reset();
 }
 
 // While requests run alone to find the one at fault, a loss ends one of them and is no crash loop.

@@ -65,6 +65,8 @@ class Supervisor {
   void ask_why(int rank, pid_t pid, const ChildProcess::End& end);
   void open_incident(std::string process, std::string ended, int rank);
   void close_incident();
+  void record(const Incident& incident);
+  std::vector<RankFlight> flights_now() const;
   void lose_reported(const GroupLoss& loss);
   void lose_group(const std::string& who, int code);
   void group_gone();

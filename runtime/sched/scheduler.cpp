@@ -1,6 +1,7 @@
 #include "runtime/sched/scheduler.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "runtime/base/check.h"
@@ -30,6 +31,12 @@ ipc::ForwardMode forward_mode(const ipc::Step& step) {
   }
   if (decodes && chunks) return ipc::ForwardMode::kMixed;
   return decodes ? ipc::ForwardMode::kDecode : ipc::ForwardMode::kExtend;
+}
+
+// Of any n steps n * rate, evenly spread; a function of the number alone.
+bool is_audited(StepId step, double rate) {
+  return std::floor(static_cast<double>(step) * rate) >
+         std::floor(static_cast<double>(step - 1) * rate);
 }
 
 }  // namespace
@@ -129,7 +136,7 @@ const StepPlan* Scheduler::schedule() {
   if (building_.rows.empty()) return nullptr;
   ipc::Step& step = plan_.step();
   step.step = next_step_++;
-  step.audit = options_.audit_every > 0 && step.step % options_.audit_every == 0;
+  step.audit = is_audited(step.step, options_.audit_rate);
   step.mode = forward_mode(step);
   building_.step = step.step;
   in_flight_.push_back(std::move(building_));

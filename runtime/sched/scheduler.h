@@ -30,7 +30,7 @@ struct SchedulerOptions {
   bool enable_chunked_prefill = true;
   double watermark = 0.01;  // share of the blocks that admission leaves free for running requests
   std::vector<TokenId> eos_token_ids;
-  int64_t audit_every = 0;                     // every so many steps are audited (CG-41); 0: none
+  double audit_rate = 0;                       // share of the steps that are audited (CG-41)
   size_t max_step_bytes = ipc::kMaxStepBytes;  // of a step's payload
 };
 

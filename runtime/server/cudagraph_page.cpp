@@ -60,6 +60,17 @@ std::string rest_of(const Rows& rows) {
                      rows.steps_left_out);
 }
 
+std::string audit_of(const EngineStats& stats) {
+  if (stats.audited_steps == 0) return "";
+  std::string text = fmt::format(
+      "audited: {} steps, {} differences beyond the bound; worst distance of logits {:.3g}, of "
+      "keys "
+      "and values {:.3g} of the largest",
+      stats.audited_steps, stats.audit_differences, stats.audit_worst_logit, stats.audit_worst_kv);
+  if (!stats.audit_first.empty()) text += "; the first: " + stats.audit_first;
+  return text;
+}
+
 uint64_t total_steps(const EngineStats& stats) {
   uint64_t total = 0;
   for (const GraphUse& use : stats.graph_uses) total += use.count;
@@ -91,6 +102,11 @@ Json cudagraph_json(const EngineStats& stats) {
                                 {"paddings", use.padded_tokens - use.num_tokens},
                                 {"count", use.count}});
   }
+  json["audit"] = {{"steps", stats.audited_steps},
+                   {"differences", stats.audit_differences},
+                   {"worst_logit", stats.audit_worst_logit},
+                   {"worst_kv", stats.audit_worst_kv},
+                   {"first", stats.audit_first.empty() ? Json() : Json(stats.audit_first)}};
   json["ranks"] = Json::array();
   for (size_t index = 0; index < stats.ready.size(); ++index) {
     const ipc::Ready& ready = stats.ready[index];
@@ -131,6 +147,7 @@ std::string cudagraph_text(const EngineStats& stats) {
                         use.padded_tokens - use.num_tokens, use.mode, use.count);
   }
   if (rows.left_out > 0) text += rest_of(rows) + "\n";
+  if (const std::string audit = audit_of(stats); !audit.empty()) text += audit + "\n";
   if (stats.ready.empty()) return text;
   std::string idle;
   for (const ipc::ManifestEntry& entry : stats.ready.front().manifest) {
@@ -157,6 +174,10 @@ std::string cudagraph_page(const EngineStats& stats) {
         share);
   }
   html += "</table>" + (rows.left_out > 0 ? "<p>" + rest_of(rows) : std::string());
+  if (const std::string audit = audit_of(stats); !audit.empty()) {
+    html += fmt::format("<p class={}>{}</p>", stats.audit_differences > 0 ? "NONE" : "FULL",
+                        escape(audit));
+  }
   for (size_t rank = 0; rank < stats.ready.size(); ++rank) {
     const ipc::Ready& ready = stats.ready[rank];
     html += fmt::format("<h2>Rank {}: {} captured, arena {:.1f} MiB, mode {}</h2>", rank,

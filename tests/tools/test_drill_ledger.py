@@ -153,6 +153,22 @@ def test_every_rule_has_a_name():
     assert sorted(ledger.RULES) == [f"I{i}" for i in range(1, 9)]
 
 
+def test_CG41_a_difference_that_an_audit_found_is_a_fault():
+    assert ledger.check_audit({"refrain:audit_differences_total": 0.0}) == []
+    [fault] = ledger.check_audit({"refrain:audit_differences_total": 3.0})
+    assert fault.rule == "CG-41" and "3 differences" in fault.what
+    [fault] = ledger.check_audit({})
+    assert "not in /metrics" in fault.what
+
+
+def test_CG41_steps_without_any_audit_are_a_fault():
+    before, after = {"refrain:steps_total": 10.0, "refrain:audit_steps_total": 1.0}, {"refrain:steps_total": 60.0}
+    assert ledger.check_audited(before, {**after, "refrain:audit_steps_total": 3.0}, 0.05) == []
+    [fault] = ledger.check_audited(before, {**after, "refrain:audit_steps_total": 1.0}, 0.05)
+    assert "none of 50 steps" in fault.what
+    assert ledger.check_audited(before, {**after, "refrain:audit_steps_total": 1.0}, 0) == []
+
+
 CALM = {"refrain:worker_group_restarts_total": 2.0, "refrain:requests_resumed_total": 7.0,
         "refrain:requests_without_logit_total": 0.0}
 

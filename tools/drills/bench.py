@@ -27,6 +27,7 @@ class Settings:
     tensor_parallel_size: int
     device: str = "host"     # or "cuda"
     compare: str = "text"    # I3: "text", all of it; "agreed", that on which fault-free waves agree; "off"
+    audit_rate: float = 0    # as in the options
 
 
 @dataclass
@@ -171,7 +172,9 @@ class Bench:
         """A wave without a fault: the first one gives the reference, each is checked, or is one more that must agree."""
         before = await server.metrics()
         records = await self.open_wave(server).finish()
-        disturbed = ledger.check_undisturbed(before, await server.metrics())
+        after = await server.metrics()
+        disturbed = ledger.check_undisturbed(before, after) + ledger.check_audit(after)
+        disturbed += ledger.check_audited(before, after, self.settings.audit_rate)
         self.fault_free.append({record.name: record.text for record in records})
         self.reference = self.fault_free[0]
         if self.settings.compare == "agreed":
@@ -231,7 +234,7 @@ class Bench:
     # ---- the ledger after a fault
 
     async def check_rest(self, server, baseline):
-        """I5 within a second after idle, and I6."""
+        """I5 within a second after idle, I6, and CG-41."""
         limit = time.monotonic() + 1.0
         while faults := ledger.check_blocks((await server.metrics()).get("refrain:kv_cache_usage_perc")):
             if time.monotonic() > limit:
@@ -240,7 +243,7 @@ class Bench:
         limit = time.monotonic() + SETTLE_SECONDS
         while (wrong := ledger.check_resources(baseline, server.resources())) and time.monotonic() < limit:
             await asyncio.sleep(0.2)
-        return faults + wrong
+        return faults + wrong + ledger.check_audit(await server.metrics())
 
     def check_incident(self, server, process, since):
         return ledger.check_incident(incidents_since(server.incidents, since), process)

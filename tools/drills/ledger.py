@@ -211,6 +211,20 @@ def check_undisturbed(before, after):
     return faults
 
 
+def check_audit(metrics):
+    """CG-41, with and without a planted fault: what graphs computed agrees with eager runs of the same steps."""
+    differences = metrics.get("refrain:audit_differences_total")
+    if differences is None:
+        return [Fault("CG-41", "server", "refrain:audit_differences_total is not in /metrics")]
+    return [Fault("CG-41", "server", f"audits found {differences:.0f} differences")] if differences else []
+
+
+def check_audited(before, after, rate):
+    """That there were audits at all, after steps enough for two."""
+    steps, audited = (after.get(name, 0) - before.get(name, 0) for name in ("refrain:steps_total", "refrain:audit_steps_total"))
+    return [Fault("CG-41", "server", f"none of {steps:.0f} steps was audited")] if steps * rate >= 2 and not audited else []
+
+
 def check_blocks(usage):
     """I5: the share of the KV cache in use, one second after idle; None: it could not be read."""
     if usage is None:

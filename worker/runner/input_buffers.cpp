@@ -124,6 +124,16 @@ uint32_t InputBuffers::begin_turn() {
   return turn_;
 }
 
+std::unique_ptr<Buffer> allocate_outputs(Device& device, const InputSizes& sizes,
+                                         kernels::SampleOutputs& outputs) {
+  Carver size(nullptr);
+  carve_outputs(size, sizes, outputs);
+  auto memory = device.allocate_pinned(size.used());
+  Carver place(memory->data());
+  carve_outputs(place, sizes, outputs);
+  return memory;
+}
+
 namespace {
 constexpr size_t kFillBytes = size_t{64} << 10;
 }  // namespace

@@ -59,6 +59,10 @@ class InputBuffers {
   uint32_t turn_ = 0;
 };
 
+// Outputs of a run that is none of the two turns.
+std::unique_ptr<Buffer> allocate_outputs(Device& device, const InputSizes& sizes,
+                                         kernels::SampleOutputs& outputs);
+
 // Fills device memory with one byte by copies from pinned memory, stream-ordered.
 class Filler {
  public:

@@ -199,19 +199,19 @@ std::vector<float> ProgramRunner::read_logits() {
   return worker::read_logits(lowering, last_reqs_, last_padded_, device_, *stream_);
 }
 
-// All that was submitted before has been launched, so that it has ended when this one has. What
-// the host gives bit by bit the same, whatever the padding, must be the same.
+// What the host gives bit by bit the same, whatever the padding, must be the same.
 void ProgramRunner::audit(const BatchShape& batch, InFlight& flight) {
   stream_->synchronize();
-  const kernels::SampleOutputs& out = buffers_->outputs(flight.turn);
-  const BatchDescriptor key = executed_key(flight.dispatch);
-  std::vector<bool> greedy;
+  std::vector<StepAudit::Row> rows;
   for (size_t row = 0; row < flight.samples.size(); ++row) {
-    greedy.push_back(flight.samples[row] && writer_->plainly_greedy(flight.slots[row]));
+    const SlotId slot = flight.slots[row];
+    const bool samples = flight.samples[row];
+    rows.push_back({slot, samples, samples && writer_->plainly_greedy(slot),
+                    samples && writer_->uses_history(slot)});
   }
   const RuntimeMode mode = flight.ran_graph ? flight.dispatch.mode : RuntimeMode::kNone;
-  flight.audit = audit_->run({*last_lowering_, key.num_reqs, batch, std::move(greedy), out.tokens,
-                              fmt::format("{} {}", ipc::to_string(mode), key.num_tokens)},
+  flight.audit = audit_->run({*last_lowering_, executed_key(flight.dispatch), mode, batch,
+                              std::move(rows), buffers_->outputs(flight.turn).tokens},
                              *hosted_, *stream_, device_.runs_at_once());
 }
 

@@ -61,6 +61,7 @@ StepWriter::StepWriter(const InputBuffers& buffers, int64_t max_model_len, bool 
       keep_logits_(keep_logits),
       num_logprobs_(static_cast<size_t>(sizes_.max_reqs), -1),
       plainly_greedy_(static_cast<size_t>(sizes_.max_reqs), false),
+      uses_history_(static_cast<size_t>(sizes_.max_reqs), false),
       row_seen_(static_cast<size_t>(sizes_.max_reqs), 0),
       row_end_(static_cast<size_t>(sizes_.max_reqs), 0),
       end_masks_(static_cast<size_t>(sizes_.max_reqs)) {}
@@ -244,6 +245,7 @@ void StepWriter::write_setups(const ipc::Step& step, Stream& stream) {
     const SlotParams params = params_of(setup);
     at<SlotParams>(block, layout.params)[i] = params;
     plainly_greedy_[static_cast<size_t>(setup.slot)] = kernels::is_plain_greedy(params);
+    uses_history_[static_cast<size_t>(setup.slot)] = params.uses_history != 0;
     num_logprobs_[static_cast<size_t>(setup.slot)] = setup.num_logprobs;
     write_side_data(setup, i, stream);
   }

@@ -22,6 +22,8 @@ class StepWriter {
   void write(const ipc::Step& step, Stream& stream);
   // Whether a slot's token is that of the greatest logit, and nothing else was asked.
   bool plainly_greedy(SlotId slot) const { return plainly_greedy_[static_cast<size_t>(slot)]; }
+  // Whether penalties are on, so that the slot counts the tokens it gave.
+  bool uses_history(SlotId slot) const { return uses_history_[static_cast<size_t>(slot)]; }
   // Log-probabilities a slot asked for; -1: none.
   int32_t num_logprobs(SlotId slot) const { return num_logprobs_[static_cast<size_t>(slot)]; }
 
@@ -43,6 +45,7 @@ class StepWriter {
   int64_t num_blocks_ = 0;
   std::vector<int32_t> num_logprobs_;  // [S]
   std::vector<bool> plainly_greedy_;   // [S]
+  std::vector<bool> uses_history_;     // [S]
   std::vector<uint64_t> row_seen_;     // [S] count of writes, to find a slot named twice
   std::vector<int64_t> row_end_;       // [S] position of the token that such a row samples
   uint64_t writes_ = 0;

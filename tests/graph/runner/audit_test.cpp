@@ -6,6 +6,7 @@
 
 #include <thread>
 
+#include "kernels/host/launcher.h"
 #include "tests/graph/runner/session.h"
 
 namespace refrain::tests {
@@ -144,6 +145,157 @@ TEST(Audit, CG41TheReplaysKeysAndValuesStay) {
     EXPECT_EQ(session->run({{0, {kTokenOnDevice}, 6 + i}}).tokens,
               reference->run({{0, {kTokenOnDevice}, 6 + i}}).tokens);
   }
+}
+
+// What differs between an audited and a plain run of these steps, with two in flight.
+TEST(Audit, CG41WithStepsInFlightAndSlotsTakenAgain) {
+  const auto plain = started(with_mode("FULL_AND_PIECEWISE"));
+  const auto session = started(audited("FULL_AND_PIECEWISE"));
+  const auto run = [](Session& on, bool audit) {
+    std::vector<TokenId> tokens;
+    int submitted = 0;
+    const auto submit = [&](const std::vector<Row>& rows) {
+      ipc::Step step = on.make_step(rows);
+      step.audit = audit && ++submitted % 2 == 0;
+      on.runner().submit(step);
+    };
+    const auto wait = [&] {
+      const ipc::StepResult result = on.runner().wait();
+      EXPECT_EQ(result.audit.differences, 0) << result.audit.first;
+      tokens.insert(tokens.end(), result.tokens.begin(), result.tokens.end());
+    };
+    on.setup().temperature = 0.9f;
+    on.setup().frequency_penalty = 1.5f;
+    on.setup().seed = 4;
+    submit({{0, prompt(5, 1), 0}, {1, prompt(7, 2), 0}});
+    for (int i = 0; i < 8; ++i) {
+      submit({{0, {kTokenOnDevice}, 5 + i}, {1, {kTokenOnDevice}, 7 + i}});
+      wait();
+    }
+    // Preempted: all its tokens again, the outputs among them, in two chunks.
+    submit({{0, {kTokenOnDevice}, 13}, {1, prompt(12, 6), 0}});
+    wait();
+    submit({{0, {kTokenOnDevice}, 14}, {1, prompt(4, 7), 12}});
+    wait();
+    wait();
+    return tokens;
+  };
+  EXPECT_EQ(run(*session, true), run(*plain, false));
+}
+
+// Only sample reads these parameters: the logits stay the same, the draw does not.
+TEST(Audit, CG41FindsATokenThatIsDrawnOtherwiseAndMovesNoSlot) {
+  if (SessionOptions{}.device != "host") GTEST_SKIP() << "parameters in host memory";
+  const auto session = started(audited("FULL"));
+  const auto reference = started(with_mode("FULL"));
+  kernels::SlotState& slots = session->runner().hosted().context.buffers.slots;
+  const auto both = [&](const std::vector<Row>& rows, bool audit) {
+    ipc::Step step = session->make_step(rows);
+    step.audit = audit;
+    session->runner().submit(step);
+    const ipc::StepResult result = session->runner().wait();
+    EXPECT_EQ(result.tokens, reference->run(rows).tokens);
+    return result.audit;
+  };
+  for (Session* each : {session.get(), reference.get()}) {
+    each->setup().temperature = 3;
+    each->setup().seed = 9;
+    each->setup().presence_penalty = 2;
+    each->setup().frequency_penalty = 2;
+  }
+  EXPECT_EQ(both({{0, prompt(6, 1), 0}}, true).differences, 0);
+  kernels::SlotParams* own = slots.params;
+  std::vector<kernels::SlotParams> changed(own, own + slots.num_slots + 1);
+  changed[0].seed = 77;
+  slots.params = changed.data();
+  const ipc::AuditResult found = both({{0, {kTokenOnDevice}, 6}}, true);
+  slots.params = own;
+  EXPECT_EQ(found.differences, 1);
+  EXPECT_EQ(found.worst_logit, 0);
+  EXPECT_THAT(found.first, HasSubstr("sample gave row 0 token"));
+  for (int i = 0; i < 20; ++i) both({{0, {kTokenOnDevice}, 7 + i}}, false);
+}
+
+// Of one layer, before the step is compared: what a graph would have written beside its place.
+const kernels::KernelTable* real_kernels = nullptr;
+
+void spoil_row(const kernels::KvRowsArgs& args, const kernels::Team& team) {
+  if (team.rank != 0) return;
+  const int64_t slot = args.kv_slots[1];
+  std::byte* at = args.cache +
+                  slot / args.block_size * args.block_size * 2 * args.kv_heads * args.head_bytes +
+                  slot % args.block_size * args.head_bytes;
+  *at ^= std::byte{0x40};
+}
+
+void spoil_then_copy(kernels::StreamRef stream, const kernels::KvRowsArgs& args) {
+  static bool done = false;
+  if (!done) kernels::launch<&spoil_row>(stream, args, "spoil");
+  done = true;
+  real_kernels->kv_rows(stream, args);
+}
+
+TEST(Audit, CG41FindsAChangedRowOfTheCache) {
+  if (SessionOptions{}.device != "host") GTEST_SKIP() << "a kernel of the host";
+  const auto session = started(audited("FULL"));
+  worker::OpContext& context = session->runner().hosted().context;
+  real_kernels = context.kernels;
+  kernels::KernelTable planted = *context.kernels;
+  planted.kv_rows = &spoil_then_copy;
+  context.kernels = &planted;
+  ipc::Step step = session->make_step({{0, prompt(6, 1), 0}});
+  step.audit = true;
+  session->runner().submit(step);
+  const ipc::AuditResult found = session->runner().wait().audit;
+  EXPECT_EQ(found.differences, 1) << found.first;
+  EXPECT_EQ(found.worst_logit, 0);
+  EXPECT_GT(found.worst_kv, 0);
+  EXPECT_THAT(found.first, HasSubstr("rope_kv_write of layer 0: the keys of token 1 differ"));
+}
+
+void misplace_padding(const kernels::PrepareInputsArgs& args, const kernels::Team& team) {
+  if (team.rank != 0) return;
+  for (int32_t t = *args.inputs.live_tokens; t < args.tokens; ++t) {
+    args.inputs.kv_slots[t] = int64_t{5} * args.block_size;
+  }
+}
+
+void prepare_and_misplace(kernels::StreamRef stream, const kernels::PrepareInputsArgs& args) {
+  real_kernels->prepare_inputs(stream, args);
+  kernels::launch<&misplace_padding>(stream, args, "misplace");
+}
+
+TEST(Audit, CG41FindsAPaddedRowInARealBlock) {
+  if (SessionOptions{}.device != "host") GTEST_SKIP() << "a kernel of the host";
+  Session session(model().directory(), audited("FULL"));
+  worker::OpContext& context = session.runner().hosted().context;
+  real_kernels = context.kernels;
+  kernels::KernelTable planted = *context.kernels;
+  planted.prepare_inputs = &prepare_and_misplace;
+  context.kernels = &planted;
+  session.start();
+  ipc::Step step = session.make_step({{0, prompt(10, 1), 0}});  // key 16
+  step.audit = true;
+  session.runner().submit(step);
+  const ipc::AuditResult found = session.runner().wait().audit;
+  EXPECT_EQ(found.differences, 6) << "padded tokens";
+  EXPECT_THAT(found.first, HasSubstr("prepare_inputs: the padded token 10 goes to block 5"));
+}
+
+// An eager run that writes no keys and values is not taken for one that writes the same.
+TEST(Audit, CG41TheSecondRunHasToWriteItsOwnKeysAndValues) {
+  if (SessionOptions{}.device != "host") GTEST_SKIP() << "a kernel of the host";
+  const auto session = started(audited("FULL"));
+  worker::OpContext& context = session->runner().hosted().context;
+  kernels::KernelTable planted = *context.kernels;
+  planted.rope_kv_write = [](kernels::StreamRef, const kernels::RopeKvWriteArgs&) {};
+  context.kernels = &planted;
+  ipc::Step step = session->make_step({{0, prompt(6, 1), 0}});
+  step.audit = true;
+  session->runner().submit(step);
+  const ipc::AuditResult found = session->runner().wait().audit;
+  EXPECT_GE(found.differences, 2 * kLayers * 6) << "keys and values of every token";
+  EXPECT_EQ(found.worst_kv, INFINITY);
 }
 
 }  // namespace

@@ -95,6 +95,8 @@ class MockRank {
   std::function<bool(const ipc::Step&)> ends_with;  // its process ends in such a step
   // The row of this step has no finite logit, where it samples.
   std::function<bool(const ipc::Step&, size_t row)> no_logit;
+  // What its audit of a step finds, where the step asks for one.
+  std::function<ipc::AuditResult(const ipc::Step&)> audits;
   bool checks_weights = false;  // as it was welcomed
   Epoch epoch = 0;
   std::vector<ipc::StepResult> held;
@@ -157,6 +159,7 @@ class MockRank {
       if (result.tokens[row] >= 0 && no_logit && no_logit(step, row))
         result.tokens[row] = ipc::kNoFiniteLogit;
     result.rank = options.rank;
+    if (step.audit && audits) result.audit = audits(step);
     result.mode = ipc::RuntimeMode::kFull;
     result.key_tokens = result.num_tokens + key_skew;
     if (options.rank > 0) {

@@ -15,6 +15,7 @@ TEST(GroupReport, SurvivesItsLine) {
   EXPECT_FALSE(plain->lost.has_value() || plain->isolation.has_value());
 
   report.isolation = Isolation{true, 2};
+  report.audit = AuditFinding{7, 3, "rank 0, program p, key FULL 8: op"};
   report.lost = GroupLoss{};
   report.lost->reason = "rank 1 \"went\"\naway";
   report.lost->ranks = {1};
@@ -25,6 +26,10 @@ TEST(GroupReport, SurvivesItsLine) {
   ASSERT_TRUE(full->isolation.has_value() && full->lost.has_value());
   EXPECT_TRUE(full->isolation->on);
   EXPECT_EQ(full->isolation->explained, 2);
+  ASSERT_TRUE(full->audit.has_value());
+  EXPECT_EQ(full->audit->step, 7u);
+  EXPECT_EQ(full->audit->differences, 3);
+  EXPECT_EQ(full->audit->first, report.audit->first);
   EXPECT_EQ(full->lost->reason, report.lost->reason);
   EXPECT_EQ(full->lost->ranks, report.lost->ranks);
 }

@@ -103,6 +103,21 @@ TEST(Incident, TheRecordNamesProcessStepDetectorAndRequests_I8) {
   EXPECT_EQ(json["ranks"][1]["records"][13]["mode"], "FULL");
 }
 
+TEST(Incident, AnAuditIsNamedAndLosesNobody_CG41_R12) {
+  Incident found;
+  found.process = "a step";
+  found.flights = {flight(0, 8, 9), flight(1, 9, 9)};
+  found.audit = AuditFinding{8, 3, "rank 1, program p, key FULL 8 (8 requests): sample"};
+  const auto json = nlohmann::json::parse(incident_json(found));
+  EXPECT_EQ(json["detector"], "audit");
+  EXPECT_EQ(json["step"], 8);
+  EXPECT_EQ(json["differences"], 3);
+  EXPECT_EQ(json["reason"], found.audit->first);
+  EXPECT_TRUE(json["lagging_rank"].is_null());
+  EXPECT_EQ(json["ranks"].size(), 2u);
+  EXPECT_THAT(describe(found), HasSubstr("audit of step 8 found 3 differences, the first: rank 1"));
+}
+
 TEST(Incident, OnlyTheNewestRecordsAreKept_R12) {
   const tests::TemporaryDirectory temporary;
   const auto& directory = temporary.path();

@@ -62,6 +62,28 @@ TEST(Scheduler, APromptLongerThanTheBudgetRunsInChunks) {
   EXPECT_EQ(harness.steps[2].mode, ipc::ForwardMode::kExtend);
 }
 
+std::vector<StepId> audited_steps(double rate) {
+  SchedulerOptions options = small_options();
+  options.audit_rate = rate;
+  Harness harness(options);
+  EXPECT_TRUE(harness.add(1, prompt_of(6), 20));
+  EXPECT_TRUE(harness.run());
+  EXPECT_EQ(harness.steps.size(), 20u);
+  std::vector<StepId> audited;
+  for (const ipc::Step& step : harness.steps) {
+    if (step.audit) audited.push_back(step.step);
+  }
+  return audited;
+}
+
+TEST(Scheduler, AShareOfTheStepsIsAudited_CG41) {
+  EXPECT_THAT(audited_steps(0), ::testing::IsEmpty());
+  EXPECT_THAT(audited_steps(1e-300), ::testing::IsEmpty());
+  EXPECT_THAT(audited_steps(0.25), ::testing::ElementsAre(4, 8, 12, 16, 20));
+  EXPECT_THAT(audited_steps(0.75), ::testing::SizeIs(15));
+  EXPECT_THAT(audited_steps(1), ::testing::SizeIs(20));
+}
+
 TEST(Scheduler, DecodesComeFirstAndChunksShareWhatIsLeft) {
   Harness harness(small_options(), 1);
   ASSERT_TRUE(harness.add(1, prompt_of(4), 8));
