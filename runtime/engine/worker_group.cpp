@@ -69,7 +69,7 @@ void WorkerGroup::beat_or_fence(Rank& rank) {
 }
 
 void WorkerGroup::fence_deaf(const Rank& rank, const Error& error) {
-  fence(rank.hello.rank,
+  fence("connection", rank.hello.rank,
         fmt::format("{} takes no messages: {}", name_of(rank.hello.rank), error.message));
 }
 
@@ -94,10 +94,11 @@ void WorkerGroup::send_step(const ipc::Message& step) {
 }
 
 // From a turn of its own: the caller may be in the middle of the engine's or the group's work.
-void WorkerGroup::fence(int32_t rank, std::string reason) {
-  executor_->post([weak = weak_from_this(), epoch = epoch_, rank, reason = std::move(reason)] {
+void WorkerGroup::fence(std::string detector, int32_t rank, std::string reason) {
+  executor_->post([weak = weak_from_this(), epoch = epoch_, detector = std::move(detector), rank,
+                   reason = std::move(reason)] {
     if (const auto self = weak.lock(); self && self->epoch_ == epoch)
-      self->lose("answers", {rank}, reason);
+      self->lose(detector, {rank}, reason);
   });
 }
 

@@ -238,7 +238,8 @@ void Supervisor::on_report(const GroupReport& report) {
   });
   if (!present) return;
   // A process that ends by itself tells its exit code, too, and shortly.
-  const bool ends = report.lost->detector == "worker" || report.lost->detector == "process";
+  const std::string& detector = report.lost->detector;
+  const bool ends = detector == "worker" || detector == "process" || detector == "connection";
   if (!ends) return lose_reported(*report.lost);
   early_ = report.lost;
   later(kEndFollows, [this] {

@@ -142,6 +142,7 @@ TEST(WorkerGroup, ARankThatTakesNoMessagesIsNamed_R7_I8) {
   EXPECT_EQ(world.engine->stats().state, GroupState::kWaiting);
   ASSERT_EQ(world.losses.size(), 1u);
   EXPECT_EQ(world.losses[0].ranks, std::vector<int32_t>{1});
+  EXPECT_EQ(world.losses[0].detector, "connection");
   EXPECT_TRUE(contains(world.losses[0].reason, "rank 1 (pid 101 on here) takes no messages"))
       << world.losses[0].reason;
 }
