@@ -22,10 +22,10 @@ struct EngineConfig {
   std::string load_format = "auto";             // auto | safetensors | dummy
 
   // requests and answers
-  std::string generation_config = "auto";   // auto | vllm | directory
-  std::string override_generation_config;   // JSON; empty: none
-  GenerationDefaults generation_defaults;   // what these two give; filled at start
-  std::string tool_call_parser;             // names of runtime/text/answer; empty: none
+  std::string generation_config = "auto";  // auto | vllm | directory
+  std::string override_generation_config;  // JSON; empty: none
+  GenerationDefaults generation_defaults;  // what these two give; filled at start
+  std::string tool_call_parser;            // names of runtime/text/answer; empty: none
   std::string reasoning_parser;
   bool enable_auto_tool_choice = false;
   bool trust_request_chat_template = false;

@@ -19,10 +19,10 @@ Result<std::string> cut_behind(std::string prompt, const std::string& last) {
   const std::string_view text = trimmed(last);
   const size_t at = text.empty() ? std::string::npos : prompt.rfind(text);
   if (at == std::string::npos) {
-    return fail_field("continue_final_message",
-                      "continue_final_message: {}",
-                      text.empty() ? "the last message has no text"
-                                   : "the template does not print the last message's text as it is");
+    return fail_field("continue_final_message", "continue_final_message: {}",
+                      text.empty()
+                          ? "the last message has no text"
+                          : "the template does not print the last message's text as it is");
   }
   const size_t spaces = last.size() - (last.find(text) + text.size());
   const std::string_view behind = std::string_view(last).substr(last.size() - spaces);
@@ -63,8 +63,8 @@ Result<ChatPrompt> tokenize_chat(const TextSide& text, const ChatInput& chat,
   } else {
     prompt.thinking = text::thinking_start(rendered);
   }
-  REFRAIN_ASSIGN_OR_RETURN(
-      prompt.ids, text.tokenizer->encode(rendered, /*add_special_tokens=*/false, limits));
+  REFRAIN_ASSIGN_OR_RETURN(prompt.ids,
+                           text.tokenizer->encode(rendered, /*add_special_tokens=*/false, limits));
   return prompt;
 }
 
