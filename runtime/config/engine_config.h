@@ -8,6 +8,7 @@
 
 #include "ipc/protocol/messages.h"
 #include "runtime/base/result.h"
+#include "runtime/config/cors_config.h"
 #include "runtime/config/debug_options.h"
 #include "runtime/config/generation_config.h"
 
@@ -50,10 +51,12 @@ struct EngineConfig {
   std::string api_key_file;  // JSON; empty: none
   std::string ssl_certfile;  // PEM; with ssl_keyfile: TLS
   std::string ssl_keyfile;
-  int32_t max_queue = 0;             // waiting requests; 0: no limit
-  double max_queue_wait = 0;         // seconds until the first token; 0: no limit
-  double drain_timeout = 30.0;       // seconds
-  double log_stats_interval = 60.0;  // seconds between tables of graphs that ran; 0: none
+  CorsConfig cors;
+  double sse_keep_alive_interval = 15.0;  // seconds; comments in a stream that waits; 0: none
+  int32_t max_queue = 0;                  // waiting requests; 0: no limit
+  double max_queue_wait = 0;              // seconds until the first token; 0: no limit
+  double drain_timeout = 30.0;            // seconds
+  double log_stats_interval = 60.0;       // seconds between tables of graphs that ran; 0: none
   double heartbeat_interval = 0.5;
   double heartbeat_timeout = 2.0;
   double start_timeout = 600.0;

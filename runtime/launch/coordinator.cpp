@@ -222,6 +222,9 @@ int coordinate(CoordinatorOptions options) {
   http_options.tls_key_file = config.ssl_keyfile;
   http_options.error_body = error_body;
   http_options.check_head = [&api](const HttpRequest& request) { return api.check_head(request); };
+  http_options.answer_headers = [&api](const HttpRequest& request) {
+    return api.answer_headers(request);
+  };
   std::vector<IoContext*> io_threads;
   for (size_t i = 0; i < engine_host.outputs().size(); ++i)
     io_threads.push_back(&engine_host.outputs().context(i));

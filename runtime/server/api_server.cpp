@@ -70,6 +70,7 @@ ApiServer::ApiServer(Engine& engine, TextSide text, ApiKeys keys, int text_threa
     : engine_(engine),
       text_(std::move(text)),
       keys_(std::move(keys)),
+      cors_(engine.config().cors),
       metrics_(std::make_shared<Metrics>(engine.config().served_model_names.front())),
       started_(now_seconds()),
       pool_(text_threads, "text") {}
@@ -120,7 +121,7 @@ std::optional<Error> ApiServer::refusal(const HttpRequest& request, HttpHeaders&
   }
   // A browser sends a page's request to another host without asking first unless its type is JSON.
   if (std::string_view(entry.method) == "POST" && request.headers.contains("origin") &&
-      !is_json(header_of(request, "content-type"))) {
+      !cors_.allows(header_of(request, "origin")) && !is_json(header_of(request, "content-type"))) {
     headers.emplace_back("Accept-Post", "application/json");
     return Error{ErrorCode::kInvalidArgument,
                  "a request with an Origin needs Content-Type: application/json",
@@ -133,6 +134,10 @@ std::optional<Error> ApiServer::refusal(const HttpRequest& request, HttpHeaders&
 }
 
 std::optional<HttpReply> ApiServer::check_head(const HttpRequest& request) {
+  if (auto preflight = cors_.preflight(request)) {  // which has no key: browsers send none with it
+    metrics_->count_http(preflight->status);
+    return preflight;
+  }
   HttpHeaders headers;
   const auto error = refusal(request, headers);
   if (!error) return std::nullopt;

@@ -13,6 +13,7 @@
 #include "runtime/engine/engine.h"
 #include "runtime/server/api_keys.h"
 #include "runtime/server/api_request.h"
+#include "runtime/server/cors.h"
 #include "runtime/server/http_server.h"
 #include "runtime/server/metrics.h"
 #include "runtime/text/text_limits.h"
@@ -45,6 +46,10 @@ class ApiServer {
 
   // What can be refused without the body: route, method, key, overload.
   std::optional<HttpReply> check_head(const HttpRequest& request);
+  // What every answer to the request carries besides (CORS).
+  HttpHeaders answer_headers(const HttpRequest& request) const {
+    return cors_.answer_headers(request);
+  }
   void handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
   // Text that /metrics ends with, asked for on any thread; before the first request.
   void add_metrics(std::function<std::string()> more) { more_metrics_ = std::move(more); }
@@ -100,6 +105,7 @@ class ApiServer {
   Engine& engine_;
   const TextSide text_;
   const ApiKeys keys_;
+  const CorsPolicy cors_;
   const std::shared_ptr<Metrics> metrics_;
   std::function<std::string()> more_metrics_ = [] { return std::string(); };
   const int64_t started_;  // seconds since the epoch, for /v1/models

@@ -1,5 +1,8 @@
 #include "runtime/server/completion_session.h"
 
+#include <chrono>
+#include <utility>
+
 #include "runtime/text/tokenizer.h"
 
 namespace refrain {
@@ -54,6 +57,12 @@ void CompletionSession::start(std::vector<std::vector<TokenId>> prompts) {
     self->cancel_rest();
     self->end();
   });
+  const double interval = engine_.config().sse_keep_alive_interval;
+  if (request_.stream && interval > 0) {
+    exchange_->on_idle(
+        std::chrono::duration_cast<Duration>(std::chrono::duration<double>(interval)),
+        [self] { self->keep_alive(); });
+  }
 }
 
 Result<RequestId> CompletionSession::submit(size_t index, std::vector<TokenId> prompt) {
@@ -100,6 +109,20 @@ void CompletionSession::on_output(size_t index, RequestOutput output) {
   if (unfinished_ == 0) finish();
 }
 
+void CompletionSession::begin_stream() {
+  if (std::exchange(stream_begun_, true)) return;
+  exchange_->begin_stream(200, "text/event-stream; charset=utf-8",
+                          {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}});
+}
+
+// While the request waits in the queue or for its workers, in its prompt and between two parts.
+void CompletionSession::keep_alive() {
+  const std::lock_guard lock(mutex_);
+  if (ended_) return;
+  begin_stream();
+  exchange_->write(StreamEvents::keep_alive());
+}
+
 text::AnswerFormat CompletionSession::answer_format() const {
   return {engine_.config().tool_call_parser, engine_.config().reasoning_parser};
 }
@@ -128,11 +151,7 @@ void CompletionSession::collect_output(Choice& choice, RequestOutput output) {
 }
 
 void CompletionSession::stream_output(Choice& choice, RequestOutput output) {
-  if (!stream_begun_) {
-    stream_begun_ = true;
-    exchange_->begin_stream(200, "text/event-stream; charset=utf-8",
-                            {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}});
-  }
+  begin_stream();
   ChoiceText part;
   part.index = choice.text.index;
   if (!choice.opened && head_.chat) {

@@ -43,6 +43,8 @@ class CompletionSession : public std::enable_shared_from_this<CompletionSession>
   void on_output(size_t index, RequestOutput output);
   void collect_output(Choice& choice, RequestOutput output);
   void stream_output(Choice& choice, RequestOutput output);
+  void begin_stream();
+  void keep_alive();
   text::AnswerFormat answer_format() const;
   bool reads_answers() const;
   void finish();
@@ -64,7 +66,8 @@ class CompletionSession : public std::enable_shared_from_this<CompletionSession>
   Usage usage_;
   TimePoint last_token_;
   bool first_token_seen_ = false;
-  bool stream_begun_ = false;  // with the first chunk: errors before it have a status of their own
+  // With the first chunk, or a comment before it: errors until then have a status of their own.
+  bool stream_begun_ = false;
   size_t unfinished_ = 0;
   bool ended_ = false;
 };

@@ -106,6 +106,20 @@ std::vector<OptionCase> engine_cases() {
        [](C c) {
          return c.api_keys == std::vector<std::string>{"k,1", "k2"};
        }},
+      {{"--allowed-origins", R"(["https://a:1", "null"])"},
+       [](C c) {
+         return c.cors.allowed_origins == std::vector<std::string>{"https://a:1", "null"};
+       }},
+      {{"--allowed-origins", "*"},
+       [](C c) { return c.cors.allowed_origins == std::vector<std::string>{"*"}; }},
+      {{"--allow-credentials"}, [](C c) { return c.cors.allow_credentials; }},
+      {{"--allowed-methods", R"(["GET"])"},
+       [](C c) { return c.cors.allowed_methods == std::vector<std::string>{"GET"}; }},
+      {{"--allowed-headers", "x-a,x-b"},
+       [](C c) {
+         return c.cors.allowed_headers == std::vector<std::string>{"x-a", "x-b"};
+       }},
+      {{"--sse-keep-alive-interval", "2"}, [](C c) { return c.sse_keep_alive_interval == 2; }},
       {{"--drain-timeout", "1.5"}, [](C c) { return c.drain_timeout == 1.5; }},
       {{"--log-stats-interval", "0"}, [](C c) { return c.log_stats_interval == 0; }},
   };
@@ -165,6 +179,18 @@ TEST(Options, ValuesOutOfRangeNameTheOption) {
   for (const auto& words : bad) {
     EXPECT_THAT(parse_words(words).error(), HasSubstr(words[0])) << words[1];
   }
+}
+
+TEST(Options, WhatIsNoOriginMethodOrHeaderIsRefused) {
+  for (const char* bad : {"example.com", "https://a/", "https://a/path", "https://*.a", "[\"x\"",
+                          "[1]", "{\"a\": 1}", "https://a b", "https://a\r\nX: y", "://a"}) {
+    EXPECT_THAT(parse_words({"--allowed-origins", bad}).error(), HasSubstr("--allowed-origins"))
+        << bad;
+  }
+  EXPECT_THAT(parse_words({"--allowed-methods", R"(["G T"])"}).error(), HasSubstr("\"G T\""));
+  EXPECT_THAT(parse_words({"--allowed-headers", R"(["x:y"])"}).error(), HasSubstr("\"x:y\""));
+  const Parsed none = parse_words({"--allowed-origins", "[]"});
+  EXPECT_TRUE(none.outcome && none.config.cors.allowed_origins.empty());
 }
 
 TEST(Options, AMissingValueNamesTheOption) {
