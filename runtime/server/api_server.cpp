@@ -6,7 +6,6 @@
 #include <random>
 
 #include "runtime/base/build_info.h"
-#include "runtime/base/log.h"
 #include "runtime/server/api_response.h"
 #include "runtime/server/completion_session.h"
 #include "runtime/server/cudagraph_page.h"
@@ -37,14 +36,6 @@ Result<ApiRequest> parse_request(const std::string& text, bool chat, const Reque
   }
   REFRAIN_ASSIGN_OR_RETURN(const OrderedJson body, parse_ordered_json(text));
   return parse_chat_request(body, rules);
-}
-
-// Nothing that a client sends ends the process.
-Error error_of(const std::exception& error) {
-  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
-    return {ErrorCode::kUnavailable, "the server has no memory for this request now", {}};
-  }
-  return {ErrorCode::kInternal, "internal error", {}};
 }
 
 std::string header_of(const HttpRequest& request, const char* name) {
@@ -200,7 +191,6 @@ void ApiServer::post_text(HttpRequest& request, Exchange exchange,
                         "try again later",
                         {}});
   }
-  ++text_tasks_;
   // A std::function must be copyable, a lease is not.
   struct Held {
     HttpRequest request;
@@ -208,20 +198,9 @@ void ApiServer::post_text(HttpRequest& request, Exchange exchange,
   };
   auto held = std::make_shared<Held>(Held{std::move(request), std::move(lease)});
   const std::string owner = held->lease.key().name();
-  const auto task = [this, held, exchange = std::move(exchange), work = std::move(work)] {
-    try {
-      if (stop_text_) {
-        reply_error(exchange, {ErrorCode::kUnavailable, "the server is shutting down", {}});
-      } else {
-        work(std::move(held->request), std::move(held->lease), exchange);
-      }
-    } catch (const std::exception& error) {
-      log::error("reading a request: {}", error.what());
-      reply_error(exchange, error_of(error));
-    }
-    --text_tasks_;
-  };
-  pool_.post(owner, task);  // keys take turns
+  post_turn(owner, exchange, [held, exchange, work = std::move(work)] {
+    work(std::move(held->request), std::move(held->lease), exchange);
+  });
 }
 
 void ApiServer::complete(HttpRequest& request, Exchange exchange, bool chat) {
@@ -232,21 +211,24 @@ void ApiServer::complete(HttpRequest& request, Exchange exchange, bool chat) {
               if (!parsed) return reply_error(exchange, parsed.error());
               if (auto known = check_model(parsed->model); !known)
                 return reply_error(exchange, known.error());
-              auto prompts = tokenize(*parsed);
-              if (!prompts) return reply_error(exchange, prompts.error());
-              AnswerHead head;
-              head.id = fresh_id(chat ? "chatcmpl" : "cmpl");
-              head.model = parsed->model.empty() ? engine_.config().served_model_names.front()
-                                                 : parsed->model;
-              head.created = now_seconds();
-              head.chat = chat;
-              head.logprobs = parsed->logprobs;
-              head.token_ids = parsed->return_token_ids;
-              auto session = std::make_shared<CompletionSession>(
-                  std::move(*parsed), std::move(head), engine_, text_.tokenizer, metrics_, exchange,
-                  std::move(lease));
-              session->start(std::move(*prompts));
+              read_prompts(std::make_shared<Reading>(
+                  Reading{std::move(*parsed), std::move(lease), exchange, {}}));
             });
+}
+
+void ApiServer::start_session(Reading& reading) {
+  const ApiRequest& request = reading.request;
+  AnswerHead head;
+  head.id = fresh_id(request.chat ? "chatcmpl" : "cmpl");
+  head.model = request.model.empty() ? engine_.config().served_model_names.front() : request.model;
+  head.created = now_seconds();
+  head.chat = request.chat;
+  head.logprobs = request.logprobs;
+  head.token_ids = request.return_token_ids;
+  auto session = std::make_shared<CompletionSession>(
+      std::move(reading.request), std::move(head), engine_, text_.tokenizer, metrics_,
+      std::move(reading.exchange), std::move(reading.lease));
+  session->start(std::move(reading.prompts));
 }
 
 void ApiServer::post_completions(HttpRequest& request, Exchange exchange) {

@@ -72,11 +72,24 @@ class ApiServer {
   // `work` takes the request's body, and drops it as soon as it is parsed.
   void post_text(HttpRequest& request, Exchange exchange,
                  std::function<void(HttpRequest body, KeyLease, Exchange)> work);
+  // `work` on a text thread; keys take turns, and so do the requests of one key. Answers with an
+  // error when the work throws.
+  void post_turn(const std::string& owner, Exchange exchange, std::function<void()> work);
   void complete(HttpRequest& request, Exchange exchange, bool chat);
+  // A request on its way from text to token ids.
+  struct Reading {
+    ApiRequest request;
+    KeyLease lease;
+    Exchange exchange;
+    std::vector<std::vector<TokenId>> prompts;  // that are token ids by now
+  };
+  void read_prompts(std::shared_ptr<Reading> reading);
+  void start_session(Reading& reading);
   bool too_many_to_read() const;
   text::TextLimits text_limits() const;
-  // Takes the prompts out of the request.
-  Result<std::vector<std::vector<TokenId>>> tokenize(ApiRequest& request) const;
+  // Takes the next prompts out of the request, as much text as one turn may take. True: all are
+  // out.
+  Result<bool> tokenize_some(ApiRequest& request, std::vector<std::vector<TokenId>>& ids) const;
   Status check_model(const std::string& name) const;
   Result<Json> tokenize_body(const OrderedJson& body) const;
   Result<Json> detokenize_body(const OrderedJson& body) const;

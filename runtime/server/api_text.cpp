@@ -1,9 +1,24 @@
-// Prompts of requests to token ids, within limits.
+// Prompts of requests to token ids, within limits and in turns.
+#include "runtime/base/log.h"
 #include "runtime/server/api_server.h"
 #include "runtime/text/chat_template.h"
 #include "runtime/text/tokenizer.h"
 
 namespace refrain {
+namespace {
+
+// Of text that a request has tokenized before others have their turn: some ten milliseconds.
+constexpr size_t kTurnBytes = size_t{1} << 20;
+
+// Nothing that a client sends ends the process.
+Error error_of(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
+    return {ErrorCode::kUnavailable, "the server has no memory for this request now", {}};
+  }
+  return {ErrorCode::kInternal, "internal error", {}};
+}
+
+}  // namespace
 
 namespace {
 
@@ -74,25 +89,56 @@ text::TextLimits ApiServer::text_limits() const {
   return {tokens * text_.tokenizer->longest_token_bytes(), tokens, &stop_text_};
 }
 
-Result<std::vector<std::vector<TokenId>>> ApiServer::tokenize(ApiRequest& request) const {
-  std::vector<std::vector<TokenId>> prompts;
+Result<bool> ApiServer::tokenize_some(ApiRequest& request,
+                                      std::vector<std::vector<TokenId>>& ids) const {
   if (request.chat) {
     REFRAIN_ASSIGN_OR_RETURN(auto chat, tokenize_chat(text_, request.chat_input, text_limits()));
-    prompts.push_back(std::move(chat.ids));
     request.thinking = chat.thinking;
-    return prompts;
+    ids.push_back(std::move(chat.ids));
+    return true;
   }
-  for (Prompt& prompt : request.prompts) {
+  for (size_t bytes = 0; ids.size() < request.prompts.size() && bytes < kTurnBytes;) {
+    Prompt& prompt = request.prompts[ids.size()];
     if (auto* given = std::get_if<std::vector<TokenId>>(&prompt)) {
-      prompts.push_back(std::move(*given));
+      ids.push_back(std::move(*given));
       continue;
     }
+    const auto& text = std::get<std::string>(prompt);
+    bytes += text.size();
     REFRAIN_ASSIGN_OR_RETURN(
-        auto ids, text_.tokenizer->encode(std::get<std::string>(prompt), request.add_special_tokens,
-                                          text_limits()));
-    prompts.push_back(std::move(ids));
+        auto one, text_.tokenizer->encode(text, request.add_special_tokens, text_limits()));
+    ids.push_back(std::move(one));
   }
-  return prompts;
+  return ids.size() == request.prompts.size();
+}
+
+void ApiServer::post_turn(const std::string& owner, Exchange exchange, std::function<void()> work) {
+  ++text_tasks_;
+  pool_.post(owner, [this, exchange = std::move(exchange), work = std::move(work)] {
+    try {
+      if (stop_text_) {
+        reply_error(exchange, {ErrorCode::kUnavailable, "the server is shutting down", {}});
+      } else {
+        work();
+      }
+    } catch (const std::exception& error) {
+      log::error("reading a request: {}", error.what());
+      reply_error(exchange, error_of(error));
+    }
+    --text_tasks_;
+  });
+}
+
+void ApiServer::read_prompts(std::shared_ptr<Reading> reading) {
+  const auto all = tokenize_some(reading->request, reading->prompts);
+  if (!all) return reply_error(reading->exchange, all.error());
+  if (!*all) {
+    const std::string owner = reading->lease.key().name();
+    const Exchange exchange = reading->exchange;
+    return post_turn(owner, exchange,
+                     [this, reading = std::move(reading)] { read_prompts(reading); });
+  }
+  start_session(*reading);
 }
 
 }  // namespace refrain
