@@ -42,6 +42,9 @@ struct ApiRequest {
   bool logprobs = false;
   bool add_special_tokens = true;
   bool return_token_ids = false;
+  bool return_tokens_as_token_ids = false;
+  std::optional<int64_t> truncate_prompt_tokens;  // -1: what fits
+  std::vector<std::string> ignored;               // names of fields that nothing reads
 };
 
 // What the server's options say of requests.

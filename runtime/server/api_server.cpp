@@ -89,17 +89,16 @@ std::shared_ptr<ApiKey> ApiServer::key_of(const HttpRequest& request) const {
 }
 
 std::optional<Error> ApiServer::refusal(const HttpRequest& request, HttpHeaders& headers) {
-  const auto at = routes().find(request.path);
-  const bool known = at != routes().end();
-  if (!(known && at->second.open) && !key_of(request)) {
+  const RouteEntry* at = route_of(request);
+  if (!(at != nullptr && at->open) && !key_of(request)) {
     headers.emplace_back("WWW-Authenticate", "Bearer");
     return Error{
         ErrorCode::kUnauthenticated, "this server needs a key: Authorization: Bearer KEY", {}};
   }
-  if (!known) {
+  if (at == nullptr) {
     return Error{ErrorCode::kNotFound, fmt::format("there is no route {}", request.path), {}};
   }
-  const RouteEntry& entry = at->second;
+  const RouteEntry& entry = *at;
   const bool head = request.method == "HEAD" && std::string_view(entry.method) == "GET";
   if (request.method != entry.method && !head) {
     headers.emplace_back("Allow", entry.method);
@@ -145,7 +144,7 @@ std::optional<HttpReply> ApiServer::check_head(const HttpRequest& request) {
 
 void ApiServer::handle(HttpRequest request, Exchange exchange) {
   if (auto refused = check_head(request)) return exchange->reply(std::move(*refused));
-  (this->*routes().at(request.path).route)(request, std::move(exchange));
+  (this->*route_of(request)->route)(request, std::move(exchange));
 }
 
 void ApiServer::reply_json(const Exchange& exchange, const Json& json, int status) const {
@@ -209,6 +208,7 @@ void ApiServer::complete(HttpRequest& request, Exchange exchange, bool chat) {
               auto parsed = parse_request(request.body, chat, request_rules(engine_.config()));
               request = {};
               if (!parsed) return reply_error(exchange, parsed.error());
+              ignored_.say(parsed->ignored);
               if (auto known = check_model(parsed->model); !known)
                 return reply_error(exchange, known.error());
               read_prompts(std::make_shared<Reading>(
@@ -225,6 +225,7 @@ void ApiServer::start_session(Reading& reading) {
   head.chat = request.chat;
   head.logprobs = request.logprobs;
   head.token_ids = request.return_token_ids;
+  head.tokens_as_ids = request.return_tokens_as_token_ids;
   auto session = std::make_shared<CompletionSession>(
       std::move(reading.request), std::move(head), engine_, text_.tokenizer, metrics_,
       std::move(reading.exchange), std::move(reading.lease));
@@ -298,20 +299,6 @@ Result<Json> ApiServer::detokenize_body(const OrderedJson& ordered) const {
     }
   }
   return Json{{"prompt", text_.tokenizer->decode(ids, /*skip_special_tokens=*/false)}};
-}
-
-void ApiServer::get_models(HttpRequest&, Exchange exchange) {
-  Json data = Json::array();
-  for (const std::string& name : engine_.config().served_model_names) {
-    data.push_back({{"id", name},
-                    {"object", "model"},
-                    {"created", started_},
-                    {"owned_by", "refrain"},
-                    {"root", engine_.config().served_model_names.front()},
-                    {"parent", nullptr},
-                    {"max_model_len", engine_.config().worker.max_model_len}});
-  }
-  reply_json(exchange, {{"object", "list"}, {"data", std::move(data)}});
 }
 
 void ApiServer::get_live(HttpRequest&, Exchange exchange) {
