@@ -252,6 +252,9 @@ void add_server_options(CLI::App& app, EngineConfig& config) {
       ->check(number_in(0.0, 86400.0))
       ->capture_default_str()
       ->group(group);
+  app.add_flag("--disable-log-stats", config.disable_log_stats,
+               "No line of throughput every ten seconds under load")
+      ->group(group);
   app.add_option("--log-stats-interval", config.log_stats_interval,
                  "Seconds between tables of the graphs that ran (0: none)")
       ->check(number_in(0.0, 86400.0))
