@@ -19,7 +19,7 @@ namespace {
 struct Options {
   std::string address, model;
   int64_t blocks = 4096;
-  int64_t step_us = 0;           // 0: at once
+  int64_t step_us = 0;            // 0: at once
   int32_t audit_differences = 0;  // what each audit finds
 };
 
