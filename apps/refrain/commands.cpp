@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "apps/refrain/bench_dispatch.h"
+#include "apps/refrain/bench_serve.h"
 #include "runtime/base/log.h"
 #include "runtime/config/options.h"
 #include "runtime/launch/bench.h"
@@ -49,6 +50,7 @@ int generate_command(const std::vector<std::string>& arguments) {
 }
 
 int bench_command(const std::vector<std::string>& arguments) {
+  if (is_load(arguments)) return load_command(arguments);
   BenchOptions options;
   CLI::App app("Measures an engine end to end, or what its device does alone.", "refrain bench");
   options.config.log_level = "warning";

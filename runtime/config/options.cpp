@@ -5,6 +5,7 @@
 
 #include "ipc/protocol/limits.h"
 #include "runtime/config/compilation_config.h"
+#include "runtime/config/option_values.h"
 
 namespace refrain {
 namespace {
@@ -14,18 +15,6 @@ constexpr int32_t kServerQueue = 2048;
 constexpr double kServerQueueWait = 60.0;
 // Workers beat twice a second: in less than two beats a healthy one may be silent.
 constexpr double kLeastHeartbeatTimeout = 1.0;
-
-// CLI::Range lets "nan" pass.
-CLI::Validator number_in(double least, double most) {
-  return CLI::Validator(
-      [least, most](const std::string& text) {
-        double value = 0;
-        const bool number = CLI::detail::lexical_cast(text, value);
-        if (number && value >= least && value <= most) return std::string();
-        return fmt::format("\"{}\" is not a number from {} to {}", text, least, most);
-      },
-      fmt::format("FLOAT in [{} - {}]", least, most));
-}
 
 void add_model_options(CLI::App& app, EngineConfig& config, bool positional) {
   const char* names = positional ? "--model,model" : "--model";
