@@ -23,7 +23,9 @@ int load_command(const std::vector<std::string>& arguments) {
       "figures have vLLM's names.",
       "refrain bench serve");
   add_load_options(app, options);
-  const auto parsed = parse_command_line(app, {arguments.begin() + 1, arguments.end()});
+  std::vector<std::string> words(arguments.begin() + 1, arguments.end());
+  if (words.size() == 2 && words.back() == "--help-page") words.erase(words.begin());
+  const auto parsed = parse_command_line(app, std::move(words));
   if (!parsed) return report(parsed.error());
   if (parsed->exit_now) return kExitOk;
   const Status done = run_load(std::move(options));

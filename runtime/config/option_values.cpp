@@ -3,7 +3,12 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
 #include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <optional>
 
 namespace refrain {
@@ -47,7 +52,67 @@ std::optional<int64_t> whole_number(const std::string& text) {
   return static_cast<int64_t>(whole);
 }
 
+// "OWNER/NAME" as Hugging Face writes it.
+bool is_hub_name(const std::string& text) {
+  const size_t slash = text.find('/');
+  return slash != std::string::npos && slash > 0 && slash + 1 < text.size() &&
+         text.find('/', slash + 1) == std::string::npos && text.front() != '.' &&
+         std::ranges::all_of(text, [](unsigned char c) {
+           return std::isalnum(c) != 0 || c == '/' || c == '-' || c == '_' || c == '.';
+         });
+}
+
+std::filesystem::path hub_cache() {
+  const auto from = [](const char* name, const char* below) -> std::filesystem::path {
+    const char* value = std::getenv(name);
+    return value == nullptr || *value == 0 ? std::filesystem::path()
+                                           : std::filesystem::path(value) / below;
+  };
+  for (const auto& path : {from("HF_HUB_CACHE", ""), from("HF_HOME", "hub"),
+                           from("XDG_CACHE_HOME", "huggingface/hub")}) {
+    if (!path.empty()) return path;
+  }
+  return from("HOME", ".cache/huggingface/hub");
+}
+
+// The revision that `main` names, else the only one there is.
+std::filesystem::path snapshot_in(const std::filesystem::path& model) {
+  std::string revision;
+  std::ifstream(model / "refs/main") >> revision;
+  std::error_code missing;
+  if (!revision.empty() && std::filesystem::is_directory(model / "snapshots" / revision, missing)) {
+    return model / "snapshots" / revision;
+  }
+  std::filesystem::path only;
+  for (const auto& entry : std::filesystem::directory_iterator(model / "snapshots", missing)) {
+    if (!only.empty()) return {};
+    only = entry.path();
+  }
+  return only;
+}
+
 }  // namespace
+
+CLI::Validator model_directory() {
+  return CLI::Validator(
+      [](std::string& text) {
+        std::error_code missing;
+        if (!is_hub_name(text) || std::filesystem::exists(text, missing)) return std::string();
+        std::string folder = "models--" + text;
+        folder.replace(folder.find('/'), 1, "--");
+        const std::filesystem::path cache = hub_cache();
+        const std::filesystem::path found = snapshot_in(cache / folder);
+        if (found.empty()) {
+          return fmt::format(
+              "{0} is no directory, and there is no model of that name in the Hugging Face cache "
+              "{1}. What to do: hf download {0}",
+              text, cache.string());
+        }
+        text = found.string();
+        return std::string();
+      },
+      "");
+}
 
 CLI::Validator number_in(double least, double most) {
   return CLI::Validator(

@@ -13,4 +13,9 @@ CLI::Validator number_in(double least, double most);
 // 1,500,000, 2g and 1t; capitals count in powers of two: 32K is 32,768, 1M, 2G, 1T. Then the range.
 CLI::Validator human_int(int64_t least, int64_t most);
 
+// Replaces the name of a model ("Qwen/Qwen3-0.6B") by its directory in the Hugging Face cache
+// (HF_HUB_CACHE, HF_HOME/hub or ~/.cache/huggingface/hub); directories stay what they are. A name
+// that is not there is refused with the command that fetches it.
+CLI::Validator model_directory();
+
 }  // namespace refrain
