@@ -10,6 +10,7 @@
 #include "runtime/base/result.h"
 #include "runtime/config/cors_config.h"
 #include "runtime/config/debug_options.h"
+#include "runtime/config/generation_config.h"
 
 namespace refrain {
 
@@ -20,6 +21,15 @@ struct EngineConfig {
   std::vector<std::string> served_model_names;  // empty: the directory's name
   std::string chat_template;                    // file; empty: the model's own
   std::string load_format = "auto";             // auto | safetensors | dummy
+
+  // requests and answers
+  std::string generation_config = "auto";   // auto | vllm | directory
+  std::string override_generation_config;   // JSON; empty: none
+  GenerationDefaults generation_defaults;   // what these two give; filled at start
+  std::string tool_call_parser;             // names of runtime/text/answer; empty: none
+  std::string reasoning_parser;
+  bool enable_auto_tool_choice = false;
+  bool trust_request_chat_template = false;
 
   // workers: all that travels to them
   ipc::WorkerConfig worker;

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "ipc/protocol/limits.h"
+#include "runtime/config/answer_options.h"
 #include "runtime/config/compilation_config.h"
 
 namespace refrain {
@@ -265,6 +266,7 @@ void add_engine_options(CLI::App& app, EngineConfig& config, const OptionGroups&
   config.worker.max_model_len = 0;
   app.add_option("--config", "File of options (JSON); the command line wins")->group("Model");
   add_model_options(app, config, groups.positional_model);
+  add_answer_options(app, config, groups.server);
   add_parallel_options(app, config);
   add_scheduling_options(app, config);
   add_cache_options(app, config);

@@ -24,7 +24,25 @@ const char* error_type(int status) {
 
 Json finish_json(const ChoiceText& choice) {
   if (choice.finish == FinishReason::kNone) return nullptr;
-  return to_string(choice.finish);
+  return finish_word(choice);
+}
+
+// Without an answer's text, content is null where something else was said.
+Json message_json(const ChoiceText& choice) {
+  Json message = {{"role", "assistant"}, {"content", choice.text}};
+  if (choice.text.empty() && !(choice.reasoning.empty() && choice.calls.empty()))
+    message["content"] = nullptr;
+  if (!choice.reasoning.empty()) {
+    message["reasoning"] = choice.reasoning;
+    message["reasoning_content"] = choice.reasoning;
+  }
+  for (const ToolCallPart& call : choice.calls) {
+    message["tool_calls"].push_back(
+        {{"id", call.id},
+         {"type", "function"},
+         {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
+  }
+  return message;
 }
 
 Json bytes_json(const std::string& bytes) {
@@ -81,6 +99,11 @@ Json logprobs_json(const AnswerHead& head, const ChoiceText& choice, int64_t off
   if (!head.logprobs) return nullptr;
   return head.chat ? chat_logprobs(choice, tokenizer)
                    : completion_logprobs(choice, offset, tokenizer);
+}
+
+const char* finish_word(const ChoiceText& choice) {
+  const bool calls = choice.called && choice.finish == FinishReason::kStop;
+  return calls ? "tool_calls" : to_string(choice.finish);
 }
 
 Json stop_reason_json(const ChoiceText& choice) {
@@ -168,7 +191,7 @@ Json whole_answer(const AnswerHead& head, const std::vector<ChoiceText>& choices
                   {"stop_reason", stop_reason_json(choice)},
                   {"logprobs", logprobs_json(head, choice, 0, tokenizer)}};
     if (head.chat) {
-      entry["message"] = {{"role", "assistant"}, {"content", choice.text}};
+      entry["message"] = message_json(choice);
     } else {
       entry["text"] = choice.text;
       if (head.token_ids) entry["prompt_token_ids"] = *choice.prompt;

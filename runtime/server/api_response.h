@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/engine/engine.h"
+#include "runtime/server/chat_answer.h"
 #include "runtime/server/http_server.h"
 #include "runtime/server/json_fields.h"
 
@@ -32,6 +33,9 @@ struct ChoiceText {
   std::vector<TokenOutput> tokens;
   FinishReason finish = FinishReason::kNone;
   std::string stop_reason;
+  std::string reasoning;  // of a chat
+  std::vector<ToolCallPart> calls;
+  bool called = false;  // it ends with calls, which is its reason to end
   // Where token ids are asked for; of a stream's parts the first one has it.
   std::shared_ptr<const std::vector<TokenId>> prompt;
 };
@@ -58,6 +62,8 @@ Json whole_answer(const AnswerHead& head, const std::vector<ChoiceText>& choices
 // `offset`: characters of this choice before its tokens (completions' logprobs tell offsets).
 Json logprobs_json(const AnswerHead& head, const ChoiceText& choice, int64_t offset,
                    const text::Tokenizer& tokenizer);
+// Why the choice ended, in OpenAI's word.
+const char* finish_word(const ChoiceText& choice);
 Json stop_reason_json(const ChoiceText& choice);
 std::vector<TokenId> token_ids(const ChoiceText& choice);
 int64_t count_characters(const std::string& utf8);

@@ -28,14 +28,14 @@ std::string fresh_id(const char* prefix) {
   return fmt::format("{}-{:016x}{:016x}", prefix, random(), random());
 }
 
-Result<ApiRequest> parse_request(const std::string& text, bool chat) {
+Result<ApiRequest> parse_request(const std::string& text, bool chat, const RequestRules& rules) {
   if (!chat) {
     TokenLists ids;
     REFRAIN_ASSIGN_OR_RETURN(const Json body, parse_json(text, "prompt", ids));
-    return parse_completion_request(body, std::move(ids));
+    return parse_completion_request(body, std::move(ids), rules);
   }
   REFRAIN_ASSIGN_OR_RETURN(const OrderedJson body, parse_ordered_json(text));
-  return parse_chat_request(body);
+  return parse_chat_request(body, rules);
 }
 
 std::string header_of(const HttpRequest& request, const char* name) {
@@ -206,7 +206,7 @@ void ApiServer::post_text(HttpRequest& request, Exchange exchange,
 void ApiServer::complete(HttpRequest& request, Exchange exchange, bool chat) {
   post_text(request, std::move(exchange),
             [this, chat](HttpRequest request, KeyLease lease, const Exchange& exchange) {
-              auto parsed = parse_request(request.body, chat);
+              auto parsed = parse_request(request.body, chat, request_rules(engine_.config()));
               request = {};
               if (!parsed) return reply_error(exchange, parsed.error());
               if (auto known = check_model(parsed->model); !known)
@@ -269,8 +269,11 @@ Result<Json> ApiServer::tokenize_body(const OrderedJson& ordered) const {
   JsonFields fields(body);
   std::vector<TokenId> ids;
   if (fields.has("messages")) {
-    REFRAIN_ASSIGN_OR_RETURN(const OrderedJson input, read_template_input(ordered));
-    REFRAIN_ASSIGN_OR_RETURN(ids, tokenize_chat(text_, input, text_limits()));
+    REFRAIN_ASSIGN_OR_RETURN(
+        const ChatInput input,
+        read_chat_input(ordered, engine_.config().trust_request_chat_template));
+    REFRAIN_ASSIGN_OR_RETURN(ChatPrompt chat, tokenize_chat(text_, input, text_limits()));
+    ids = std::move(chat.ids);
   } else {
     const auto prompt = fields.string("prompt");
     const bool special = fields.boolean("add_special_tokens").value_or(true);

@@ -30,9 +30,13 @@ struct TextSide {
   std::shared_ptr<const text::ChatTemplate> chat_template;
 };
 
-// Token ids of one chat (template, then tokenizer); shared with `refrain generate`.
-Result<std::vector<TokenId>> tokenize_chat(const TextSide& text, const OrderedJson& template_input,
-                                           const text::TextLimits& limits = {});
+// One chat as token ids (template, then tokenizer); shared with `refrain generate`.
+struct ChatPrompt {
+  std::vector<TokenId> ids;
+  text::ThinkingStart thinking = text::ThinkingStart::kUnsaid;
+};
+Result<ChatPrompt> tokenize_chat(const TextSide& text, const ChatInput& chat,
+                                 const text::TextLimits& limits = {});
 
 class ApiServer {
  public:

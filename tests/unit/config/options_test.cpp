@@ -28,6 +28,13 @@ std::vector<OptionCase> model_cases() {
          return c.served_model_names == std::vector<std::string>{"a", "b"};
        }},
       {{"--chat-template", "f.jinja"}, [](C c) { return c.chat_template == "f.jinja"; }},
+      {{"--generation-config", "vllm"}, [](C c) { return c.generation_config == "vllm"; }},
+      {{"--override-generation-config", "{}"},
+       [](C c) { return c.override_generation_config == "{}"; }},
+      {{"--tool-call-parser", "hermes"}, [](C c) { return c.tool_call_parser == "hermes"; }},
+      {{"--enable-auto-tool-choice"}, [](C c) { return c.enable_auto_tool_choice; }},
+      {{"--reasoning-parser", "qwen3"}, [](C c) { return c.reasoning_parser == "qwen3"; }},
+      {{"--trust-request-chat-template"}, [](C c) { return c.trust_request_chat_template; }},
       {{"--dtype", "float32"}, [](C c) { return c.worker.dtype == "float32"; }},
       {{"--load-format", "dummy"}, [](C c) { return c.load_format == "dummy"; }},
       {{"--max-model-len", "77"}, [](C c) { return c.worker.max_model_len == 77; }},

@@ -54,6 +54,21 @@ TEST_F(ApiResponse, ChatHasOpenAIsShape) {
   EXPECT_EQ(token["top_logprobs"].size(), 2u);
 }
 
+TEST_F(ApiResponse, CallsAndReasoningStandBesideTheContent) {
+  head_.chat = true;
+  choice_.text.clear();
+  choice_.reasoning = "Hm";
+  choice_.calls = {{0, "id-a", "f", "{}"}};
+  choice_.called = true;
+  const Json json = whole_answer(head_, {choice_}, usage_, tokenizer_)["choices"][0];
+  EXPECT_EQ(json["message"], Json::parse(R"({"role": "assistant", "content": null, "reasoning": "Hm",
+      "reasoning_content": "Hm", "tool_calls": [{"id": "id-a", "type": "function",
+      "function": {"name": "f", "arguments": "{}"}}]})"));
+  EXPECT_EQ(json["finish_reason"], "tool_calls");
+  choice_.finish = FinishReason::kLength;  // cut off behind the call
+  EXPECT_EQ(whole_answer(head_, {choice_}, usage_, tokenizer_)["choices"][0]["finish_reason"], "length");
+}
+
 // vLLM's places: a chat's prompt beside the choices, a completion's in each of them.
 TEST_F(ApiResponse, TokenIdsStandWhereVllmHasThem) {
   head_.token_ids = true;
