@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "ipc/protocol/limits.h"
+#include "runtime/config/answer_options.h"
 #include "runtime/config/compilation_config.h"
 
 namespace refrain {
@@ -229,6 +230,12 @@ void add_server_options(CLI::App& app, EngineConfig& config) {
       ->group(group);
   app.add_option("--ssl-keyfile", config.ssl_keyfile, "Private key of --ssl-certfile (PEM)")
       ->group(group);
+  add_cors_options(app, config.cors, group);
+  app.add_option("--sse-keep-alive-interval", config.sse_keep_alive_interval,
+                 "Seconds after which a stream that waits gets a comment (0: none)")
+      ->check(number_in(0.0, 3600.0))
+      ->capture_default_str()
+      ->group(group);
   config.max_queue = kServerQueue;
   app.add_option("--max-queue", config.max_queue, "Waiting requests before 429 (0: no limit)")
       ->check(CLI::Range(0, 1 << 30))
@@ -245,6 +252,9 @@ void add_server_options(CLI::App& app, EngineConfig& config) {
       ->check(number_in(0.0, 86400.0))
       ->capture_default_str()
       ->group(group);
+  app.add_flag("--disable-log-stats", config.disable_log_stats,
+               "No line of throughput every ten seconds under load")
+      ->group(group);
   app.add_option("--log-stats-interval", config.log_stats_interval,
                  "Seconds between tables of the graphs that ran (0: none)")
       ->check(number_in(0.0, 86400.0))
@@ -259,6 +269,7 @@ void add_engine_options(CLI::App& app, EngineConfig& config, const OptionGroups&
   config.worker.max_model_len = 0;
   app.add_option("--config", "File of options (JSON); the command line wins")->group("Model");
   add_model_options(app, config, groups.positional_model);
+  add_answer_options(app, config, groups.server);
   add_parallel_options(app, config);
   add_scheduling_options(app, config);
   add_cache_options(app, config);

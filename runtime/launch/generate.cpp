@@ -36,8 +36,10 @@ Result<std::vector<TokenId>> prompt_of(const Json& json, const OrderedJson& orde
   }
   if (const Json* ids = fields.get("prompt_ids")) return read_token_ids(*ids, "prompt_ids");
   if (fields.has("messages")) {
-    REFRAIN_ASSIGN_OR_RETURN(const OrderedJson input, read_template_input(ordered));
-    return tokenize_chat(text, input);
+    REFRAIN_ASSIGN_OR_RETURN(const ChatInput input,
+                             read_chat_input(ordered, /*trust_chat_template=*/true));
+    REFRAIN_ASSIGN_OR_RETURN(ChatPrompt chat, tokenize_chat(text, input));
+    return std::move(chat.ids);
   }
   const Json* prompt = fields.get("prompt");
   if (!prompt->is_string()) return fail_field("prompt", "prompt must be a string");
@@ -58,13 +60,15 @@ Status read_logprobs(const Json& json, SamplingParams& params) {
   return fields.status();
 }
 
-Result<Line> parse_line(const std::string& text, const TextSide& side) {
+Result<Line> parse_line(const std::string& text, const TextSide& side,
+                        const GenerationDefaults& defaults) {
   REFRAIN_ASSIGN_OR_RETURN(const OrderedJson ordered, parse_ordered_json(text));
   const Json json(ordered);
   if (!json.is_object()) return fail(ErrorCode::kInvalidArgument, "a line must be a JSON object");
   Line line;
   SamplingParams& params = line.request.sampling;
   REFRAIN_ASSIGN_OR_RETURN(line.request.prompt, prompt_of(json, ordered, side));
+  apply_defaults(defaults, params);
   REFRAIN_RETURN_IF_ERROR(read_sampling_params(json, params));
   REFRAIN_RETURN_IF_ERROR(read_logprobs(json, params));
   JsonFields fields(json);
@@ -75,6 +79,8 @@ Result<Line> parse_line(const std::string& text, const TextSide& side) {
   if (const auto most = fields.integer("max_completion_tokens", 1, INT32_MAX)) {
     params.max_tokens = *most;
   }
+  params.max_tokens =
+      std::min(params.max_tokens, defaults.max_new_tokens.value_or(params.max_tokens));
   REFRAIN_RETURN_IF_ERROR(fields.status());
   line.wants_logprobs = params.logprobs >= 0;
   return line;
@@ -169,7 +175,7 @@ Status generate(const GenerateOptions& options) {
   const std::string file = options.prompts.empty() ? "--prompt" : options.prompts;
   for (size_t i = 0; i < lines.size(); ++i) {
     if (lines[i].find_first_not_of(" \t\r") == std::string::npos) continue;
-    auto line = parse_line(lines[i], local->text());
+    auto line = parse_line(lines[i], local->text(), local->engine().config().generation_defaults);
     if (!line) return at_line(file, i + 1, line.error());
     if (Status status = local->engine().check(line->request); !status) {
       return at_line(file, i + 1, status.error());
