@@ -182,7 +182,8 @@ TEST(Audit, CG41FindsATokenThatIsDrawnOtherwiseAndMovesNoSlot) {
   if (SessionOptions{}.device != "host") GTEST_SKIP() << "parameters in host memory";
   const auto session = started(audited("FULL"));
   const auto reference = started(with_mode("FULL"));
-  kernels::SlotState& slots = session->runner().hosted().context.buffers.slots;
+  worker::HostedProgram& hosted = session->runner().hosted();
+  const auto params = static_cast<size_t>(worker::sample_op(hosted.program).params);
   const auto both = [&](const std::vector<Row>& rows, bool audit) {
     ipc::Step step = session->make_step(rows);
     step.audit = audit;
@@ -198,12 +199,14 @@ TEST(Audit, CG41FindsATokenThatIsDrawnOtherwiseAndMovesNoSlot) {
     each->setup().frequency_penalty = 2;
   }
   EXPECT_EQ(both({{0, prompt(6, 1), 0}}, true).differences, 0);
-  kernels::SlotParams* own = slots.params;
-  std::vector<kernels::SlotParams> changed(own, own + slots.num_slots + 1);
+  const worker::Addresses own = hosted.context.addresses[params];
+  const auto* own_params = static_cast<const kernels::SlotParams*>(own[0]);
+  std::vector<kernels::SlotParams> changed(
+      own_params, own_params + hosted.program.value(static_cast<int32_t>(params)).rows.scale);
   changed[0].seed = 77;
-  slots.params = changed.data();
+  hosted.context.addresses[params].fill(changed.data());
   const ipc::AuditResult found = both({{0, {kTokenOnDevice}, 6}}, true);
-  slots.params = own;
+  hosted.context.addresses[params] = own;
   EXPECT_EQ(found.differences, 1);
   EXPECT_EQ(found.worst_logit, 0);
   EXPECT_THAT(found.first, HasSubstr("sample gave row 0 token"));
