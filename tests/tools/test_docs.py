@@ -15,10 +15,19 @@ USERS = ["README.md", *(f"docs/{name}.md" for name in
                         ("quickstart", "cuda-graphs", "processes", "serving", "load", "debugging", "troubleshooting"))]
 
 
-def pages():
-    command = ["git", "-C", ROOT, "ls-files", "--cached", "--others", "--exclude-standard", "*.md"]
+def tracked(*patterns):
+    command = ["git", "-C", ROOT, "ls-files", "--cached", "--others", "--exclude-standard", *patterns]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    return {name: (ROOT / name).read_text() for name in listed if (ROOT / name).exists()}
+    return {name: (ROOT / name).read_text() for name in listed if (ROOT / name).is_file()}
+
+
+def pages():
+    return tracked("*.md")
+
+
+def lost_pages(name, text):
+    """Pages that are named in words, from the root of the tree, and are not there."""
+    return [f"{name}: {page} is not there" for page in re.findall(r"\bdocs/[\w/.-]+\.md\b", text) if not (ROOT / page).exists()]
 
 
 def anchors(page):
@@ -41,16 +50,18 @@ def broken_links(name, page, read=lambda path: path.read_text()):
             broken.append(f"{name}: {target} is not there")
         elif anchor and anchor not in anchors(page if not path else read(place)):
             broken.append(f"{name}: {target} has no such heading")
-    # Pages that are named in words, from the root of the tree.
-    for target in re.findall(r"\bdocs/[\w/.-]+\.md\b", page):
-        if not (ROOT / target).exists():
-            broken.append(f"{name}: {target} is not there")
-    return broken
+    return broken + lost_pages(name, page)
 
 
 def test_every_link_leads_to_a_page_and_a_heading():
     found = [link for name, page in pages().items() for link in broken_links(name, page)]
     assert found == []
+
+
+def test_every_page_that_code_names_is_there():
+    code = tracked("apps", "cmake", "ipc", "kernels", "runtime", "tools", "worker", "tests/*.h", "tests/*.cpp", "tests/*.cu")
+    assert sum("docs/" in text for text in code.values()) > 5
+    assert [page for name, text in code.items() for page in lost_pages(name, text)] == []
 
 
 @pytest.mark.parametrize("text", ["[a](no-such.md)", "[a](ARCHITECTURE.md#no-such)", "[a](#no-such)", "see docs/no-such.md"])
