@@ -118,4 +118,12 @@ void check_shapes(const SampleArgs& args) {
   }
 }
 
+void check_shapes(const RowDistancesArgs& args) {
+  check_matrix("row_distances", "got", args.got, args.cols);
+  check_matrix("row_distances", "expected", args.expected, args.cols);
+  REFRAIN_CHECK(args.got.dtype == args.expected.dtype && args.out != nullptr,
+                "row_distances: got is {}, expected {}", to_string(args.got.dtype),
+                to_string(args.expected.dtype));
+}
+
 }  // namespace refrain::kernels

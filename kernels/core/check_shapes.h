@@ -22,5 +22,6 @@ void check_shapes(const AttentionArgs& args);
 void check_shapes(const SelectRowsArgs& args);
 void check_shapes(const BestTokensArgs& args);
 void check_shapes(const SampleArgs& args);
+void check_shapes(const RowDistancesArgs& args);
 
 }  // namespace refrain::kernels

@@ -39,7 +39,8 @@ struct KernelTable {
   Kernel<SelectRowsArgs> select_rows = nullptr;
   Kernel<BestTokensArgs> best_tokens = nullptr;
   Kernel<SampleArgs> sample = nullptr;
-  Kernel<KvRowsArgs> kv_rows = nullptr;  // for audits; no op of a Program
+  Kernel<KvRowsArgs> kv_rows = nullptr;  // for audits, as the next; no op of a Program
+  Kernel<RowDistancesArgs> row_distances = nullptr;
   // For few rows; null where few_rows.max_rows is 0.
   Kernel<FusedLinearArgs> fused_linear = nullptr;
   Kernel<RopeAttentionArgs> rope_attention = nullptr;

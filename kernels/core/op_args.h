@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "kernels/core/dtype.h"
+#include "kernels/core/row_distance.h"
 #include "kernels/core/step_state.h"
 
 namespace refrain::kernels {
@@ -176,6 +177,15 @@ struct KvRowsArgs {
   int32_t head_bytes = 0;
   int32_t block_size = 16;
   bool restore = false;
+};
+
+// out[r] = how far row r of `got` lies from that of `expected`, both float32 or both bfloat16. For
+// audits.
+struct RowDistancesArgs {
+  Matrix got, expected;        // [rows, cols]
+  RowDistance* out = nullptr;  // [rows]
+  int32_t cols = 0;
+  Rows rows;
 };
 
 // Causal attention of every token over its own request's paged cache. Handles decode, prefill and

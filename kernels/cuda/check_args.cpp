@@ -77,6 +77,8 @@ void check_args(const SelectRowsArgs& args) { check_shapes(args); }
 
 void check_args(const BestTokensArgs& args) { check_shapes(args); }
 
+void check_args(const RowDistancesArgs& args) { check_shapes(args); }
+
 void check_args(const SampleArgs& args) {
   check_shapes(args);
   REFRAIN_CHECK(args.vocab_size <= kMaxVocab,

@@ -18,6 +18,7 @@ void check_args(const AttentionArgs& args);
 void check_args(const SelectRowsArgs& args);
 void check_args(const BestTokensArgs& args);
 void check_args(const SampleArgs& args);
+void check_args(const RowDistancesArgs& args);
 void check_args(const FusedLinearArgs& args);
 void check_args(const RopeAttentionArgs& args);
 

@@ -40,6 +40,7 @@ const KernelTable& cuda_kernel_table() {
       .best_tokens = &checked<&best_tokens>,
       .sample = &checked<&sample>,
       .kv_rows = &kv_rows,
+      .row_distances = &checked<&row_distances>,
       .fused_linear = &checked<&fused_linear>,
       .rope_attention = &checked<&rope_attention>,
       .few_rows = {kFewRows, kMaxFusedNormCols, kMaxFusedNormElements, kMaxFusedGroup,

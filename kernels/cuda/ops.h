@@ -21,6 +21,7 @@ void select_rows(StreamRef stream, const SelectRowsArgs& args);
 void best_tokens(StreamRef stream, const BestTokensArgs& args);
 void sample(StreamRef stream, const SampleArgs& args);
 void kv_rows(StreamRef stream, const KvRowsArgs& args);
+void row_distances(StreamRef stream, const RowDistancesArgs& args);
 void fused_linear(StreamRef stream, const FusedLinearArgs& args);
 // out = in + what the ranks pushed, summed: the launch before a fused_linear with a pull.
 void add_pulled_sum(StreamRef stream, const PeerSum& sum, const Matrix& in, const Matrix& out,

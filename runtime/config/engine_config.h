@@ -8,7 +8,9 @@
 
 #include "ipc/protocol/messages.h"
 #include "runtime/base/result.h"
+#include "runtime/config/cors_config.h"
 #include "runtime/config/debug_options.h"
+#include "runtime/config/generation_config.h"
 
 namespace refrain {
 
@@ -19,6 +21,15 @@ struct EngineConfig {
   std::vector<std::string> served_model_names;  // empty: the directory's name
   std::string chat_template;                    // file; empty: the model's own
   std::string load_format = "auto";             // auto | safetensors | dummy
+
+  // requests and answers
+  std::string generation_config = "auto";  // auto | vllm | directory
+  std::string override_generation_config;  // JSON; empty: none
+  GenerationDefaults generation_defaults;  // what these two give; filled at start
+  std::string tool_call_parser;            // names of runtime/text/answer; empty: none
+  std::string reasoning_parser;
+  bool enable_auto_tool_choice = false;
+  bool trust_request_chat_template = false;
 
   // workers: all that travels to them
   ipc::WorkerConfig worker;
@@ -40,10 +51,13 @@ struct EngineConfig {
   std::string api_key_file;  // JSON; empty: none
   std::string ssl_certfile;  // PEM; with ssl_keyfile: TLS
   std::string ssl_keyfile;
-  int32_t max_queue = 0;             // waiting requests; 0: no limit
-  double max_queue_wait = 0;         // seconds until the first token; 0: no limit
-  double drain_timeout = 30.0;       // seconds
-  double log_stats_interval = 60.0;  // seconds between tables of graphs that ran; 0: none
+  CorsConfig cors;
+  double sse_keep_alive_interval = 15.0;  // seconds; comments in a stream that waits; 0: none
+  int32_t max_queue = 0;                  // waiting requests; 0: no limit
+  double max_queue_wait = 0;              // seconds until the first token; 0: no limit
+  double drain_timeout = 30.0;            // seconds
+  double log_stats_interval = 60.0;       // seconds between tables of graphs that ran; 0: none
+  bool disable_log_stats = false;         // no line of throughput
   double heartbeat_interval = 0.5;
   double heartbeat_timeout = 2.0;
   double start_timeout = 600.0;

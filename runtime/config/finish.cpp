@@ -106,6 +106,14 @@ Status finish_engine_config(EngineConfig& config, const ModelConfig& model) {
     return fail_field("--max-padding-ratio",
                       "--max-padding-ratio must be at least 1, or 0 for off");
   }
+  if (config.enable_auto_tool_choice && config.tool_call_parser.empty()) {
+    return fail_field("--enable-auto-tool-choice",
+                      "--enable-auto-tool-choice needs --tool-call-parser, which says how the "
+                      "model writes its calls");
+  }
+  REFRAIN_ASSIGN_OR_RETURN(config.generation_defaults,
+                           load_generation_defaults(config.model, config.generation_config,
+                                                    config.override_generation_config));
   REFRAIN_RETURN_IF_ERROR(check_lists(worker));
   worker.load_dummy = config.load_format == "dummy";
   worker.audit = config.audit_rate > 0;

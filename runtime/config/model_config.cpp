@@ -1,35 +1,15 @@
 #include "runtime/config/model_config.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 
 #include "runtime/config/model_config_fields.h"
 
 namespace refrain {
 namespace {
 
-constexpr int64_t kMaxConfigBytes = 16 << 20;
 // Far beyond any model there is, and small enough that products of three cannot overflow.
 constexpr int64_t kMaxWidth = 1 << 20, kMaxVocab = 1 << 24, kMaxLayers = 4096, kMaxHeads = 4096;
 constexpr int64_t kMaxHeadDim = 1024, kMaxPositions = 1 << 28;
-
-Result<std::string> read_small_file(const std::filesystem::path& path) {
-  std::error_code error;
-  const auto size = std::filesystem::file_size(path, error);
-  if (error)
-    return fail(ErrorCode::kNotFound, "{}: cannot be read: {}", path.string(), error.message());
-  if (static_cast<int64_t>(size) > kMaxConfigBytes)
-    return fail(ErrorCode::kTooLarge, "{}: has {} bytes, at most {} are allowed", path.string(),
-                size, kMaxConfigBytes);
-  std::ifstream file(path, std::ios::binary);
-  std::string text(size, '\0');
-  if (!file.read(text.data(), static_cast<std::streamsize>(size)))
-    return fail(ErrorCode::kNotFound, "{}: cannot be read: {}", path.string(),
-                std::strerror(errno));
-  return text;
-}
 
 // Either "rope_parameters" (theta and scaling in one) or "rope_theta" with "rope_scaling".
 void read_rope(ModelConfigFields& fields, ModelConfig& config) {
@@ -142,7 +122,7 @@ void read_architecture(ModelConfigFields& fields, ModelConfig& config) {
   config.model_type = fields.text("model_type", "");
 }
 
-// Sampling defaults and further end-of-sequence ids.
+// Further end-of-sequence ids; sampling defaults are read by generation_config.cpp.
 Status read_generation_config(const std::string& text, const std::string& file,
                               ModelConfig& config) {
   REFRAIN_ASSIGN_OR_RETURN(const nlohmann::json json, parse_json_object(text, file));
@@ -151,11 +131,6 @@ Status read_generation_config(const std::string& text, const std::string& file,
     auto& ids = config.eos_token_ids;
     if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
   }
-  if (fields.has("temperature")) config.temperature = fields.number("temperature", 0.0, 100.0);
-  if (fields.has("top_p")) config.top_p = fields.number("top_p", 0.0, 1.0);
-  if (fields.has("repetition_penalty"))
-    config.repetition_penalty = fields.number("repetition_penalty", 1e-3, 1e3);
-  if (fields.has("top_k")) config.top_k = fields.integer("top_k", -1, kMaxVocab);
   return fields.status();
 }
 

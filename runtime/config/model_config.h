@@ -44,9 +44,6 @@ struct ModelConfig {
   std::string torch_dtype = "bfloat16";
   std::vector<int32_t> eos_token_ids;  // from generation_config.json too
   std::optional<int32_t> bos_token_id;
-  // Sampling defaults of generation_config.json; absent: the API's defaults.
-  std::optional<double> temperature, top_p, repetition_penalty;
-  std::optional<int64_t> top_k;
 };
 
 // Reads and checks DIR/config.json (and generation_config.json if there). Every error names the

@@ -1,7 +1,10 @@
 #include "runtime/config/model_config_fields.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
+#include <fstream>
 
 namespace refrain {
 namespace {
@@ -9,6 +12,7 @@ namespace {
 using nlohmann::json;
 
 const json kEmptyObject = json::object();
+constexpr int64_t kMaxConfigBytes = 16 << 20;
 
 // A value as it stands in the file, cut short.
 std::string quote(const json& value) {
@@ -138,6 +142,22 @@ std::vector<std::string> ModelConfigFields::texts(const char* name) {
   if (!found->is_array() || values.size() != found->size())
     wrong(name, *found, "a list of strings");
   return values;
+}
+
+Result<std::string> read_small_file(const std::filesystem::path& path) {
+  std::error_code error;
+  const auto size = std::filesystem::file_size(path, error);
+  if (error)
+    return fail(ErrorCode::kNotFound, "{}: cannot be read: {}", path.string(), error.message());
+  if (static_cast<int64_t>(size) > kMaxConfigBytes)
+    return fail(ErrorCode::kTooLarge, "{}: has {} bytes, at most {} are allowed", path.string(),
+                size, kMaxConfigBytes);
+  std::ifstream file(path, std::ios::binary);
+  std::string text(size, '\0');
+  if (!file.read(text.data(), static_cast<std::streamsize>(size)))
+    return fail(ErrorCode::kNotFound, "{}: cannot be read: {}", path.string(),
+                std::strerror(errno));
+  return text;
 }
 
 Result<json> parse_json_object(const std::string& text, const std::string& file) {

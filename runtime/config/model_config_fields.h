@@ -3,6 +3,7 @@
 // would be right. The first error is kept and ends the reading's worth. Used while parsing only.
 
 #include <cstdint>
+#include <filesystem>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -46,7 +47,9 @@ class ModelConfigFields {
   Status status_;
 };
 
-// Reads FILE (at most 16 MiB) as one JSON object.
+// A file's text, of at most 16 MiB.
+Result<std::string> read_small_file(const std::filesystem::path& path);
+// `text`, which `file` holds, as one JSON object.
 Result<nlohmann::json> parse_json_object(const std::string& text, const std::string& file);
 
 }  // namespace refrain

@@ -1,7 +1,7 @@
 #pragma once
 // How the values of options are read and checked, beyond what CLI11 knows. Used while parsing.
 
-#include <CLI/Validators.hpp>
+#include <CLI/CLI.hpp>
 #include <cstdint>
 
 namespace refrain {

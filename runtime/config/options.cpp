@@ -5,6 +5,7 @@
 
 #include "ipc/protocol/limits.h"
 #include "runtime/base/log.h"
+#include "runtime/config/answer_options.h"
 #include "runtime/config/compilation_config.h"
 #include "runtime/config/option_values.h"
 
@@ -235,6 +236,12 @@ void add_server_options(CLI::App& app, EngineConfig& config) {
       ->group(group);
   app.add_option("--ssl-keyfile", config.ssl_keyfile, "Private key of --ssl-certfile (PEM)")
       ->group(group);
+  add_cors_options(app, config.cors, group);
+  app.add_option("--sse-keep-alive-interval", config.sse_keep_alive_interval,
+                 "Seconds after which a stream that waits gets a comment (0: none)")
+      ->check(number_in(0.0, 3600.0))
+      ->capture_default_str()
+      ->group(group);
   config.max_queue = kServerQueue;
   app.add_option("--max-queue", config.max_queue, "Waiting requests before 429 (0: no limit)")
       ->transform(human_int(0, 1 << 30))
@@ -247,6 +254,9 @@ void add_server_options(CLI::App& app, EngineConfig& config) {
   app.add_option("--drain-timeout", config.drain_timeout,
                  "Seconds that running requests get after SIGTERM")
       ->check(number_in(0.0, 86400.0))
+      ->group(group);
+  app.add_flag("--disable-log-stats", config.disable_log_stats,
+               "No line of throughput every ten seconds under load")
       ->group(group);
   app.add_option("--log-stats-interval", config.log_stats_interval,
                  "Seconds between tables of the graphs that ran (0: none)")
@@ -261,6 +271,7 @@ void add_engine_options(CLI::App& app, EngineConfig& config, const OptionGroups&
   config.worker.max_model_len = 0;
   app.add_option("--config", "File of options (JSON); the command line wins")->group("Model");
   add_model_options(app, config, groups.positional_model);
+  add_answer_options(app, config, groups.server);
   add_parallel_options(app, config);
   add_scheduling_options(app, config);
   add_cache_options(app, config);

@@ -17,6 +17,7 @@
 #include "runtime/launch/progress_display.h"
 #include "runtime/launch/run_directory.h"
 #include "runtime/launch/signal_hold.h"
+#include "runtime/launch/throughput_log.h"
 #include "runtime/server/api_response.h"
 #include "runtime/server/cudagraph_page.h"
 
@@ -78,7 +79,9 @@ class Shutdown {
         http_(http),
         watch_(watch),
         strand_(std::move(strand)),
-        graphs_(host.engine(), strand_, host.config().log_stats_interval) {}
+        graphs_(host.engine(), strand_, host.config().log_stats_interval) {
+    if (!host.config().disable_log_stats) throughput_.emplace(host.engine(), strand_);
+  }
 
   void on_signal(int number) {
     if (++signals_ > 1) return end();
@@ -119,6 +122,7 @@ class Shutdown {
   EndingWatch& watch_;
   std::shared_ptr<Executor> strand_;
   GraphLog graphs_;
+  std::optional<ThroughputLog> throughput_;
   int signals_ = 0;
   bool ended_ = false;
 };
@@ -222,6 +226,9 @@ int coordinate(CoordinatorOptions options) {
   http_options.tls_key_file = config.ssl_keyfile;
   http_options.error_body = error_body;
   http_options.check_head = [&api](const HttpRequest& request) { return api.check_head(request); };
+  http_options.answer_headers = [&api](const HttpRequest& request) {
+    return api.answer_headers(request);
+  };
   std::vector<IoContext*> io_threads;
   for (size_t i = 0; i < engine_host.outputs().size(); ++i)
     io_threads.push_back(&engine_host.outputs().context(i));

@@ -10,6 +10,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/log.h"
 #include "runtime/launch/check_config.h"
+#include "runtime/text/answer/answer_parser.h"
 #include "runtime/text/chat_template.h"
 #include "runtime/text/tokenizer.h"
 
@@ -73,6 +74,11 @@ Result<std::unique_ptr<EngineHost>> EngineHost::create(EngineConfig config, int 
   }
   REFRAIN_ASSIGN_OR_RETURN(const ModelConfig model, load_model_config(config.model));
   REFRAIN_RETURN_IF_ERROR(check_config(config, model));
+  REFRAIN_RETURN_IF_ERROR(
+      text::check_answer_format({config.tool_call_parser, config.reasoning_parser}));
+  if (const std::string defaults = config.generation_defaults.describe(); !defaults.empty()) {
+    log::info("sampling defaults: {} (--generation-config vllm: the API's own)", defaults);
+  }
   auto host = std::unique_ptr<EngineHost>(new EngineHost(output_threads));
   if (config.ipc_address.empty()) {
     REFRAIN_ASSIGN_OR_RETURN(RunDirectory directory, RunDirectory::create());

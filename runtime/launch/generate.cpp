@@ -41,8 +41,10 @@ Result<std::vector<TokenId>> prompt_of(const Json& json, const OrderedJson& orde
   }
   if (const Json* ids = fields.get("prompt_ids")) return read_token_ids(*ids, "prompt_ids");
   if (fields.has("messages")) {
-    REFRAIN_ASSIGN_OR_RETURN(const OrderedJson input, read_template_input(ordered));
-    return tokenize_chat(text, input);
+    REFRAIN_ASSIGN_OR_RETURN(const ChatInput input,
+                             read_chat_input(ordered, /*trust_chat_template=*/true));
+    REFRAIN_ASSIGN_OR_RETURN(ChatPrompt chat, tokenize_chat(text, input));
+    return std::move(chat.ids);
   }
   const Json* prompt = fields.get("prompt");
   if (!prompt->is_string()) return fail_field("prompt", "prompt must be a string");
@@ -63,11 +65,13 @@ Status read_logprobs(const Json& json, SamplingParams& params) {
   return fields.status();
 }
 
-Status parse_request(const OrderedJson& ordered, const TextSide& side,
+Status parse_request(const OrderedJson& ordered, const LocalEngine& local,
                      const GenerateOptions& options, Line& line) {
   const Json json(ordered);
   SamplingParams& params = line.request.sampling;
-  REFRAIN_ASSIGN_OR_RETURN(line.request.prompt, prompt_of(json, ordered, side));
+  REFRAIN_ASSIGN_OR_RETURN(line.request.prompt, prompt_of(json, ordered, local.text()));
+  const GenerationDefaults& defaults = local.config().generation_defaults;
+  apply_defaults(defaults, params);
   REFRAIN_RETURN_IF_ERROR(read_sampling_params(json, params));
   REFRAIN_RETURN_IF_ERROR(read_logprobs(json, params));
   JsonFields fields(json);
@@ -81,6 +85,8 @@ Status parse_request(const OrderedJson& ordered, const TextSide& side,
   if (const auto most = fields.integer("max_completion_tokens", 1, INT32_MAX)) {
     params.max_tokens = *most;
   }
+  params.max_tokens =
+      std::min(params.max_tokens, defaults.max_new_tokens.value_or(params.max_tokens));
   REFRAIN_RETURN_IF_ERROR(fields.status());
   line.wants_logprobs = params.logprobs >= 0;
   line.chat = fields.has("messages");
@@ -102,7 +108,7 @@ Result<OrderedJson> batch_body(const OrderedJson& line) {
   return body;
 }
 
-Status parse_line(const std::string& text, const TextSide& side, const GenerateOptions& options,
+Status parse_line(const std::string& text, const LocalEngine& local, const GenerateOptions& options,
                   Line& line) {
   REFRAIN_ASSIGN_OR_RETURN(OrderedJson ordered, parse_ordered_json(text));
   if (!ordered.is_object())
@@ -112,7 +118,7 @@ Status parse_line(const std::string& text, const TextSide& side, const GenerateO
   if (line.batch) {
     REFRAIN_ASSIGN_OR_RETURN(ordered, batch_body(ordered));
   }
-  return parse_request(ordered, side, options, line);
+  return parse_request(ordered, local, options, line);
 }
 
 Result<std::vector<std::string>> read_lines(const std::string& path) {
@@ -234,7 +240,7 @@ Result<std::vector<std::string>> input_lines(const GenerateOptions& options) {
 // The line with its request, or with what is wrong in it.
 Line read_line(const std::string& text, LocalEngine& local, const GenerateOptions& options) {
   Line line;
-  Status read = parse_line(text, local.text(), options, line);
+  Status read = parse_line(text, local, options, line);
   if (read) read = local.engine().check(line.request);
   if (!read) line.error = read.error();
   return line;

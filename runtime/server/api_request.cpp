@@ -1,7 +1,10 @@
 #include "runtime/server/api_request.h"
 
+#include <algorithm>
 #include <charconv>
 #include <limits>
+
+#include "runtime/server/ignored_fields.h"
 
 namespace refrain {
 namespace {
@@ -65,11 +68,6 @@ void refuse_unsupported(JsonFields& fields) {
       fields.fail_on("response_format", "supports only {\"type\": \"text\"}");
     }
   }
-  if (const Json* choice = fields.get("tool_choice"); choice != nullptr) {
-    if (*choice != "none" && *choice != "auto") {
-      fields.fail_on("tool_choice", "supports only \"none\" and \"auto\"");
-    }
-  }
   if (const auto beams = fields.boolean("use_beam_search"); beams && *beams) {
     fields.fail_on("use_beam_search", "is not supported");
   }
@@ -81,8 +79,25 @@ std::optional<Duration> read_duration(JsonFields& fields, const char* name) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*seconds));
 }
 
-Status read_common(const Json& body, ApiRequest& request) {
+}  // namespace
+
+// What the server's sampling defaults say, until the request says otherwise.
+void apply_defaults(const GenerationDefaults& defaults, SamplingParams& params) {
+  params.temperature = defaults.temperature.value_or(params.temperature);
+  params.top_p = defaults.top_p.value_or(params.top_p);
+  params.min_p = defaults.min_p.value_or(params.min_p);
+  params.repetition_penalty = defaults.repetition_penalty.value_or(params.repetition_penalty);
+  params.top_k = defaults.top_k.value_or(params.top_k);
+}
+
+RequestRules request_rules(const EngineConfig& config) {
+  return {config.generation_defaults, config.enable_auto_tool_choice,
+          config.trust_request_chat_template};
+}
+
+Status read_common(const Json& body, const RequestRules& rules, ApiRequest& request) {
   JsonFields fields(body);
+  apply_defaults(rules.defaults, request.sampling);
   refuse_unsupported(fields);
   request.model = fields.string("model").value_or("");
   request.n = fields.integer("n", 1, kMaxChoices).value_or(1);
@@ -102,19 +117,28 @@ Status read_common(const Json& body, ApiRequest& request) {
     }
   }
   request.return_token_ids = fields.boolean("return_token_ids").value_or(false);
+  request.return_tokens_as_token_ids = fields.boolean("return_tokens_as_token_ids").value_or(false);
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  request.truncate_prompt_tokens = fields.integer("truncate_prompt_tokens", -1, kMost);
+  if (request.truncate_prompt_tokens == 0)
+    fields.fail_on("truncate_prompt_tokens", "must be -1 or positive");
+  request.ignored = ignored_fields(body, request.chat);
   request.add_special_tokens = fields.boolean("add_special_tokens").value_or(!request.chat);
   REFRAIN_RETURN_IF_ERROR(fields.status());
   REFRAIN_RETURN_IF_ERROR(read_sampling_params(body, request.sampling));
   return {};
 }
 
-Status read_max_tokens(JsonFields& fields, const char* name, ApiRequest& request) {
+Status read_max_tokens(const Json& body, std::initializer_list<const char*> names,
+                       const RequestRules& rules, ApiRequest& request) {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  if (const auto given = fields.integer(name, 1, kMost)) request.max_tokens = given;
+  JsonFields fields(body);
+  for (const char* name : names)
+    if (const auto given = fields.integer(name, 1, kMost)) request.max_tokens = given;
+  if (const auto most = rules.defaults.max_new_tokens)
+    request.max_tokens = std::min(request.max_tokens.value_or(*most), *most);
   return fields.status();
 }
-
-}  // namespace
 
 Result<std::vector<TokenId>> read_token_ids(const Json& value, const std::string& field) {
   if (!value.is_array()) return fail_field(field, "{} must be a list of token ids", field);
@@ -204,10 +228,11 @@ Status read_prompts(const Json& prompt, TokenLists ids, std::vector<Prompt>& pro
 
 }  // namespace
 
-Result<ApiRequest> parse_completion_request(const Json& body, TokenLists ids) {
+Result<ApiRequest> parse_completion_request(const Json& body, TokenLists ids,
+                                            const RequestRules& rules) {
   if (!body.is_object()) return fail(ErrorCode::kInvalidArgument, "the body must be a JSON object");
   ApiRequest request;
-  REFRAIN_RETURN_IF_ERROR(read_common(body, request));
+  REFRAIN_RETURN_IF_ERROR(read_common(body, rules, request));
   JsonFields fields(body);
   const Json* prompt = fields.get("prompt");
   if (prompt == nullptr) return fail_field("prompt", "prompt is missing");
@@ -224,105 +249,7 @@ Result<ApiRequest> parse_completion_request(const Json& body, TokenLists ids) {
   }
   REFRAIN_RETURN_IF_ERROR(fields.status());
   request.max_tokens = 16;
-  REFRAIN_RETURN_IF_ERROR(read_max_tokens(fields, "max_tokens", request));
-  return request;
-}
-
-namespace {
-
-// Parts of type text become one string, which is what templates of text models read.
-Result<std::string> joined_text(const OrderedJson& parts, size_t message) {
-  std::string text;
-  for (const OrderedJson& part : parts) {
-    if (!part.is_object() || part.value("type", OrderedJson()) != "text" ||
-        !part.value("text", OrderedJson()).is_string()) {
-      return fail_field("messages", "messages[{}].content holds a part that is not of type text",
-                        message);
-    }
-    text += part["text"].get<std::string>();
-  }
-  return text;
-}
-
-Result<OrderedJson> read_message(const OrderedJson& message, size_t i) {
-  if (!message.is_object() || !message.contains("role") || !message["role"].is_string()) {
-    return fail_field("messages", "messages[{}] must be an object with a role", i);
-  }
-  OrderedJson copy = message;
-  if (!copy.contains("content")) {
-    if (copy.contains("tool_calls")) return copy;
-    return fail_field("messages", "messages[{}] has no content", i);
-  }
-  OrderedJson& content = copy["content"];
-  if (content.is_array()) {
-    REFRAIN_ASSIGN_OR_RETURN(content, joined_text(OrderedJson(content), i));
-  } else if (!content.is_string() && !content.is_null()) {
-    return fail_field("messages", "messages[{}].content must be a string or a list of parts", i);
-  }
-  return copy;
-}
-
-}  // namespace
-
-Result<OrderedJson> read_template_input(const OrderedJson& body) {
-  const auto at = body.find("messages");
-  if (at == body.end() || !at->is_array() || at->empty()) {
-    return fail_field("messages", "messages must be a list of at least one message");
-  }
-  OrderedJson input = {{"messages", OrderedJson::array()}};
-  for (size_t i = 0; i < at->size(); ++i) {
-    REFRAIN_ASSIGN_OR_RETURN(OrderedJson message, read_message((*at)[i], i));
-    input["messages"].push_back(std::move(message));
-  }
-  // Absent and null mean "not given".
-  auto given = [&body](const char* name) -> const OrderedJson* {
-    const auto field = body.find(name);
-    return field == body.end() || field->is_null() ? nullptr : &*field;
-  };
-  input["add_generation_prompt"] = true;
-  if (const OrderedJson* add = given("add_generation_prompt"); add != nullptr) {
-    if (!add->is_boolean()) {
-      return fail_field("add_generation_prompt", "add_generation_prompt must be true or false");
-    }
-    input["add_generation_prompt"] = *add;
-  }
-  const OrderedJson* choice = given("tool_choice");
-  if (const OrderedJson* tools = given("tools"); tools != nullptr) {
-    if (!tools->is_array()) return fail_field("tools", "tools must be a list");
-    if (choice == nullptr || *choice != "none") input["tools"] = *tools;
-  }
-  if (const OrderedJson* documents = given("documents"); documents != nullptr) {
-    input["documents"] = *documents;
-  }
-  if (const OrderedJson* extra = given("chat_template_kwargs"); extra != nullptr) {
-    if (!extra->is_object()) {
-      return fail_field("chat_template_kwargs", "chat_template_kwargs must be an object");
-    }
-    for (const auto& [key, value] : extra->items()) {
-      if (key == "messages") {
-        return fail_field("chat_template_kwargs", "chat_template_kwargs cannot set messages");
-      }
-      input[key] = value;
-    }
-  }
-  return input;
-}
-
-Result<ApiRequest> parse_chat_request(const OrderedJson& ordered) {
-  const Json body(ordered);
-  if (!body.is_object()) return fail(ErrorCode::kInvalidArgument, "the body must be a JSON object");
-  ApiRequest request;
-  request.chat = true;
-  REFRAIN_RETURN_IF_ERROR(read_common(body, request));
-  REFRAIN_ASSIGN_OR_RETURN(request.template_input, read_template_input(ordered));
-  JsonFields fields(body);
-  request.logprobs = fields.boolean("logprobs").value_or(false);
-  const auto top = fields.integer("top_logprobs", 0, 20);
-  if (top && !request.logprobs) fields.fail_on("top_logprobs", "needs logprobs to be true");
-  if (request.logprobs) request.sampling.logprobs = static_cast<int32_t>(top.value_or(0));
-  REFRAIN_RETURN_IF_ERROR(fields.status());
-  REFRAIN_RETURN_IF_ERROR(read_max_tokens(fields, "max_tokens", request));
-  REFRAIN_RETURN_IF_ERROR(read_max_tokens(fields, "max_completion_tokens", request));
+  REFRAIN_RETURN_IF_ERROR(read_max_tokens(body, {"max_tokens"}, rules, request));
   return request;
 }
 

@@ -2,14 +2,18 @@
 // The bodies of /v1/completions and /v1/chat/completions, checked. Pure functions of JSON; every
 // error names the OpenAI field. Sampling fields are shared with `refrain generate`.
 
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "runtime/base/ids.h"
+#include "runtime/config/engine_config.h"
 #include "runtime/engine/request.h"
+#include "runtime/server/chat_input.h"
 #include "runtime/server/json_fields.h"
+#include "runtime/text/answer/reasoning.h"
 
 namespace refrain {
 
@@ -20,8 +24,12 @@ using Prompt = std::variant<std::string, std::vector<TokenId>>;
 struct ApiRequest {
   bool chat = false;
   std::string model;
-  std::vector<Prompt> prompts;  // completions
-  OrderedJson template_input;   // chat: messages, tools, add_generation_prompt, kwargs
+  std::vector<Prompt> prompts;                                  // completions
+  ChatInput chat_input;                                         // chat
+  text::ThinkingStart thinking = text::ThinkingStart::kUnsaid;  // known when it is rendered
+  Json tools;  // that the answer may call; null: none
+  bool parallel_tool_calls = true;
+  bool include_reasoning = true;
   SamplingParams sampling;
   std::optional<int64_t>
       max_tokens;  // not given: 16 (completions) or what the model has left (chat)
@@ -34,17 +42,33 @@ struct ApiRequest {
   bool logprobs = false;
   bool add_special_tokens = true;
   bool return_token_ids = false;
+  bool return_tokens_as_token_ids = false;
+  std::optional<int64_t> truncate_prompt_tokens;  // -1: what fits
+  std::vector<std::string> ignored;               // names of fields that nothing reads
 };
 
-// `ids`: token ids of "prompt" that were taken out of the body when it was parsed.
-Result<ApiRequest> parse_completion_request(const Json& body, TokenLists ids = {});
-Result<ApiRequest> parse_chat_request(const OrderedJson& body);
+// What the server's options say of requests.
+struct RequestRules {
+  GenerationDefaults defaults;
+  bool auto_tool_choice = false;
+  bool trust_chat_template = false;
+};
+RequestRules request_rules(const EngineConfig& config);
 
+// `ids`: token ids of "prompt" that were taken out of the body when it was parsed.
+Result<ApiRequest> parse_completion_request(const Json& body, TokenLists ids = {},
+                                            const RequestRules& rules = {});
+Result<ApiRequest> parse_chat_request(const OrderedJson& body, const RequestRules& rules = {});
+
+// What both kinds of request have; of max_tokens' names the last one given counts.
+Status read_common(const Json& body, const RequestRules& rules, ApiRequest& request);
+Status read_max_tokens(const Json& body, std::initializer_list<const char*> names,
+                       const RequestRules& rules, ApiRequest& request);
+// Sampling defaults into `params`.
+void apply_defaults(const GenerationDefaults& defaults, SamplingParams& params);
 // temperature, top_p, … into `params`; used for every kind of request.
 Status read_sampling_params(const Json& body, SamplingParams& params);
 // A list of token ids; the error names `field`.
 Result<std::vector<TokenId>> read_token_ids(const Json& value, const std::string& field);
-// Checks `messages` and builds what a chat template reads.
-Result<OrderedJson> read_template_input(const OrderedJson& body);
 
 }  // namespace refrain

@@ -5,10 +5,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "runtime/engine/engine.h"
+#include "runtime/server/chat_answer.h"
 #include "runtime/server/http_server.h"
 #include "runtime/server/json_fields.h"
 
@@ -32,6 +34,10 @@ struct ChoiceText {
   std::vector<TokenOutput> tokens;
   FinishReason finish = FinishReason::kNone;
   std::string stop_reason;
+  std::optional<TokenId> stop_token;
+  std::string reasoning;  // of a chat
+  std::vector<ToolCallPart> calls;
+  bool called = false;  // it ends with calls, which is its reason to end
   // Where token ids are asked for; of a stream's parts the first one has it.
   std::shared_ptr<const std::vector<TokenId>> prompt;
 };
@@ -50,7 +56,8 @@ struct AnswerHead {
   int64_t created = 0;
   bool chat = false;
   bool logprobs = false;
-  bool token_ids = false;  // return_token_ids
+  bool token_ids = false;      // return_token_ids
+  bool tokens_as_ids = false;  // return_tokens_as_token_ids: of log-probabilities
 };
 
 Json whole_answer(const AnswerHead& head, const std::vector<ChoiceText>& choices,
@@ -58,6 +65,8 @@ Json whole_answer(const AnswerHead& head, const std::vector<ChoiceText>& choices
 // `offset`: characters of this choice before its tokens (completions' logprobs tell offsets).
 Json logprobs_json(const AnswerHead& head, const ChoiceText& choice, int64_t offset,
                    const text::Tokenizer& tokenizer);
+// Why the choice ended, in OpenAI's word.
+const char* finish_word(const ChoiceText& choice);
 Json stop_reason_json(const ChoiceText& choice);
 std::vector<TokenId> token_ids(const ChoiceText& choice);
 int64_t count_characters(const std::string& utf8);

@@ -1,5 +1,8 @@
 #include "runtime/server/completion_session.h"
 
+#include <chrono>
+#include <utility>
+
 #include "runtime/text/tokenizer.h"
 
 namespace refrain {
@@ -37,6 +40,12 @@ void CompletionSession::start(std::vector<std::vector<TokenId>> prompts) {
       choices_[i].text.prompt = i % n == 0 ? std::make_shared<const std::vector<TokenId>>(prompt)
                                            : choices_[i - 1].text.prompt;
     }
+    if (reads_answers()) {
+      choices_[i].answer.emplace(
+          ChatAnswerOptions{answer_format(), request_.thinking, request_.parallel_tool_calls,
+                            request_.include_reasoning},
+          request_.tools);
+    }
     if (request_.echo) choices_[i].text.text = tokenizer_->decode(prompt, true);
     auto id = submit(i, last ? std::move(prompt) : prompt);
     if (!id) return fail_all(id.error());
@@ -48,6 +57,12 @@ void CompletionSession::start(std::vector<std::vector<TokenId>> prompts) {
     self->cancel_rest();
     self->end();
   });
+  const double interval = engine_.config().sse_keep_alive_interval;
+  if (request_.stream && interval > 0) {
+    exchange_->on_idle(
+        std::chrono::duration_cast<Duration>(std::chrono::duration<double>(interval)),
+        [self] { self->keep_alive(); });
+  }
 }
 
 Result<RequestId> CompletionSession::submit(size_t index, std::vector<TokenId> prompt) {
@@ -55,6 +70,7 @@ Result<RequestId> CompletionSession::submit(size_t index, std::vector<TokenId> p
   const int64_t room = engine_.config().worker.max_model_len - static_cast<int64_t>(prompt.size());
   generate.prompt = std::move(prompt);
   generate.sampling = request_.sampling;
+  if (head_.chat && answer_format().is_harmony()) generate.sampling.skip_special_tokens = false;
   if (generate.sampling.seed) *generate.sampling.seed += index % static_cast<size_t>(request_.n);
   generate.sampling.max_tokens = request_.max_tokens.value_or(std::max<int64_t>(room, 1));
   generate.cache_salt = lease_.key().cache_salt();
@@ -83,26 +99,60 @@ void CompletionSession::on_output(size_t index, RequestOutput output) {
     if (index % static_cast<size_t>(request_.n) == 0) usage_.cached_tokens += output.cached_tokens;
     choice.text.finish = output.finish;
     choice.text.stop_reason = output.stop_reason;
+    choice.text.stop_token = output.stop_token;
     --unfinished_;
   }
   if (request_.stream) {
     stream_output(choice, std::move(output));
   } else {
-    choice.text.text += output.text;
-    if (head_.logprobs || head_.token_ids) {
-      choice.text.tokens.insert(choice.text.tokens.end(), output.tokens.begin(),
-                                output.tokens.end());
-    }
+    collect_output(choice, std::move(output));
   }
   if (unfinished_ == 0) finish();
 }
 
-void CompletionSession::stream_output(Choice& choice, RequestOutput output) {
-  if (!stream_begun_) {
-    stream_begun_ = true;
-    exchange_->begin_stream(200, "text/event-stream; charset=utf-8",
-                            {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}});
+void CompletionSession::begin_stream() {
+  if (std::exchange(stream_begun_, true)) return;
+  exchange_->begin_stream(200, "text/event-stream; charset=utf-8",
+                          {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}});
+}
+
+// While the request waits in the queue or for its workers, in its prompt and between two parts.
+void CompletionSession::keep_alive() {
+  const std::lock_guard lock(mutex_);
+  if (ended_) return;
+  begin_stream();
+  exchange_->write(StreamEvents::keep_alive());
+}
+
+text::AnswerFormat CompletionSession::answer_format() const {
+  return {engine_.config().tool_call_parser, engine_.config().reasoning_parser};
+}
+
+// A chat's text is read for what else it may hold: reasoning, or calls of the request's tools.
+bool CompletionSession::reads_answers() const {
+  if (!head_.chat) return false;
+  const text::AnswerFormat format = answer_format();
+  return !format.reasoning_parser.empty() || format.is_harmony() || !request_.tools.is_null();
+}
+
+void CompletionSession::collect_output(Choice& choice, RequestOutput output) {
+  if (choice.answer) {
+    ChatParts whole{std::move(choice.text.reasoning), std::move(choice.text.text),
+                    std::move(choice.text.calls)};
+    choice.answer->collect(output.text, output.finish != FinishReason::kNone, whole);
+    choice.text.reasoning = std::move(whole.reasoning);
+    choice.text.text = std::move(whole.content);
+    choice.text.calls = std::move(whole.calls);
+    choice.text.called = choice.answer->has_called();
+  } else {
+    choice.text.text += output.text;
   }
+  if (!head_.logprobs && !head_.token_ids) return;
+  choice.text.tokens.insert(choice.text.tokens.end(), output.tokens.begin(), output.tokens.end());
+}
+
+void CompletionSession::stream_output(Choice& choice, RequestOutput output) {
+  begin_stream();
   ChoiceText part;
   part.index = choice.text.index;
   if (!choice.opened && head_.chat) {
@@ -112,12 +162,21 @@ void CompletionSession::stream_output(Choice& choice, RequestOutput output) {
   choice.opened = true;
   part.text = std::move(choice.text.text) + output.text;  // an echoed prompt comes first
   choice.text.text.clear();
+  if (choice.answer) {
+    ChatParts parts = choice.answer->stream(part.text, output.finish != FinishReason::kNone);
+    part.text = std::move(parts.content);
+    part.reasoning = std::move(parts.reasoning);
+    part.calls = std::move(parts.calls);
+    part.called = choice.answer->has_called();
+  }
   part.tokens = std::move(output.tokens);
   part.finish = output.finish;
   part.stop_reason = std::move(output.stop_reason);
-  if (part.text.empty() && part.finish == FinishReason::kNone &&
+  part.stop_token = output.stop_token;
+  const bool says_nothing = part.text.empty() && part.reasoning.empty() && part.calls.empty();
+  if (says_nothing && part.finish == FinishReason::kNone &&
       (part.tokens.empty() || !(head_.logprobs || head_.token_ids))) {
-    return;  // held back: half a character, or the beginning of a stop string
+    return;  // held back: half a character, the beginning of a stop string or of a call
   }
   part.prompt = std::move(choice.text.prompt);  // with the first part only
   exchange_->write(events_.chunk(part, choice.sent_characters));

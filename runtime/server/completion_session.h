@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,11 +36,17 @@ class CompletionSession : public std::enable_shared_from_this<CompletionSession>
     RequestId id = 0;
     int64_t sent_characters = 0;  // streams
     bool opened = false;
+    std::optional<ChatAnswer> answer;  // of chats whose text is read
   };
 
   Result<RequestId> submit(size_t index, std::vector<TokenId> prompt);
   void on_output(size_t index, RequestOutput output);
+  void collect_output(Choice& choice, RequestOutput output);
   void stream_output(Choice& choice, RequestOutput output);
+  void begin_stream();
+  void keep_alive();
+  text::AnswerFormat answer_format() const;
+  bool reads_answers() const;
   void finish();
   void fail_all(const Error& error);
   void end();
@@ -59,7 +66,8 @@ class CompletionSession : public std::enable_shared_from_this<CompletionSession>
   Usage usage_;
   TimePoint last_token_;
   bool first_token_seen_ = false;
-  bool stream_begun_ = false;  // with the first chunk: errors before it have a status of their own
+  // With the first chunk, or a comment before it: errors until then have a status of their own.
+  bool stream_begun_ = false;
   size_t unfinished_ = 0;
   bool ended_ = false;
 };

@@ -5,11 +5,8 @@
 #include <sys/uio.h>
 
 #include <algorithm>
-#include <boost/beast/http/empty_body.hpp>
-#include <boost/beast/http/message.hpp>
-#include <boost/beast/http/write.hpp>
+#include <boost/beast/http/status.hpp>
 #include <cerrno>
-#include <sstream>
 #include <utility>
 
 namespace refrain {
@@ -18,19 +15,26 @@ namespace {
 namespace http = boost::beast::http;
 constexpr size_t kJoined = 16384;  // parts are put together up to so many bytes
 
+void append_field(std::string& text, std::string_view name, std::string_view value) {
+  text.append(name).append(": ").append(value).append("\r\n");
+}
+
+// `whole`: the body's length is known, else it comes in chunks.
 std::string header_text(const HttpAnswerForm& form, const HttpReply& reply, bool whole) {
-  http::response<http::empty_body> response(static_cast<http::status>(reply.status), form.version);
-  response.set(http::field::content_type, reply.content_type);
-  for (const auto& [name, value] : reply.headers) response.set(name, value);
-  response.keep_alive(form.keep_alive);
-  if (whole) {
-    response.content_length(reply.body.size());
-  } else if (form.version >= 11) {
-    response.chunked(true);
+  const auto reason = http::obsolete_reason(static_cast<http::status>(reply.status));
+  std::string text = fmt::format("HTTP/{}.{} {} {}\r\n", form.version / 10, form.version % 10,
+                                 reply.status, std::string_view(reason.data(), reason.size()));
+  if (!reply.content_type.empty()) append_field(text, "Content-Type", reply.content_type);
+  for (const auto& [name, value] : reply.headers) append_field(text, name, value);
+  const bool kept_by_default = form.version >= 11;
+  if (form.keep_alive != kept_by_default)
+    append_field(text, "Connection", form.keep_alive ? "keep-alive" : "close");
+  if (whole && reply.status != 204) {  // RFC 9110: a 204 has none
+    append_field(text, "Content-Length", fmt::format("{}", reply.body.size()));
+  } else if (!whole && form.version >= 11) {
+    append_field(text, "Transfer-Encoding", "chunked");
   }
-  std::ostringstream text;
-  text << response.base();
-  return std::move(text).str();
+  return text += "\r\n";
 }
 
 }  // namespace
@@ -46,6 +50,8 @@ void HttpOutbox::push(std::string bytes) {
   bytes_ += bytes.size();
   waiting_.push_back(std::move(bytes));
 }
+
+void HttpOutbox::proceed() { append("HTTP/1.1 100 Continue\r\n\r\n"); }
 
 void HttpOutbox::reply(const HttpAnswerForm& form, HttpReply reply) {
   append(header_text(form, reply, true));

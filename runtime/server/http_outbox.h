@@ -26,6 +26,7 @@ class HttpOutbox {
   static constexpr size_t kMostBuffers = 16;  // of one write
   using Buffers = std::vector<boost::asio::const_buffer>;
 
+  void proceed();  // the body may come: 100 Continue
   void reply(const HttpAnswerForm& form, HttpReply reply);
   // A stream's head, chunks and end. For clients of HTTP/1.0 the end is that of the connection.
   void head(const HttpAnswerForm& form, const HttpReply& head);

@@ -53,6 +53,9 @@ class HttpExchange {
   virtual void end_stream() = 0;
   // Called once if the client leaves, or is cut off as a slow reader, before the answer ended.
   virtual void on_disconnect(std::function<void()> handler) = 0;
+  // Called on the connection's thread whenever nothing has been written for so long, until the
+  // answer ends.
+  virtual void on_idle(Duration after, std::function<void()> handler) = 0;
   virtual size_t io_thread() const = 0;  // its connection's, among those of the server
 };
 
@@ -69,12 +72,14 @@ struct HttpOptions {
   Duration body_timeout = std::chrono::seconds(60);
   Duration idle_timeout = std::chrono::seconds(75);
   Duration write_timeout = std::chrono::seconds(30);
-  Duration keep_alive = std::chrono::seconds(15);  // of an event stream: then a comment is sent
-  std::string tls_certificate_file;                // PEM, with tls_key_file: TLS only
+  std::string tls_certificate_file;  // PEM, with tls_key_file: TLS only
   std::string tls_key_file;
   // Looks at a request before its body is read (path, query and headers are there); what it
   // returns is the answer, and the body stays unread. The handler checks again. May be null.
   std::function<std::optional<HttpReply>(const HttpRequest&)> check_head;
+  // Headers that every answer to a request carries besides, the server's own errors too. May be
+  // null.
+  std::function<HttpHeaders(const HttpRequest&)> answer_headers;
   // Body (JSON) of the errors that the server answers by itself: 400, 413, 431, 500, 503.
   std::function<std::string(int status, const std::string& message)> error_body;
 };

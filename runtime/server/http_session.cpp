@@ -3,12 +3,7 @@
 #include <poll.h>
 
 #include <array>
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/beast/http/empty_body.hpp>
-#include <boost/beast/http/read.hpp>
-#include <boost/beast/http/write.hpp>
 #include <exception>
 
 #include "runtime/base/log.h"
@@ -22,7 +17,6 @@ namespace beast = boost::beast;
 namespace http = boost::beast::http;
 constexpr auto kWatchPause = std::chrono::milliseconds(100);
 constexpr auto kLingerTime = std::chrono::seconds(1);
-constexpr size_t kReadAhead = size_t{64} << 10;
 constexpr size_t kLingerBytes = size_t{1} << 20;
 
 int status_of(const beast::error_code& error) {
@@ -62,13 +56,6 @@ HttpRequest describe(const http::request<ArrivingBody>& message) {
   return request;
 }
 
-HttpRequest to_request(http::request<ArrivingBody> message, std::shared_ptr<BodyCharge> charge) {
-  HttpRequest request = describe(message);
-  request.body = std::move(message.body());
-  request.body_charge = std::move(charge);
-  return request;
-}
-
 }  // namespace
 
 // Brings every part to the session's thread: at once when called on it, posted otherwise and
@@ -89,6 +76,15 @@ class HttpSession::Exchange final : public HttpExchange {
   }
   void end_stream() override { push(Part::kEnd, {}); }
   size_t io_thread() const override { return session_->thread_; }
+  void on_idle(Duration after, std::function<void()> handler) override {
+    net::post(session_->executor(), [session = session_, number = number_, after,
+                                     handler = std::move(handler)]() mutable {
+      if (number != session->exchange_ || session->ended_ || session->gone_) return;
+      session->idle_after_ = after;
+      session->on_idle_ = std::move(handler);
+      session->wake_.cancel();  // answer() looks again how long it may wait
+    });
+  }
   void on_disconnect(std::function<void()> handler) override {
     net::post(session_->executor(),
               [session = session_, number = number_, handler = std::move(handler)]() mutable {
@@ -119,7 +115,7 @@ HttpSession::HttpSession(net::ip::tcp::socket socket, std::shared_ptr<HttpShared
                          net::io_context& io, size_t thread)
     : io_(io),
       stream_(std::move(socket), shared->tls),
-      buffer_(shared->options.max_header_bytes + kReadAhead),
+      feed_(stream_, shared->options.max_header_bytes + HttpFeed::kBodyBytes),
       wake_(stream_.get_executor()),
       watch_again_(stream_.get_executor()),
       shared_(std::move(shared)),
@@ -141,21 +137,25 @@ net::awaitable<void> HttpSession::run() {
   stream_.socket().set_option(net::ip::tcp::no_delay(true), option_error);
   if (!co_await stream_.handshake(shared_->options.header_timeout)) co_return;
   for (bool first = true; form_.keep_alive && !shared_->stopping; first = false) {
-    Parser parser;
+    HttpParser parser;
     parser.header_limit(static_cast<uint32_t>(shared_->options.max_header_bytes));
     parser.body_limit(shared_->options.max_body_bytes);
     auto charge =
         std::make_shared<BodyCharge>(shared_->body_bytes, shared_->options.max_body_bytes_in_all);
-    if (!co_await read_request(parser, *charge, first)) break;
+    HttpRequest request;
+    headers_.clear();
+    if (!co_await read_request(parser, request, *charge, first)) break;
+    request.body = std::move(parser.get().body());
+    request.body_charge = std::move(charge);
     form_ = {parser.get().version(), parser.get().keep_alive(),
              parser.get().method() == http::verb::head};
-    is_event_stream_ = false;
     ++exchange_;
     ended_ = false;
+    last_part_ = steady_clock().now();
     const Answering answering(shared_->answering);
     auto exchange = std::make_shared<Exchange>(self, exchange_);
     try {
-      shared_->handler(to_request(parser.release(), std::move(charge)), exchange);
+      shared_->handler(std::move(request), exchange);
     } catch (const std::exception& error) {
       log::error("request handler: {}", error.what());
       exchange->reply(500, "application/json", shared_->options.error_body(500, "internal error"),
@@ -167,16 +167,15 @@ net::awaitable<void> HttpSession::run() {
   co_await stream_.end(kLingerTime);
 }
 
-net::awaitable<bool> HttpSession::read_header(Parser& parser, bool first) {
-  if (buffer_.size() == 0) {
+net::awaitable<bool> HttpSession::read_header(HttpParser& parser, bool first) {
+  if (feed_.empty()) {
     stream_.expires_after(first ? shared_->options.header_timeout : shared_->options.idle_timeout);
-    const auto [error, bytes] = co_await stream_.async_read_some(buffer_.prepare(4096), kAwait);
-    if (error) co_return false;
-    buffer_.commit(bytes);
+    if (co_await feed_.read(HttpFeed::kHeadBytes)) co_return false;
   }
   // The first request's time runs from the connection's begin.
   if (!first) stream_.expires_after(shared_->options.header_timeout);
-  const auto [error, bytes] = co_await http::async_read_header(stream_, buffer_, parser, kAwait);
+  beast::error_code error;
+  while (!error && !parser.is_header_done()) error = co_await feed_.parse_some(parser);
   if (error == http::error::end_of_stream || error == beast::error::timeout) co_return false;
   if (error) {
     co_await refuse(status_of(error), error.message());
@@ -193,32 +192,34 @@ net::awaitable<bool> HttpSession::read_header(Parser& parser, bool first) {
   co_return true;
 }
 
-bool HttpSession::too_many_fields(const Parser& parser) const {
+bool HttpSession::too_many_fields(const HttpParser& parser) const {
   const auto fields = std::distance(parser.get().begin(), parser.get().end());
   return static_cast<size_t>(fields) > shared_->options.max_header_fields;
 }
 
 // Everything that a body can be refused for before it is read.
-net::awaitable<bool> HttpSession::may_send_body(const Parser& parser) {
+net::awaitable<bool> HttpSession::may_send_body(const HttpParser& parser, const HttpRequest& head) {
   if (shared_->options.check_head) {
-    if (auto refusal = shared_->options.check_head(describe(parser.get()))) {
+    if (auto refusal = shared_->options.check_head(head)) {
       co_await refuse(std::move(*refusal));
       co_return false;
     }
   }
   if (!beast::iequals(parser.get()[http::field::expect], "100-continue")) co_return true;
-  http::response<http::empty_body> proceed(http::status::continue_, 11);
-  const auto [error, bytes] = co_await http::async_write(stream_, proceed, kAwait);
-  co_return !error;
+  out_.proceed();
+  const bool written = co_await write_out();
+  co_return written;
 }
 
-net::awaitable<bool> HttpSession::read_request(Parser& parser, BodyCharge& charge, bool first) {
+net::awaitable<bool> HttpSession::read_request(HttpParser& parser, HttpRequest& request,
+                                               BodyCharge& charge, bool first) {
   if (!co_await read_header(parser, first)) co_return false;
+  request = describe(parser.get());
+  if (shared_->options.answer_headers) headers_ = shared_->options.answer_headers(request);
   stream_.expires_after(shared_->options.body_timeout);
-  if (!parser.is_done() && !co_await may_send_body(parser)) co_return false;
+  if (!parser.is_done() && !co_await may_send_body(parser, request)) co_return false;
   while (!parser.is_done()) {
-    const auto [error, bytes] = co_await http::async_read_some(stream_, buffer_, parser, kAwait);
-    if (error) {
+    if (const auto error = co_await feed_.parse_some(parser)) {
       if (error != beast::error::timeout) co_await refuse(status_of(error), error.message());
       co_return false;
     }
@@ -231,6 +232,7 @@ net::awaitable<bool> HttpSession::read_request(Parser& parser, BodyCharge& charg
       co_return false;
     }
   }
+  feed_.release();
   stream_.expires_never();
   co_return true;
 }
@@ -239,16 +241,17 @@ net::awaitable<bool> HttpSession::read_request(Parser& parser, BodyCharge& charg
 void HttpSession::push(uint64_t exchange, Part part, HttpReply content) {
   if (exchange != exchange_ || ended_ || gone_) return;
   ended_ = part == Part::kReply || part == Part::kEnd;
-  last_part_ = std::chrono::steady_clock::now();
+  last_part_ = steady_clock().now();
   form_.keep_alive = form_.keep_alive && !shared_->stopping;
   switch (part) {
     case Part::kReply:
+      content.headers.insert(content.headers.end(), headers_.begin(), headers_.end());
       out_.reply(form_, std::move(content));
       break;
     case Part::kHead:
       // For old clients the end of the connection is the end of the answer.
       if (form_.version < 11) form_.keep_alive = false;
-      is_event_stream_ = content.content_type.starts_with("text/event-stream");
+      content.headers.insert(content.headers.end(), headers_.begin(), headers_.end());
       out_.head(form_, content);
       break;
     case Part::kChunk:
@@ -318,15 +321,15 @@ net::awaitable<bool> HttpSession::answer() {
       if (!written) client_left();
       continue;
     }
-    wake_.expires_at(is_event_stream_ ? last_part_ + shared_->options.keep_alive
-                                      : net::steady_timer::time_point::max());
+    wake_.expires_at(on_idle_ ? last_part_ + idle_after_ : TimePoint::max());
     const auto [woken] = co_await wake_.async_wait(kAwait);
-    if (woken || !is_event_stream_ || ended_) continue;
-    const auto now = std::chrono::steady_clock::now();
-    if (now < last_part_ + shared_->options.keep_alive) continue;
+    if (woken || !on_idle_ || ended_ || gone_) continue;
+    const TimePoint now = steady_clock().now();
+    if (now < last_part_ + idle_after_) continue;
     last_part_ = now;
-    out_.chunk(form_, ": keep-alive\n\n");
+    on_idle_();
   }
+  on_idle_ = nullptr;
   on_disconnect_ = nullptr;
   if (gone_) co_return false;
   stream_.expires_never();
@@ -342,7 +345,7 @@ net::awaitable<bool> HttpSession::write_out() {
   while (good && !gone_ && !out_.empty()) {
     stream_.expires_after(shared_->options.write_timeout);
     const HttpOutbox::Buffers buffers = out_.begin_write();
-    const auto [error, bytes] = co_await stream_.async_write_some(buffers, kAwait);
+    const auto [error, bytes] = co_await stream_.write_some(buffers);
     good = !error;
     out_.consume(bytes);
   }
@@ -360,6 +363,7 @@ net::awaitable<void> HttpSession::refuse(int status, std::string message) {
 
 net::awaitable<void> HttpSession::refuse(HttpReply reply) {
   form_.keep_alive = false;
+  reply.headers.insert(reply.headers.end(), headers_.begin(), headers_.end());
   out_.reply(form_, std::move(reply));
   if (!co_await write_out()) co_return;
   // What the client still sends is read and thrown away for a while: closing a socket with unread
@@ -369,7 +373,7 @@ net::awaitable<void> HttpSession::refuse(HttpReply reply) {
   stream_.expires_after(kLingerTime);
   std::array<char, 16384> waste;
   for (size_t total = 0; total < kLingerBytes;) {
-    const auto [error, bytes] = co_await stream_.tcp().async_read_some(net::buffer(waste), kAwait);
+    const auto [error, bytes] = co_await stream_.read_under_tls(net::buffer(waste));
     if (error) co_return;
     total += bytes;
   }

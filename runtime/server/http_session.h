@@ -7,11 +7,8 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/string_body.hpp>
 
-#include "runtime/server/http_body.h"
+#include "runtime/server/http_feed.h"
 #include "runtime/server/http_outbox.h"
 #include "runtime/server/http_server.h"
 #include "runtime/server/http_stream.h"
@@ -45,12 +42,12 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   class Exchange;
   // A part of an answer, in order. Of a chunk only the body counts.
   enum class Part : uint8_t { kReply, kHead, kChunk, kEnd };
-  using Parser = boost::beast::http::request_parser<ArrivingBody>;
 
-  boost::asio::awaitable<bool> read_request(Parser& parser, BodyCharge& charge, bool first);
-  boost::asio::awaitable<bool> read_header(Parser& parser, bool first);
-  boost::asio::awaitable<bool> may_send_body(const Parser& parser);
-  bool too_many_fields(const Parser& parser) const;
+  boost::asio::awaitable<bool> read_request(HttpParser& parser, HttpRequest& request,
+                                            BodyCharge& charge, bool first);
+  boost::asio::awaitable<bool> read_header(HttpParser& parser, bool first);
+  boost::asio::awaitable<bool> may_send_body(const HttpParser& parser, const HttpRequest& head);
+  bool too_many_fields(const HttpParser& parser) const;
   boost::asio::awaitable<bool> answer();
   boost::asio::awaitable<bool> write_out();
   boost::asio::awaitable<void> refuse(int status, std::string message);
@@ -63,7 +60,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
 
   boost::asio::io_context& io_;
   HttpStream stream_;
-  boost::beast::flat_buffer buffer_;
+  HttpFeed feed_;
   boost::asio::steady_timer wake_;
   boost::asio::steady_timer watch_again_;
   std::shared_ptr<HttpShared> shared_;
@@ -76,8 +73,10 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   bool ended_ = false;  // the last part has been pushed
   bool gone_ = false;
   HttpAnswerForm form_;  // of the answer
-  bool is_event_stream_ = false;
-  std::chrono::steady_clock::time_point last_part_;  // pushed, or a comment that keeps it alive
+  HttpHeaders headers_;  // that it carries whatever it is
+  TimePoint last_part_;  // pushed, or on_idle_ called
+  Duration idle_after_{};
+  std::function<void()> on_idle_;
   std::function<void()> on_disconnect_;
 };
 

@@ -63,6 +63,21 @@ net::awaitable<bool> HttpStream::handshake(Duration limit) {
   co_return !error;
 }
 
+net::awaitable<HttpStream::IoResult> HttpStream::read_some(net::mutable_buffer into) {
+  if (inside_) co_return co_await inside_->async_read_some(into, kAwait);
+  co_return co_await tcp_.async_read_some(into, kAwait);
+}
+
+net::awaitable<HttpStream::IoResult> HttpStream::write_some(
+    std::span<const net::const_buffer> from) {
+  if (inside_) co_return co_await inside_->async_write_some(from, kAwait);
+  co_return co_await tcp_.async_write_some(from, kAwait);
+}
+
+net::awaitable<HttpStream::IoResult> HttpStream::read_under_tls(net::mutable_buffer into) {
+  co_return co_await tcp_.async_read_some(into, kAwait);
+}
+
 net::awaitable<void> HttpStream::end(Duration limit) {
   if (inside_ && tcp_.socket().is_open()) {
     tcp_.expires_after(limit);

@@ -1,17 +1,20 @@
 #pragma once
 // One accepted connection as a stream of bytes, in the clear or inside TLS (private to
-// runtime/server). The session reads and writes it without knowing which. On its strand.
+// runtime/server). The session reads and writes it without knowing which. On its thread. Asio's
+// templates for both are made in the .cpp: they are what compiling costs.
 
 #include <boost/asio/as_tuple.hpp>
-#include <boost/asio/async_result.hpp>
 #include <boost/asio/awaitable.hpp>
+#include <boost/asio/buffer.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/ssl/context.hpp>
 #include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
 #include <memory>
+#include <span>
 #include <string>
+#include <tuple>
 
 #include "runtime/base/clock.h"
 #include "runtime/base/result.h"
@@ -35,7 +38,6 @@ class HttpStream {
 
   executor_type get_executor() { return tcp_.get_executor(); }
   boost::asio::ip::tcp::socket& socket() { return tcp_.socket(); }
-  boost::beast::tcp_stream& tcp() { return tcp_; }  // under the TLS
   void expires_after(Duration limit) { tcp_.expires_after(limit); }
   void expires_never() { tcp_.expires_never(); }
   void close() { tcp_.close(); }
@@ -46,33 +48,13 @@ class HttpStream {
   // Tells the peer that no more comes, and stops sending.
   boost::asio::awaitable<void> end(Duration limit);
 
-  template <class Buffers, class Token>
-  auto async_read_some(const Buffers& buffers, Token&& token) {
-    return initiate([](auto& stream, const auto& into,
-                       auto handler) { stream.async_read_some(into, std::move(handler)); },
-                    buffers, std::forward<Token>(token));
-  }
-  template <class Buffers, class Token>
-  auto async_write_some(const Buffers& buffers, Token&& token) {
-    return initiate([](auto& stream, const auto& from,
-                       auto handler) { stream.async_write_some(from, std::move(handler)); },
-                    buffers, std::forward<Token>(token));
-  }
+  // The error, and how many bytes went.
+  using IoResult = std::tuple<boost::system::error_code, size_t>;
+  boost::asio::awaitable<IoResult> read_some(boost::asio::mutable_buffer into);
+  boost::asio::awaitable<IoResult> write_some(std::span<const boost::asio::const_buffer> from);
+  boost::asio::awaitable<IoResult> read_under_tls(boost::asio::mutable_buffer into);
 
  private:
-  template <class Operation, class Buffers, class Token>
-  auto initiate(Operation operation, const Buffers& buffers, Token&& token) {
-    return boost::asio::async_initiate<Token, void(boost::beast::error_code, size_t)>(
-        [this, operation](auto handler, const Buffers& bytes) {
-          if (inside_) {
-            operation(*inside_, bytes, std::move(handler));
-          } else {
-            operation(tcp_, bytes, std::move(handler));
-          }
-        },
-        token, buffers);
-  }
-
   std::shared_ptr<TlsContext> tls_;
   boost::beast::tcp_stream tcp_;
   // Only with TLS: a plain connection does not pay for its buffers.

@@ -21,6 +21,51 @@ void append_ids(std::string& out, const std::vector<TokenId>& ids) {
   out += ']';
 }
 
+void append_call(std::string& out, const ToolCallPart& call) {
+  out += R"({"index":)";
+  append_number(out, call.index);
+  if (!call.id.empty()) {
+    out += R"(,"id":)";
+    append_json_string(out, call.id);
+    out += R"(,"type":"function","function":{"name":)";
+    append_json_string(out, call.name);
+    out += ',';
+  } else {
+    out += R"(,"function":{)";
+  }
+  out += R"("arguments":)";
+  append_json_string(out, call.arguments);
+  out += "}}";
+}
+
+void append_delta(std::string& out, const ChoiceText& part) {
+  out += R"(,"delta":{)";
+  const auto member = [&out](const char* name) {
+    if (out.back() != '{') out += ',';
+    out += fmt::format("\"{}\":", name);
+  };
+  if (!part.text.empty()) {
+    member("content");
+    append_json_string(out, part.text);
+  }
+  if (!part.reasoning.empty()) {
+    for (const char* name : {"reasoning", "reasoning_content"}) {
+      member(name);
+      append_json_string(out, part.reasoning);
+    }
+  }
+  if (!part.calls.empty()) {
+    member("tool_calls");
+    out += '[';
+    for (const ToolCallPart& call : part.calls) {
+      if (out.back() != '[') out += ',';
+      append_call(out, call);
+    }
+    out += ']';
+  }
+  out += '}';
+}
+
 }  // namespace
 
 void append_json_string(std::string& out, std::string_view text) {
@@ -52,18 +97,17 @@ std::string StreamEvents::chunk(const ChoiceText& part, int64_t text_offset) con
   event += begin_;
   event += R"([{"index":)";
   append_number(event, part.index);
-  if (head_.chat && part.text.empty()) {
-    event += R"(,"delta":{})";
+  if (head_.chat) {
+    append_delta(event, part);
   } else {
-    event += head_.chat ? R"(,"delta":{"content":)" : R"(,"text":)";
+    event += R"(,"text":)";
     append_json_string(event, part.text);
-    if (head_.chat) event += '}';
   }
   if (part.finish == FinishReason::kNone) {
     event += R"(,"finish_reason":null)";
   } else {
     event += R"(,"finish_reason":")";
-    event += to_string(part.finish);
+    event += finish_word(part);
     event += R"(","stop_reason":)";
     event += dump(stop_reason_json(part));
   }
@@ -103,5 +147,7 @@ std::string StreamEvents::usage(const Usage& usage) const {
 std::string StreamEvents::error(const std::string& body) { return "data: " + body + "\n\n"; }
 
 std::string StreamEvents::done() { return "data: [DONE]\n\n"; }
+
+std::string StreamEvents::keep_alive() { return ": keep-alive\n\n"; }
 
 }  // namespace refrain

@@ -11,9 +11,19 @@ namespace refrain::text {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
+namespace {
+
+struct NamedTemplate {
+  jinja::Template compiled;
+  bool knows_developer = false;  // the role
+};
+using Templates = std::map<std::string, NamedTemplate>;
+
+}  // namespace
+
 struct ChatTemplate::Parts {
-  std::map<std::string, jinja::Template> templates;  // "default", perhaps "tool_use" and others
-  std::map<std::string, std::string> tokens;         // "bos_token" and so on
+  Templates templates;                        // "default", perhaps "tool_use" and others
+  std::map<std::string, std::string> tokens;  // "bos_token" and so on
 };
 
 namespace {
@@ -22,13 +32,12 @@ constexpr const char* kConfigName = "tokenizer_config.json";
 constexpr const char* kTokenNames[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                        "pad_token", "cls_token", "mask_token"};
 
-using Templates = std::map<std::string, jinja::Template>;
-
 Status add_template(const std::string& name, std::string_view source, const std::string& where,
                     Templates& templates) {
   auto compiled = jinja::Template::compile(source, where);
   if (!compiled) return forward_error(compiled.error());
-  templates.insert_or_assign(name, std::move(*compiled));
+  const bool knows_developer = source.find("developer") != std::string_view::npos;
+  templates.insert_or_assign(name, NamedTemplate{std::move(*compiled), knows_developer});
   return {};
 }
 
@@ -72,6 +81,13 @@ void alias_reasoning(ordered_json& message) {
   const ordered_json value = *reasoning;
   if (!message.contains("thinking")) message["thinking"] = value;
   message["reasoning_content"] = value;
+}
+
+// OpenAI's newer name of the role that instructs a model; templates without it pass such messages
+// over or refuse them.
+void rename_developer(ordered_json& messages) {
+  for (auto& message : messages)
+    if (message.value("role", ordered_json()) == "developer") message["role"] = "system";
 }
 
 Status check_messages(const ordered_json& request) {
@@ -132,7 +148,9 @@ Result<std::string> ChatTemplate::render(const ordered_json& request,
   const char* name = has_tools && parts_->templates.contains("tool_use") ? "tool_use" : "default";
   jinja::RenderOptions render_options{options.max_steps, options.max_output_bytes,
                                       options.now.value_or(std::chrono::system_clock::now())};
-  return parts_->templates.at(name).render(variables, render_options);
+  const NamedTemplate& named = parts_->templates.at(name);
+  if (!named.knows_developer) rename_developer(variables["messages"]);
+  return named.compiled.render(variables, render_options);
 }
 
 Result<std::string> ChatTemplate::render(const nlohmann::json& request,
@@ -142,8 +160,10 @@ Result<std::string> ChatTemplate::render(const nlohmann::json& request,
 
 std::vector<std::string> ChatTemplate::unsupported() const {
   std::vector<std::string> all;
-  for (const auto& [name, compiled] : parts_->templates)
-    all.insert(all.end(), compiled.unsupported().begin(), compiled.unsupported().end());
+  for (const auto& [name, named] : parts_->templates) {
+    const auto& some = named.compiled.unsupported();
+    all.insert(all.end(), some.begin(), some.end());
+  }
   return all;
 }
 

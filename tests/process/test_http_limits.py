@@ -1,6 +1,7 @@
 """Hostile and careless clients against a coordinator in front of a mock worker, whose steps take a programmed time."""
 import json
 import resource
+import select
 import signal
 import socket
 import subprocess
@@ -84,7 +85,7 @@ def test_every_number_is_checked_and_no_error_shows_a_path_R15(mock):
                        ("/../../etc/passwd", b"{}"), ("/v1/completions", b'{"model": "../../etc", "prompt": "a"}')]:
         status, text = exchange(server, raw_request(path, body))
         assert status in (400, 404) and str(ROOT) not in text and "/tmp" not in text, (path, body, text)
-    assert server.idle()
+    server.wait_idle(10)
 
 
 def test_open_routes_take_no_body_and_promises_cost_nothing_R24(mock):
@@ -97,7 +98,7 @@ def test_open_routes_take_no_body_and_promises_cost_nothing_R24(mock):
     assert exchange(server, raw_request("/v1/completions", completion(), "Authorization: Bearer sk,1"))[0] == 200
     for sock in promises:
         sock.close()
-    assert server.idle()
+    server.wait_idle(10)
 
 
 def test_a_page_of_another_host_posts_nothing_without_a_preflight(mock):
@@ -109,7 +110,7 @@ def test_a_page_of_another_host_posts_nothing_without_a_preflight(mock):
     assert exchange(server, b"OPTIONS /v1/completions HTTP/1.1\r\nHost: x\r\nOrigin: http://evil\r\n\r\n")[0] == 405
     for more in (["Origin: http://x", "Content-Type: application/json; charset=utf-8"], ["Content-Type: text/plain"], []):
         assert exchange(server, raw_request("/v1/completions", completion(), *more))[0] == 200, more
-    assert server.idle()
+    server.wait_idle(10)
 
 
 @pytest.fixture
@@ -212,6 +213,24 @@ def test_two_thousand_requests_at_once_are_accepted_R17(mock):
         statuses[status] = statuses.get(status, 0) + 1
         sock.close()
     assert statuses == {200: 2000}
+
+
+def test_a_short_request_waits_for_no_whole_reading_of_large_ones_R25(mock):
+    """Twice as many large requests as there are text threads, all of one key."""
+    server = mock(max_positions=1 << 17, blocks=1 << 14)
+    threads = sum(name.startswith("text-") for name, _ in server.thread_seconds())
+    text = "lorem ipsum dolor " * 2000
+    large = raw_request("/v1/completions", {"prompt": [text] * 255 + ["a" * 1_000_000], "max_tokens": 1})
+    socks = [socket.create_connection(("127.0.0.1", server.port), timeout=within(60)) for _ in range(2 * threads)]
+    for sock in socks:
+        sock.sendall(large)
+    for _ in range(3):
+        assert exchange(server, raw_request("/v1/completions", completion(1)))[0] == 200
+    readable, _, _ = select.select(socks, [], [], 0)
+    assert not readable, "the short ones waited for a whole large one"
+    for sock in socks:  # the last prompt does not fit
+        assert int(sock.recv(65536)[9:12]) == 400
+        sock.close()
 
 
 def test_what_cannot_begin_in_time_ends_with_503_R17(mock):

@@ -6,25 +6,38 @@
 
 namespace refrain::worker {
 
-std::vector<float> read_logits(const Lowering& lowering, int32_t rows, int32_t padded_reqs,
-                               Device& device, Stream& stream) {
+LogitShards::LogitShards(const Lowering& lowering, int32_t padded_reqs) {
   const auto* sample = std::get_if<SampleOp>(&lowering.program.ops.back());
   REFRAIN_CHECK(sample != nullptr, "program {} does not end in sample", lowering.program.name);
-  const int64_t cols = lowering.program.value(sample->logits).cols, vocab = sample->vocab_size;
-  const int64_t shard = cols * padded_reqs;
-  const size_t bytes = static_cast<size_t>(shard * sample->shards) * sizeof(float);
+  const auto value = static_cast<size_t>(sample->logits);
+  const std::vector<void*>& addresses = lowering.context.addresses;
+  data = value < addresses.size() ? static_cast<const float*>(addresses[value]) : nullptr;
+  vocab = sample->vocab_size;
+  shards = sample->shards;
+  cols = lowering.program.value(sample->logits).cols;
+  stride = cols * padded_reqs;
+}
+
+int64_t LogitShards::tokens_of(int64_t shard) const {
+  return std::clamp<int64_t>(vocab - shard * cols, 0, cols);
+}
+
+std::vector<float> read_logits(const Lowering& lowering, int32_t rows, int32_t padded_reqs,
+                               Device& device, Stream& stream) {
+  const LogitShards logits(lowering, padded_reqs);
+  const size_t bytes = static_cast<size_t>(logits.stride * logits.shards) * sizeof(float);
   const auto pinned = device.allocate_pinned(std::max<size_t>(bytes, 1));
-  stream.copy(pinned->data(), lowering.context.addresses[static_cast<size_t>(sample->logits)],
-              bytes);
+  stream.copy(pinned->data(), logits.data, bytes);
   stream.synchronize();
-  std::vector<float> logits(static_cast<size_t>(rows * vocab));
+  const auto* from = static_cast<const float*>(pinned->data());
+  std::vector<float> dense(static_cast<size_t>(rows * logits.vocab));
   for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t i = 0; i < sample->shards && i * cols < vocab; ++i) {
-      const float* from = static_cast<const float*>(pinned->data()) + i * shard + row * cols;
-      std::copy_n(from, std::min(cols, vocab - i * cols), logits.begin() + row * vocab + i * cols);
+    for (int64_t shard = 0; shard < logits.shards; ++shard) {
+      std::copy_n(from + shard * logits.stride + row * logits.cols, logits.tokens_of(shard),
+                  dense.begin() + row * logits.vocab + shard * logits.cols);
     }
   }
-  return logits;
+  return dense;
 }
 
 }  // namespace refrain::worker

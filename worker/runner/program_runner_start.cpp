@@ -150,7 +150,7 @@ Status ProgramRunner::init_cache(int64_t num_kv_blocks) {
     kv_cache_ = std::make_unique<KvCache>(device_, *stream_, kv_layers(hosted_->program),
                                           options_.config.block_size, num_kv_blocks);
     if (options_.config.audit) {
-      audit_ = std::make_unique<StepAudit>(device_, *kv_cache_, buffers_->sizes());
+      audit_ = std::make_unique<StepAudit>(device_, *hosted_, *kv_cache_, buffers_->sizes());
     }
     if (has_fixed_size(options_.config)) kv_cache_->back(num_kv_blocks);
   } catch (const OutOfMemory& error) {

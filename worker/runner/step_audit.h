@@ -3,7 +3,8 @@
 // its real sizes through the plain lowering. The second run has the inputs that prepare_inputs made
 // for the first; it samples into memory of its own, and its keys and values are taken out of the
 // cache again, so it moves no slot and no random number. Its exchanges are numbered like any
-// others: every rank audits the same steps. Device thread; as long as the runner.
+// others: every rank audits the same steps. The device compares; the host reads a distance a row.
+// Device thread; as long as the runner.
 
 #include <memory>
 #include <string>
@@ -14,13 +15,16 @@
 #include "worker/graph/lowering.h"
 #include "worker/kv/kv_cache.h"
 #include "worker/runner/input_buffers.h"
+#include "worker/runner/logits.h"
 
 namespace refrain::worker {
 
 class StepAudit {
  public:
-  // Throws OutOfMemory: it has a buffer for one layer's keys and values of a largest batch.
-  StepAudit(Device& device, const KvCache& cache, const InputSizes& sizes);
+  // Throws OutOfMemory: on the device it has two buffers for one layer's keys and values of a
+  // largest batch and one for its logits, in pinned memory one for the keys and values of all
+  // layers.
+  StepAudit(Device& device, const Lowering& plain, const KvCache& cache, const InputSizes& sizes);
 
   struct Row {
     SlotId slot;
@@ -40,34 +44,40 @@ class StepAudit {
   ipc::AuditResult run(const Audited& step, const Lowering& plain, Stream& stream, bool bitwise);
 
  private:
-  struct Written {
-    std::vector<float> logits;                   // [R, vocab]
-    std::vector<std::vector<std::byte>> layers;  // [T, (K, V) * kv_heads * head_dim] each
-  };
-  Written read(const Lowering& lowering, int32_t padded_reqs, const BatchShape& batch,
-               Stream& stream);
-  void copy_rows(const OpContext& context, const KvLayer& layer, int32_t tokens, bool restore);
-  void restore(const Lowering& lowering, const Written& written, int32_t tokens, Stream& stream);
-  void clear_rows(const Lowering& lowering, int32_t tokens, Stream& stream);
-  void run_again(const Audited& step, const Lowering& plain, Stream& stream);
-  void add_to_count(const Lowering& plain, SlotId slot, TokenId token, int32_t change,
-                    Stream& stream);
-
   struct Findings;
-  void compare_inputs(const Audited& step, Stream& stream, Findings& findings);
-  void compare_cache(const Audited& step, const Written& got, const Written& expected,
-                     Findings& findings);
-  void compare_rows(const Audited& step, const Lowering& plain, const Written& got,
-                    const Written& expected, Findings& findings);
 
-  Device& device_;
+  // The first run's keys, values and logits, kept while the second overwrites them.
+  void keep(const Audited& step, Stream& stream);
+  void clear_rows(const Lowering& plain, int32_t tokens, Stream& stream);
+  void run_again(const Audited& step, const Lowering& plain, Stream& stream);
+  void add_to_counts(const Audited& step, const Lowering& plain, const int32_t* tokens,
+                     int32_t change, Stream& stream);
+  // Fills distances_; the cache has the first run's keys and values again.
+  void compare_and_restore(const Audited& step, const Lowering& plain, Stream& stream);
+
+  void judge_inputs(const Audited& step, Stream& stream, Findings& findings);
+  void judge_cache(const Audited& step, Findings& findings) const;
+  void judge_rows(const Audited& step, const Lowering& plain, Stream& stream, Findings& findings);
+  float second_logit(const LogitShards& logits, int32_t row, TokenId token, Stream& stream);
+
+  // A row of a layer's cache: a token's keys, then its values.
+  size_t row_bytes(const KvLayer& layer) const;
+  enum class Move { kFromCache, kIntoCache };
+  void move_rows(const Lowering& lowering, const KvLayer& layer, Buffer& rows, int32_t tokens,
+                 Move move) const;
+
   const KvCache& cache_;
   const int32_t block_size_;
-  std::unique_ptr<Buffer> rows_, pinned_rows_;  // of one layer
-  std::unique_ptr<Buffer> last_token_;          // [S+1], the second run's
-  std::unique_ptr<Buffer> sampled_;             // outputs_, pinned
-  kernels::SampleOutputs outputs_;              // of the second run
-  std::unique_ptr<Buffer> word_;                // pinned
+  std::unique_ptr<Buffer> first_rows_, rows_;  // of one layer, [T, row_bytes]
+  std::unique_ptr<Buffer> kept_rows_;          // of all layers one after the other, pinned
+  std::unique_ptr<Buffer> first_logits_;       // [shards][R, cols]
+  std::unique_ptr<Buffer> distances_;          // pinned: [layers][T][K, V], then [shards][R]
+  std::unique_ptr<Buffer> slots_;              // [T] pinned
+  std::unique_ptr<Buffer> last_token_;         // [S+1], the second run's
+  std::unique_ptr<Buffer> sampled_;            // outputs_, pinned
+  kernels::SampleOutputs outputs_;             // of the second run
+  std::unique_ptr<Buffer> words_;              // [R] pinned
+  const Filler nan_;
 };
 
 }  // namespace refrain::worker

@@ -11,6 +11,7 @@
 #include "kernels/host/ops/rope_kv_write.h"
 #include "kernels/host/ops/sample.h"
 #include "kernels/host/prepare_inputs.h"
+#include "kernels/host/row_distances.h"
 
 namespace refrain::kernels {
 
@@ -19,6 +20,7 @@ KernelTable make_table() {
   KernelTable table;
   table.prepare_inputs = &launch_prepare_inputs;
   table.kv_rows = &launch_kv_rows;
+  table.row_distances = &launch_row_distances;
   table.embed = [](StreamRef stream, const EmbedArgs& args) {
     check_args(args);
     launch<&embed<S>>(stream, args, "embed", args.rows.padded == 1);

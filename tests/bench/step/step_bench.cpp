@@ -3,6 +3,10 @@
 // a step. Dummy weights; --device by REFRAIN_TEST_DEVICE.
 // usage: step_bench MODEL_DIRECTORY CONTEXT BATCH...      decode, two steps in flight
 //        step_bench MODEL_DIRECTORY prefill TOKENS...     a prompt's only step
+//        step_bench MODEL_DIRECTORY mixed CONTEXT BATCH TOKENS...   decode rows beside prompts of
+//        230
+//                                   in sum TOKENS, default mode and sizes, two steps in flight;
+//                                   of the last TOKENS each kind of op, too
 
 #include <chrono>
 #include <cstdio>
@@ -30,10 +34,11 @@ double time_graph(worker::Stream& stream, worker::Graph& graph) {
     stream.synchronize();
     return us_since(begun);
   };
-  run(3);
+  const bool slow = run(3) > 3 * 1000;
+  const int few = slow ? 2 : 10, many = slow ? 8 : 40;
   std::vector<double> samples;
   samples.reserve(5);
-  for (int i = 0; i < 5; ++i) samples.push_back((run(40) - run(10)) / 30);
+  for (int i = 0; i < 5; ++i) samples.push_back((run(many) - run(few)) / (many - few));
   std::sort(samples.begin(), samples.end());
   return samples[2];
 }
@@ -63,7 +68,9 @@ double weight_bytes(const worker::Program& program, const worker::Op& op) {
          static_cast<double>(size_of(weight.dtype));
 }
 
-void profile(Session& session, const worker::BatchDescriptor& key) {
+// `batch`: the real sizes of the last step, for ops run eagerly; null: as captured.
+void profile(Session& session, const worker::BatchDescriptor& key,
+             const worker::BatchShape* batch = nullptr) {
   const worker::Lowering& lowering = session.runner().hosted().lowering(key);
   const worker::Program& program = lowering.program;
   worker::Stream& stream = *lowering.context.stream;
@@ -72,7 +79,7 @@ void profile(Session& session, const worker::BatchDescriptor& key) {
   double sum = 0;
   for (const auto& [kind, ops] : kinds) {
     stream.begin_capture();
-    for (const worker::Op* op : ops) worker::launch_op(lowering.context, *op, key);
+    for (const worker::Op* op : ops) worker::launch_op(lowering.context, *op, key, batch);
     const auto graph = stream.end_capture();
     const double us = time_graph(stream, *graph);
     double bytes = 0;
@@ -116,18 +123,8 @@ void report(Session& session, const std::string& what, int size, double runner_u
   }
 }
 
-void bench_decode(const std::string& model, int context, int batch) {
-  Session session(model, bench_options("FULL_DECODE_ONLY", batch, context + 512, batch));
-  session.start();
-  for (int slot = 0; slot < batch; ++slot) session.run({{slot, prompt(context, slot), 0}});
-  int computed = context;
-  const auto next = [&] {
-    std::vector<Row> rows;
-    rows.reserve(static_cast<size_t>(batch));
-    for (int slot = 0; slot < batch; ++slot) rows.push_back({slot, {kTokenOnDevice}, computed});
-    ++computed;
-    return session.make_step(rows);
-  };
+// us a step of `next`, two in flight.
+double time_steps(Session& session, const std::function<ipc::Step()>& next, int few, int many) {
   const auto steps = [&](int count) {
     std::vector<ipc::Step> prepared;
     prepared.reserve(static_cast<size_t>(count));
@@ -141,10 +138,26 @@ void bench_decode(const std::string& model, int context, int batch) {
     session.runner().wait();
     return us_since(begun);
   };
-  steps(10);
-  const double few = steps(20), many = steps(120);
+  steps(few);
+  const double first = steps(few), second = steps(many);
+  return (second - first) / (many - few);
+}
+
+void bench_decode(const std::string& model, int context, int batch) {
+  Session session(model, bench_options("FULL_DECODE_ONLY", batch, context + 512, batch));
+  session.start();
+  for (int slot = 0; slot < batch; ++slot) session.run({{slot, prompt(context, slot), 0}});
+  int computed = context;
+  const auto next = [&] {
+    std::vector<Row> rows;
+    rows.reserve(static_cast<size_t>(batch));
+    for (int slot = 0; slot < batch; ++slot) rows.push_back({slot, {kTokenOnDevice}, computed});
+    ++computed;
+    return session.make_step(rows);
+  };
+  const double us = time_steps(session, next, 20, 120);
   report(session, "batch " + std::to_string(batch) + " context " + std::to_string(context), batch,
-         (many - few) / 100);
+         us);
 }
 
 // Median of a prompt's only step through the runner.
@@ -174,6 +187,39 @@ void bench_prefill(const std::string& model, int tokens) {
   }
 }
 
+// Decode rows beside prompts that begin anew in each step, as under arrivals.
+void bench_mixed(const std::string& model, int context, int batch,
+                 const std::vector<int>& prompt_tokens) {
+  constexpr int kPromptTokens = 230, kMostPrompts = 40;
+  SessionOptions options = bench_options("FULL_AND_PIECEWISE", batch + kMostPrompts, 4096, 512);
+  options.config.max_num_batched_tokens = 8192;
+  options.config.has_capture_sizes = false;
+  options.config.max_model_len = context + 2048;
+  options.num_blocks = 1 + int64_t{batch + kMostPrompts} * ((context + 2048 + 15) / 16);
+  Session session(model, options);
+  session.start();
+  for (int slot = 0; slot < batch; ++slot) session.run({{slot, prompt(context, slot), 0}});
+  for (const int tokens : prompt_tokens) {
+    int computed = context;
+    const auto next = [&] {
+      std::vector<Row> rows;
+      for (int slot = 0; slot < batch; ++slot) rows.push_back({slot, {kTokenOnDevice}, computed});
+      ++computed;
+      for (int left = tokens, slot = batch; left > 0; left -= kPromptTokens, ++slot)
+        rows.push_back({slot, prompt(std::min(left, kPromptTokens), slot), 0});
+      return session.make_step(rows);
+    };
+    const double us = time_steps(session, next, 4, 14);
+    const int total = batch + tokens;
+    std::printf("mixed: %d rows of context %d, %d prompt tokens, %d in all: %.1f us a step\n",
+                batch, context, tokens, total, us);
+    if (tokens != prompt_tokens.back()) continue;
+    const worker::BatchShape shape = worker::batch_shape(next(), 1);
+    const worker::BatchDescriptor key{shape.num_tokens, shape.num_reqs, false, false};
+    profile(session, key, &shape);
+  }
+}
+
 }  // namespace
 }  // namespace refrain::tests
 
@@ -182,7 +228,14 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: step_bench MODEL_DIRECTORY CONTEXT|prefill BATCH|TOKENS...\n");
     return 64;
   }
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const std::string what = argv[2];
+  if (what == "mixed" && argc > 5) {
+    std::vector<int> tokens;
+    for (int i = 5; i < argc; ++i) tokens.push_back(std::atoi(argv[i]));
+    refrain::tests::bench_mixed(argv[1], std::atoi(argv[3]), std::atoi(argv[4]), tokens);
+    return 0;
+  }
   for (int i = 3; i < argc; ++i) {
     if (what == "prefill") {
       refrain::tests::bench_prefill(argv[1], std::atoi(argv[i]));

@@ -6,20 +6,12 @@
 
 #include <thread>
 
-#include "kernels/host/launcher.h"
-#include "tests/graph/runner/session.h"
+#include "tests/graph/runner/audit_case.h"
 
 namespace refrain::tests {
 namespace {
 
 using ::testing::HasSubstr;
-
-SessionOptions audited(const std::string& mode) {
-  SessionOptions options = with_mode(mode);
-  options.config.audit = true;
-  options.keep_logits = false;
-  return options;
-}
 
 struct Outcome {
   std::vector<TokenId> tokens;
@@ -80,17 +72,28 @@ INSTANTIATE_TEST_SUITE_P(Modes, AuditOfMode,
                                            "FULL_AND_PIECEWISE"),
                          [](const auto& info) { return std::string(info.param); });
 
+TEST(Audit, CG41InBFloat16) {
+  SessionOptions plain = with_mode("FULL_AND_PIECEWISE"),
+                 with_audit = audited("FULL_AND_PIECEWISE");
+  plain.config.dtype = with_audit.config.dtype = "bfloat16";
+  const auto session = started(with_audit);
+  const Outcome got = run_mix(*session, true);
+  EXPECT_EQ(got.tokens, run_mix(*started(plain), false).tokens);
+  for (const ipc::AuditResult& audit : got.audits) EXPECT_EQ(audit.differences, 0) << audit.first;
+  for (worker::Op& op : session->runner().hosted().program.ops) {
+    if (auto* attention = std::get_if<worker::AttentionOp>(&op)) attention->scale *= 30;
+  }
+  EXPECT_GT(run_audited(*session, {{0, prompt(10, 1), 0}}).audit.differences, 0);
+}
+
 TEST(Audit, CG41RanksAuditTogether) {
   if (SessionOptions{}.device != "host") GTEST_SKIP() << "a GPU a rank";
   std::vector<Outcome> outcomes(2);
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < 2; ++rank) {
     ranks.emplace_back([&, rank] {
-      SessionOptions options = audited("FULL_AND_PIECEWISE");
-      options.config.tensor_parallel_size = 2;
-      options.rank = rank;
-      options.token = fmt::format("audit-{}", getpid());
-      Session session(model().directory(), options);
+      Session session(model().directory(),
+                      audited_rank_of_two(rank, fmt::format("audit-{}", getpid())));
       session.start();
       outcomes[static_cast<size_t>(rank)] = run_mix(session, true);
     });
@@ -109,12 +112,7 @@ TEST(Audit, CG41RanksAuditTogether) {
 TEST(Audit, CG41FindsAReplayThatComputesSomethingElse) {
   const auto session = started(audited("FULL"));
   worker::HostedProgram& hosted = session->runner().hosted();
-  const auto run = [&] {
-    ipc::Step step = session->make_step({{0, prompt(6, 1), 0}});
-    step.audit = true;
-    session->runner().submit(step);
-    return session->runner().wait().audit;
-  };
+  const auto run = [&] { return run_audited(*session, {{0, prompt(6, 1), 0}}).audit; };
   EXPECT_EQ(run().differences, 0);
   for (worker::Op& op : hosted.program.ops) {
     if (auto* attention = std::get_if<worker::AttentionOp>(&op)) attention->scale *= 3;
@@ -135,10 +133,7 @@ TEST(Audit, CG41TheReplaysKeysAndValuesStay) {
   for (worker::Op& op : hosted.program.ops) {
     if (auto* norm = std::get_if<worker::AddRmsNormOp>(&op)) norm->eps = 10;
   }
-  ipc::Step step = session->make_step({{0, prompt(6, 1), 0}});
-  step.audit = true;
-  session->runner().submit(step);
-  const ipc::StepResult result = session->runner().wait();
+  const ipc::StepResult result = run_audited(*session, {{0, prompt(6, 1), 0}});
   EXPECT_GT(result.audit.differences, 0);
   EXPECT_EQ(result.tokens, first.tokens);
   for (int i = 0; i < 4; ++i) {
@@ -214,88 +209,6 @@ TEST(Audit, CG41FindsATokenThatIsDrawnOtherwiseAndMovesNoSlot) {
   EXPECT_EQ(found.worst_logit, 0);
   EXPECT_THAT(found.first, HasSubstr("sample gave row 0 token"));
   for (int i = 0; i < 20; ++i) both({{0, {kTokenOnDevice}, 7 + i}}, false);
-}
-
-// Of one layer, before the step is compared: what a graph would have written beside its place.
-const kernels::KernelTable* real_kernels = nullptr;
-
-void spoil_row(const kernels::KvRowsArgs& args, const kernels::Team& team) {
-  if (team.rank != 0) return;
-  const int64_t slot = args.kv_slots[1];
-  std::byte* at = args.cache +
-                  slot / args.block_size * args.block_size * 2 * args.kv_heads * args.head_bytes +
-                  slot % args.block_size * args.head_bytes;
-  *at ^= std::byte{0x40};
-}
-
-void spoil_then_copy(kernels::StreamRef stream, const kernels::KvRowsArgs& args) {
-  static bool done = false;
-  if (!done) kernels::launch<&spoil_row>(stream, args, "spoil");
-  done = true;
-  real_kernels->kv_rows(stream, args);
-}
-
-TEST(Audit, CG41FindsAChangedRowOfTheCache) {
-  if (SessionOptions{}.device != "host") GTEST_SKIP() << "a kernel of the host";
-  const auto session = started(audited("FULL"));
-  worker::OpContext& context = session->runner().hosted().context;
-  real_kernels = context.kernels;
-  kernels::KernelTable planted = *context.kernels;
-  planted.kv_rows = &spoil_then_copy;
-  context.kernels = &planted;
-  ipc::Step step = session->make_step({{0, prompt(6, 1), 0}});
-  step.audit = true;
-  session->runner().submit(step);
-  const ipc::AuditResult found = session->runner().wait().audit;
-  EXPECT_EQ(found.differences, 1) << found.first;
-  EXPECT_EQ(found.worst_logit, 0);
-  EXPECT_GT(found.worst_kv, 0);
-  EXPECT_THAT(found.first, HasSubstr("rope_kv_write of layer 0: the keys of token 1 differ"));
-}
-
-void misplace_padding(const kernels::PrepareInputsArgs& args, const kernels::Team& team) {
-  if (team.rank != 0) return;
-  for (int32_t t = *args.inputs.live_tokens; t < args.tokens; ++t) {
-    args.inputs.kv_slots[t] = int64_t{5} * args.block_size;
-  }
-}
-
-void prepare_and_misplace(kernels::StreamRef stream, const kernels::PrepareInputsArgs& args) {
-  real_kernels->prepare_inputs(stream, args);
-  kernels::launch<&misplace_padding>(stream, args, "misplace");
-}
-
-TEST(Audit, CG41FindsAPaddedRowInARealBlock) {
-  if (SessionOptions{}.device != "host") GTEST_SKIP() << "a kernel of the host";
-  Session session(model().directory(), audited("FULL"));
-  worker::OpContext& context = session.runner().hosted().context;
-  real_kernels = context.kernels;
-  kernels::KernelTable planted = *context.kernels;
-  planted.prepare_inputs = &prepare_and_misplace;
-  context.kernels = &planted;
-  session.start();
-  ipc::Step step = session.make_step({{0, prompt(10, 1), 0}});  // key 16
-  step.audit = true;
-  session.runner().submit(step);
-  const ipc::AuditResult found = session.runner().wait().audit;
-  EXPECT_EQ(found.differences, 6) << "padded tokens";
-  EXPECT_THAT(found.first, HasSubstr("prepare_inputs: the padded token 10 goes to block 5"));
-}
-
-// An eager run that writes no keys and values is not taken for one that writes the same.
-TEST(Audit, CG41TheSecondRunHasToWriteItsOwnKeysAndValues) {
-  if (SessionOptions{}.device != "host") GTEST_SKIP() << "a kernel of the host";
-  const auto session = started(audited("FULL"));
-  worker::OpContext& context = session->runner().hosted().context;
-  kernels::KernelTable planted = *context.kernels;
-  planted.rope_kv_write = [](kernels::StreamRef, const kernels::RopeKvWriteArgs&) {};
-  context.kernels = &planted;
-  ipc::Step step = session->make_step({{0, prompt(6, 1), 0}});
-  step.audit = true;
-  session->runner().submit(step);
-  const ipc::AuditResult found = session->runner().wait().audit;
-  EXPECT_GE(found.differences, 2 * kLayers * 6) << "keys and values of every token";
-  EXPECT_EQ(found.worst_kv, INFINITY);
 }
 
 }  // namespace

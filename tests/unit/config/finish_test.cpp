@@ -94,6 +94,21 @@ TEST_F(FinishConfig, RefusesAStepTooSmallForItsRequests) {
   EXPECT_THAT(error(), HasSubstr("--max-num-batched-tokens"));
 }
 
+TEST_F(FinishConfig, ToolChoiceNeedsAParserOfCalls) {
+  config_.enable_auto_tool_choice = true;
+  EXPECT_THAT(error(), HasSubstr("--tool-call-parser"));
+  config_.tool_call_parser = "hermes";
+  EXPECT_EQ(error(), "");
+}
+
+TEST_F(FinishConfig, SamplingDefaultsAreRead) {
+  config_.override_generation_config = R"({"top_k": 7})";
+  ASSERT_EQ(error(), "");
+  EXPECT_EQ(config_.generation_defaults.top_k, 7);
+  config_.generation_config = "/nowhere";
+  EXPECT_THAT(error(), HasSubstr("--generation-config"));
+}
+
 TEST_F(FinishConfig, RefusesAPaddingRatioBelowOne) {
   config_.worker.max_padding_ratio = 0.5;
   EXPECT_THAT(error(), HasSubstr("--max-padding-ratio"));

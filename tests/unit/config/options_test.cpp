@@ -31,6 +31,13 @@ std::vector<OptionCase> model_cases() {
          return c.served_model_names == std::vector<std::string>{"a", "b"};
        }},
       {{"--chat-template", "f.jinja"}, [](C c) { return c.chat_template == "f.jinja"; }},
+      {{"--generation-config", "vllm"}, [](C c) { return c.generation_config == "vllm"; }},
+      {{"--override-generation-config", "{}"},
+       [](C c) { return c.override_generation_config == "{}"; }},
+      {{"--tool-call-parser", "hermes"}, [](C c) { return c.tool_call_parser == "hermes"; }},
+      {{"--enable-auto-tool-choice"}, [](C c) { return c.enable_auto_tool_choice; }},
+      {{"--reasoning-parser", "qwen3"}, [](C c) { return c.reasoning_parser == "qwen3"; }},
+      {{"--trust-request-chat-template"}, [](C c) { return c.trust_request_chat_template; }},
       {{"--dtype", "float32"}, [](C c) { return c.worker.dtype == "float32"; }},
       {{"--load-format", "dummy"}, [](C c) { return c.load_format == "dummy"; }},
       {{"--max-model-len", "77"}, [](C c) { return c.worker.max_model_len == 77; }},
@@ -117,7 +124,22 @@ std::vector<OptionCase> engine_cases() {
        [](C c) {
          return c.api_keys == std::vector<std::string>{"k,1", "k2"};
        }},
+      {{"--allowed-origins", R"(["https://a:1", "null"])"},
+       [](C c) {
+         return c.cors.allowed_origins == std::vector<std::string>{"https://a:1", "null"};
+       }},
+      {{"--allowed-origins", "*"},
+       [](C c) { return c.cors.allowed_origins == std::vector<std::string>{"*"}; }},
+      {{"--allow-credentials"}, [](C c) { return c.cors.allow_credentials; }},
+      {{"--allowed-methods", R"(["GET"])"},
+       [](C c) { return c.cors.allowed_methods == std::vector<std::string>{"GET"}; }},
+      {{"--allowed-headers", "x-a,x-b"},
+       [](C c) {
+         return c.cors.allowed_headers == std::vector<std::string>{"x-a", "x-b"};
+       }},
+      {{"--sse-keep-alive-interval", "2"}, [](C c) { return c.sse_keep_alive_interval == 2; }},
       {{"--drain-timeout", "1.5"}, [](C c) { return c.drain_timeout == 1.5; }},
+      {{"--disable-log-stats"}, [](C c) { return c.disable_log_stats; }},
       {{"--log-stats-interval", "0"}, [](C c) { return c.log_stats_interval == 0; }},
   };
 }
@@ -211,6 +233,18 @@ TEST(Options, ValuesOutOfRangeNameTheOption) {
   for (const auto& words : bad) {
     EXPECT_THAT(parse_words(words).error(), HasSubstr(words[0])) << words[1];
   }
+}
+
+TEST(Options, WhatIsNoOriginMethodOrHeaderIsRefused) {
+  for (const char* bad : {"example.com", "https://a/", "https://a/path", "https://*.a", "[\"x\"",
+                          "[1]", "{\"a\": 1}", "https://a b", "https://a\r\nX: y", "://a"}) {
+    EXPECT_THAT(parse_words({"--allowed-origins", bad}).error(), HasSubstr("--allowed-origins"))
+        << bad;
+  }
+  EXPECT_THAT(parse_words({"--allowed-methods", R"(["G T"])"}).error(), HasSubstr("\"G T\""));
+  EXPECT_THAT(parse_words({"--allowed-headers", R"(["x:y"])"}).error(), HasSubstr("\"x:y\""));
+  const Parsed none = parse_words({"--allowed-origins", "[]"});
+  EXPECT_TRUE(none.outcome && none.config.cors.allowed_origins.empty());
 }
 
 TEST(Options, AMissingValueNamesTheOption) {

@@ -220,26 +220,22 @@ class ModelDirectory : public testing::Test {
   const fs::path& dir_ = directory_.path();
 };
 
-TEST_F(ModelDirectory, GenerationConfigAddsEosIdsAndSamplingDefaults) {
+TEST_F(ModelDirectory, GenerationConfigAddsEosIds) {
   write("config.json", llama().dump());
   write("generation_config.json",
-        R"({"eos_token_id": [2, 5], "temperature": 0.6, "top_p": 0.9, "top_k": 40})");
+        R"({"eos_token_id": [2, 5], "temperature": "sampling is read elsewhere"})");
   const auto config = load_model_config(dir_);
   ASSERT_TRUE(config.has_value()) << config.error().message;
   EXPECT_EQ(config->eos_token_ids, (std::vector<int32_t>{2, 5}));
-  EXPECT_EQ(config->temperature, 0.6);
-  EXPECT_EQ(config->top_p, 0.9);
-  EXPECT_EQ(config->top_k, 40);
-  EXPECT_FALSE(config->repetition_penalty.has_value());
 }
 
 TEST_F(ModelDirectory, R14_ABadGenerationConfigIsAnErrorThatNamesIt) {
   write("config.json", llama().dump());
-  write("generation_config.json", R"({"temperature": "hot"})");
+  write("generation_config.json", R"({"eos_token_id": "two"})");
   const auto config = load_model_config(dir_);
   ASSERT_FALSE(config.has_value());
   EXPECT_NE(config.error().message.find("generation_config.json"), std::string::npos);
-  EXPECT_EQ(config.error().field, "temperature");
+  EXPECT_EQ(config.error().field, "eos_token_id");
 }
 
 TEST_F(ModelDirectory, R14_AMissingConfigOrDirectoryIsAnErrorThatNamesIt) {

@@ -17,13 +17,6 @@ std::string completion_error(const std::string& json) {
   return request ? "" : request.error().field + ": " + request.error().message;
 }
 
-std::string chat_error(const std::string& json) {
-  const auto body = parse_ordered_json(json);
-  if (!body) return body.error().message;
-  const auto request = parse_chat_request(*body);
-  return request ? "" : request.error().field + ": " + request.error().message;
-}
-
 // As the server reads a body: token ids are taken out while it is parsed.
 Result<ApiRequest> completion_of(const std::string& json) {
   TokenLists ids;
@@ -121,6 +114,30 @@ TEST(CompletionRequest, ReadsEveryField) {
   EXPECT_TRUE(sampling.ignore_eos);
 }
 
+TEST(CompletionRequest, ServersDefaultsHoldUntilTheRequestSaysOtherwise) {
+  RequestRules rules;
+  rules.defaults = {0.6, 0.95, 0.1, 1.05, 20, 12};
+  const auto plain = parse_completion_request(*parse_json(R"({"prompt": "a"})"), {}, rules);
+  ASSERT_TRUE(plain);
+  EXPECT_EQ(plain->sampling.temperature, 0.6);
+  EXPECT_EQ(plain->sampling.top_p, 0.95);
+  EXPECT_EQ(plain->sampling.min_p, 0.1);
+  EXPECT_EQ(plain->sampling.repetition_penalty, 1.05);
+  EXPECT_EQ(plain->sampling.top_k, 20);
+  EXPECT_EQ(plain->max_tokens, 12);  // the most there is, of 16
+  const auto own = parse_completion_request(
+      *parse_json(R"({"prompt": "a", "temperature": 1, "top_k": -1, "max_tokens": 3})"), {}, rules);
+  ASSERT_TRUE(own);
+  EXPECT_EQ(own->sampling.temperature, 1.0);
+  EXPECT_EQ(own->sampling.top_k, -1);
+  EXPECT_EQ(own->sampling.top_p, 0.95);
+  EXPECT_EQ(own->max_tokens, 3);
+  const auto greedy = parse_completion_request(
+      *parse_json(R"({"prompt": "a", "temperature": null, "max_tokens": 99})"), {}, rules);
+  EXPECT_EQ(greedy->sampling.temperature, 0.6);
+  EXPECT_EQ(greedy->max_tokens, 12);
+}
+
 TEST(CompletionRequest, AbsentAndNullFieldsTakeDefaults) {
   const auto request =
       parse_completion_request(*parse_json(R"({"prompt": "a", "n": null, "stop": null})"));
@@ -153,6 +170,8 @@ TEST(CompletionRequest, NumbersOutOfRangeNameTheirField) {
       {"stream_options", {"{}"}},
       {"response_format", {"\"text\"", "{\"type\": \"json_object\"}"}},
       {"suffix", {"\"x\""}},
+      {"truncate_prompt_tokens", {"0", "-2", "1.5", "\"a\""}},
+      {"return_tokens_as_token_ids", {"1"}},
       {"prompt", {"5", "{}", "[]", "[{}]", "[1, \"a\"]", "[1.5]", "[[-1]]", "null"}},
   };
   for (const auto& [field, values] : cases) {
@@ -168,40 +187,6 @@ TEST(CompletionRequest, ManyPromptsAreRefused) {
   std::string prompts;
   for (int i = 0; i < 257; ++i) prompts += (i == 0 ? "" : ",") + std::string("\"a\"");
   EXPECT_THAT(completion_error("{\"prompt\": [" + prompts + "]}"), HasSubstr("256"));
-}
-
-TEST(ChatRequest, MessagesReachTheTemplateAsTheyStand) {
-  const auto body = parse_ordered_json(R"({"messages": [
-      {"role": "system", "content": "s"},
-      {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}],
-      "tools": [{"zeta": 1, "alpha": 2}], "chat_template_kwargs": {"enable_thinking": false},
-      "max_completion_tokens": 9, "logprobs": true, "top_logprobs": 4})");
-  ASSERT_TRUE(body);
-  const auto request = parse_chat_request(*body);
-  ASSERT_TRUE(request) << request.error().message;
-  EXPECT_EQ(request->template_input["messages"][1]["content"], "ab");
-  EXPECT_EQ(request->template_input["tools"].dump(), R"([{"zeta":1,"alpha":2}])");
-  EXPECT_EQ(request->template_input["enable_thinking"], false);
-  EXPECT_EQ(request->template_input["add_generation_prompt"], true);
-  EXPECT_EQ(request->max_tokens, 9);
-  EXPECT_EQ(request->sampling.logprobs, 4);
-  EXPECT_FALSE(request->add_special_tokens);
-}
-
-TEST(ChatRequest, MistakesNameTheirField) {
-  const std::string good = R"("messages": [{"role": "user", "content": "a"}])";
-  for (const char* messages : {"5", "[]", "[5]", "[{}]", R"([{"role": 5, "content": "a"}])",
-                               R"([{"role": "user"}])", R"([{"role": "user", "content": 5}])",
-                               R"([{"role": "user", "content": [{"type": "image_url"}]}])"}) {
-    EXPECT_THAT(chat_error(std::string(R"({"messages": )") + messages + "}"), HasSubstr("messages"))
-        << messages;
-  }
-  EXPECT_THAT(chat_error("{}"), HasSubstr("messages"));
-  EXPECT_THAT(chat_error("{" + good + R"(, "top_logprobs": 2})"), HasSubstr("top_logprobs"));
-  EXPECT_THAT(chat_error("{" + good + R"(, "tools": 5})"), HasSubstr("tools"));
-  EXPECT_THAT(chat_error("{" + good + R"(, "tool_choice": "required"})"), HasSubstr("tool_choice"));
-  EXPECT_THAT(chat_error("{" + good + R"(, "chat_template_kwargs": {"messages": []}})"),
-              HasSubstr("chat_template_kwargs"));
 }
 
 TEST(ParseJson, DepthAndMembersAreBounded) {

@@ -87,6 +87,24 @@ TEST(HttpOutbox, AWholeAnswerSaysItsLengthAndAHeadOneHasNoBody) {
   }
 }
 
+TEST(HttpOutbox, HeadersSayWhatBecomesOfTheConnection) {
+  const auto head = [](const HttpAnswerForm& form, int status) {
+    HttpOutbox out;
+    HttpReply reply;
+    reply.status = status;
+    reply.content_type.clear();
+    out.reply(form, std::move(reply));
+    return text_of(out.begin_write());
+  };
+  const std::string empty = "Content-Length: 0\r\n\r\n";
+  EXPECT_EQ(head({11, true, false}, 200), "HTTP/1.1 200 OK\r\n" + empty);
+  EXPECT_EQ(head({11, false, false}, 431),
+            "HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\n" + empty);
+  EXPECT_EQ(head({10, true, false}, 200), "HTTP/1.0 200 OK\r\nConnection: keep-alive\r\n" + empty);
+  EXPECT_EQ(head({10, false, false}, 200), "HTTP/1.0 200 OK\r\n" + empty);
+  EXPECT_EQ(head({11, true, false}, 204), "HTTP/1.1 204 No Content\r\n\r\n");
+}
+
 TEST(HttpOutbox, WritesWhatTheSocketTakesWithoutWaiting) {
   int ends[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);

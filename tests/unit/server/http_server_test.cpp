@@ -145,6 +145,33 @@ TEST(HttpServer, TheHeadIsCheckedBeforeTheBodyIsRead_R15) {
   EXPECT_THAT(known.read_until("POST /x body"), HasSubstr("POST /x body"));
 }
 
+TEST(HttpServer, EveryAnswerToARequestCarriesItsHeaders) {
+  HttpOptions options;
+  options.max_body_bytes = 100;
+  options.answer_headers = [](const HttpRequest& request) {
+    return HttpHeaders{{"X-Of", request.path}};
+  };
+  options.check_head = [](const HttpRequest& request) -> std::optional<HttpReply> {
+    if (request.path != "/refused") return std::nullopt;
+    return HttpReply{403, "text/plain", "no", {}};
+  };
+  ServerFixture server(options, [](HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+    if (request.path != "/stream") return echo(std::move(request), std::move(exchange));
+    exchange->begin_stream(200, "text/plain");
+    exchange->end_stream();
+  });
+  for (const std::string path : {"/whole", "/stream", "/refused"}) {
+    RawClient client(server.port());
+    client.send(post(path, "a"));
+    EXPECT_THAT(client.read_until("X-Of: " + path + "\r\n"), HasSubstr("X-Of"));
+  }
+  RawClient large(server.port());  // the parser refuses it
+  large.send("POST /large HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nc8\r\n" +
+             std::string(200, 'a') + "\r\n0\r\n\r\n");
+  EXPECT_THAT(large.read_all(),
+              testing::AllOf(StartsWith("HTTP/1.1 413"), HasSubstr("X-Of: /large\r\n")));
+}
+
 TEST(HttpServer, HeaderBytesThatDripDoNotMoveTheDeadline_R15) {
   HttpOptions options;
   options.header_timeout = milliseconds(200);

@@ -1,7 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <future>
+#include <utility>
 
 #include "tests/unit/server/http_client.h"
 
@@ -186,19 +188,41 @@ TEST(HttpStream, CloseCutsEveryConnection) {
   EXPECT_EQ(left.get_future().wait_for(std::chrono::seconds(10)), std::future_status::ready);
 }
 
-TEST(HttpStream, AnEventStreamThatWaitsSendsComments) {
+// Also before anything was written: the answer may begin so.
+TEST(HttpStream, AnAnswerThatWaitsIsAskedForAWordAgainAndAgain) {
   HeldExchange held;
-  HttpOptions options;
-  options.keep_alive = std::chrono::milliseconds(1);
-  ServerFixture server(options, held.handler());
+  ServerFixture server({}, held.handler());
   RawClient client(server.port());
   client.send(get("/x"));
   const auto exchange = held.take();
-  exchange->begin_stream(200, "text/event-stream; charset=utf-8");
+  bool begun = false;  // the connection's thread alone
+  exchange->on_idle(std::chrono::milliseconds(1), [&begun, answer = exchange.get()] {
+    if (!std::exchange(begun, true)) answer->begin_stream(200, "text/event-stream");
+    answer->write(": keep-alive\n\n");
+  });
   for (int i = 0; i < 3; ++i) client.read_until("e\r\n: keep-alive\n\n\r\n");
   exchange->write("data: 1\n\n");
   exchange->end_stream();
   EXPECT_THAT(client.read_until("0\r\n\r\n"), HasSubstr("data: 1"));
+}
+
+TEST(HttpStream, NobodyIsAskedForAWordBeforeItsTimeOrAfterTheAnswer) {
+  HeldExchange held;
+  ServerFixture server({}, held.handler());
+  RawClient client(server.port());
+  std::atomic<int> asked{0};
+  for (const auto after : {std::chrono::milliseconds(3'600'000), std::chrono::milliseconds(0)}) {
+    client.send(get("/x"));
+    const auto exchange = held.take();
+    if (after.count() == 0) exchange->reply(200, "text/plain", "whole");
+    exchange->on_idle(after, [&asked] { ++asked; });
+    if (after.count() > 0) exchange->reply(200, "text/plain", "whole");
+    client.read_until("whole");
+  }
+  client.send(get("/x"));  // answered after all of the above has been dealt with
+  held.take()->reply(200, "text/plain", "last");
+  client.read_until("last");
+  EXPECT_EQ(asked, 0);
 }
 
 }  // namespace

@@ -46,6 +46,23 @@ TEST_F(StreamEventsTest, ChunksHaveOpenAIsShape) {
   EXPECT_TRUE(last["choices"][0]["stop_reason"].is_null());
 }
 
+TEST_F(StreamEventsTest, DeltasTellReasoningAndCalls) {
+  head_.chat = true;
+  part_.text.clear();
+  part_.reasoning = "Hm\n";
+  EXPECT_EQ(chunk()["choices"][0]["delta"],
+            Json::parse(R"({"reasoning": "Hm\n", "reasoning_content": "Hm\n"})"));
+  part_.reasoning.clear();
+  part_.calls = {{0, "id-a", "f", "{\""}, {1, {}, {}, "}"}};
+  part_.finish = FinishReason::kStop;
+  part_.called = true;
+  const Json last = chunk()["choices"][0];
+  EXPECT_EQ(last["delta"], Json::parse(R"({"tool_calls": [
+      {"index": 0, "id": "id-a", "type": "function", "function": {"name": "f", "arguments": "{\""}},
+      {"index": 1, "function": {"arguments": "}"}}]})"));
+  EXPECT_EQ(last["finish_reason"], "tool_calls");
+}
+
 TEST_F(StreamEventsTest, ChunksTellOffsetsAndOnlyTheLastAReason) {
   head_.logprobs = true;
   EXPECT_TRUE(chunk()["choices"][0]["finish_reason"].is_null());

@@ -48,6 +48,13 @@ TEST(ChatTemplate, ReadsTemplateAndTokensOfTheModel) {
   EXPECT_EQ(ChatTemplate::load(dir.path())->render(conversation()).value_or("failed"), "file: Hi");
 }
 
+TEST(ChatTemplate, DeveloperIsSystemWhereTheTemplateDoesNotKnowIt) {
+  const ordered_json request = {{"messages", {{{"role", "developer"}, {"content", "Be brief."}}}}};
+  EXPECT_EQ(compile("{{ messages[0].role }}").render(request).value_or("failed"), "system");
+  EXPECT_EQ(compile("{# developer #}{{ messages[0].role }}").render(request).value_or("failed"),
+            "developer");
+}
+
 TEST(ChatTemplate, ChoosesAmongNamedTemplates) {
   const ModelDir dir;
   dir.write("tokenizer_config.json",
