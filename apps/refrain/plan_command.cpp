@@ -47,11 +47,11 @@ Result<std::string> plan_of_options(const std::string& path, PlanJson json) {
   REFRAIN_RETURN_IF_ERROR(parse_command_line(app, std::move(words)));
   const ipc::WorkerConfig& worker = config.worker;
   PlanJson plan = {{"cudagraph_mode", worker.cudagraph_mode},
-               {"max_num_seqs", worker.max_num_seqs},
-               {"max_num_batched_tokens", worker.max_num_batched_tokens},
-               {"enforce_eager", worker.enforce_eager},
-               {"disable_padding", worker.disable_padding},
-               {"batches", batches}};
+                   {"max_num_seqs", worker.max_num_seqs},
+                   {"max_num_batched_tokens", worker.max_num_batched_tokens},
+                   {"enforce_eager", worker.enforce_eager},
+                   {"disable_padding", worker.disable_padding},
+                   {"batches", batches}};
   if (worker.has_capture_sizes) plan["cudagraph_capture_sizes"] = worker.cudagraph_capture_sizes;
   if (worker.max_cudagraph_capture_size > 0) {
     plan["max_cudagraph_capture_size"] = worker.max_cudagraph_capture_size;

@@ -53,7 +53,7 @@ TEST(LoadFigures, AreTheArithmeticOfTheAnswers) {
   EXPECT_EQ(figures.completed, 3);
   EXPECT_EQ(figures.failed, 3);
   EXPECT_EQ(figures.errors.at("HTTP 429"), 2);
-  EXPECT_EQ(figures.good, 1);  // the first is slow a token, the second late
+  EXPECT_EQ(figures.good, 1);              // the first is slow a token, the second late
   EXPECT_EQ(figures.peak_concurrency, 2);  // the third comes when the second has gone
   const auto json = figures_json(figures, options);
   EXPECT_DOUBLE_EQ(json["request_throughput"], 0.75);
