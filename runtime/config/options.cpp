@@ -240,7 +240,6 @@ void add_server_options(CLI::App& app, EngineConfig& config) {
   app.add_option("--sse-keep-alive-interval", config.sse_keep_alive_interval,
                  "Seconds after which a stream that waits gets a comment (0: none)")
       ->check(number_in(0.0, 3600.0))
-      ->capture_default_str()
       ->group(group);
   config.max_queue = kServerQueue;
   app.add_option("--max-queue", config.max_queue, "Waiting requests before 429 (0: no limit)")

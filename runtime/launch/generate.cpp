@@ -65,12 +65,12 @@ Status read_logprobs(const Json& json, SamplingParams& params) {
   return fields.status();
 }
 
-Status parse_request(const OrderedJson& ordered, const LocalEngine& local,
-                     const GenerateOptions& options, Line& line) {
+Status parse_request(const OrderedJson& ordered, LocalEngine& local, const GenerateOptions& options,
+                     Line& line) {
+  const GenerationDefaults& defaults = local.engine().config().generation_defaults;
   const Json json(ordered);
   SamplingParams& params = line.request.sampling;
   REFRAIN_ASSIGN_OR_RETURN(line.request.prompt, prompt_of(json, ordered, local.text()));
-  const GenerationDefaults& defaults = local.config().generation_defaults;
   apply_defaults(defaults, params);
   REFRAIN_RETURN_IF_ERROR(read_sampling_params(json, params));
   REFRAIN_RETURN_IF_ERROR(read_logprobs(json, params));
@@ -108,7 +108,7 @@ Result<OrderedJson> batch_body(const OrderedJson& line) {
   return body;
 }
 
-Status parse_line(const std::string& text, const LocalEngine& local, const GenerateOptions& options,
+Status parse_line(const std::string& text, LocalEngine& local, const GenerateOptions& options,
                   Line& line) {
   REFRAIN_ASSIGN_OR_RETURN(OrderedJson ordered, parse_ordered_json(text));
   if (!ordered.is_object())

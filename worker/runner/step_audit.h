@@ -75,7 +75,8 @@ class StepAudit {
   std::unique_ptr<Buffer> slots_;              // [T] pinned
   std::unique_ptr<Buffer> last_token_;         // [S+1], the second run's
   std::unique_ptr<Buffer> sampled_;            // outputs_, pinned
-  kernels::SampleOutputs outputs_;             // of the second run
+  std::vector<Addresses> outputs_;             // of the second run, by ValueId
+  const int32_t* tokens_;                      // of these, [R]
   std::unique_ptr<Buffer> words_;              // [R] pinned
   const Filler nan_;
 };

@@ -262,7 +262,7 @@ TEST(Capture, CG24ArenaIsThatOfTheLargestBatchHoweverManyKeys) {
   const auto few_keys = started(one), all_keys = started(many);
   EXPECT_GT(all_keys->ready.manifest.size(), few_keys->ready.manifest.size());
   EXPECT_EQ(few_keys->ready.arena_bytes, all_keys->ready.arena_bytes);
-  const auto plan = worker::plan_memory(all_keys->runner().hosted().program, 48, 48);
+  const auto plan = worker::plan_memory(all_keys->runner().hosted().program, {48, 48});
   EXPECT_EQ(all_keys->ready.arena_bytes, static_cast<int64_t>(plan.bytes));
   const auto memory = all_keys->device().memory();
   EXPECT_EQ(memory.by_tag[static_cast<int>(worker::MemoryTag::kArena)], plan.bytes);
@@ -295,7 +295,8 @@ TEST(Debug, CG29MovedInputIsNamed) {
   const auto& program = session->runner().hosted().program;
   for (size_t i = 0; i < program.values.size(); ++i) {
     if (program.values[i].name != "kv_cache.1") continue;
-    context.addresses[i] = static_cast<std::byte*>(context.addresses[i]) + 256;
+    const auto id = static_cast<worker::ValueId>(i);
+    context.addresses[i].fill(static_cast<std::byte*>(context.address(id)) + 256);
   }
   try {
     session->run({{0, {kTokenOnDevice}, 4}});
@@ -310,12 +311,15 @@ TEST(Debug, CG29MovedStepBufferIsNamed) {
   SessionOptions options = with_mode("PIECEWISE");
   options.config.debug_cudagraph = true;
   const auto session = started(options);
-  session->runner().hosted().context.buffers.outputs[1].tokens += 64;
+  auto& hosted = session->runner().hosted();
+  const worker::ValueId sampled = worker::sample_op(hosted.program).tokens;
+  void*& odd = hosted.context.addresses[static_cast<size_t>(sampled)][1];  // of odd turns
+  odd = static_cast<std::byte*>(odd) + 64;
   try {
     session->run({{0, prompt(4, 0), 0}});
     FAIL() << "the moved output was not noticed";
   } catch (const FatalError& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("sample"), HasSubstr("outputs.tokens")));
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("sample"), HasSubstr("argument tokens (sampled)")));
   }
 }
 
@@ -327,9 +331,8 @@ TEST(Debug, CG27PoisonIsRealPaddedRowsHoldNaN) {
   const auto& hosted = session->runner().hosted();
   const auto& sample = std::get<worker::SampleOp>(hosted.program.ops.back());
   const auto cols = static_cast<size_t>(hosted.program.value(sample.logits).cols);
-  const std::vector<float> logits = session->read(
-      static_cast<const float*>(hosted.context.addresses[static_cast<size_t>(sample.logits)]),
-      cols + 1);
+  const std::vector<float> logits =
+      session->read(static_cast<const float*>(hosted.context.address(sample.logits)), cols + 1);
   EXPECT_TRUE(std::isfinite(logits[0]));
   EXPECT_TRUE(std::isnan(logits[cols]));
 }
