@@ -54,7 +54,7 @@ int generate_command(const std::vector<std::string>& arguments) {
   if (!parsed) return report(parsed.error());
   if (parsed->exit_now) return kExitOk;
   init_logging("refrain", options.config.log_level);
-  return run_generate(std::move(options));
+  return run_generate(options);
 }
 
 int bench_command(const std::vector<std::string>& arguments) {

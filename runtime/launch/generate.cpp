@@ -296,7 +296,7 @@ Status generate(const GenerateOptions& options) {
 
 }  // namespace
 
-int run_generate(GenerateOptions options) {
+int run_generate(const GenerateOptions& options) {
   const Status status = generate(options);
   return status ? kExitOk : report(status.error());
 }

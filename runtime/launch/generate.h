@@ -22,6 +22,6 @@ struct GenerateOptions {
 
 // Returns the exit code. A line at fault has its error in the output and makes the exit code that
 // of bad input; the others are answered. Nothing is written when the run itself failed.
-int run_generate(GenerateOptions options);
+int run_generate(const GenerateOptions& options);
 
 }  // namespace refrain

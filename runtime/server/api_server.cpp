@@ -9,6 +9,7 @@
 #include "runtime/server/api_response.h"
 #include "runtime/server/completion_session.h"
 #include "runtime/server/cudagraph_page.h"
+#include "runtime/server/dashboard.h"
 #include "runtime/text/chat_template.h"
 #include "runtime/text/tokenizer.h"
 
@@ -50,6 +51,10 @@ bool is_json(std::string type) {
   return type == "application/json";
 }
 
+bool wants_page(const HttpRequest& request) {
+  return header_of(request, "accept").find("text/html") != std::string::npos;
+}
+
 bool has_body(const HttpRequest& request) {
   const std::string length = header_of(request, "content-length");
   return !header_of(request, "transfer-encoding").empty() || (!length.empty() && length != "0");
@@ -69,6 +74,7 @@ ApiServer::ApiServer(Engine& engine, TextSide text, ApiKeys keys, int text_threa
 const std::map<std::string, ApiServer::RouteEntry>& ApiServer::routes() {
   static const std::map<std::string, RouteEntry> table = {
       {"/", {"GET", &ApiServer::get_index}},
+      {"/dashboard", {"GET", &ApiServer::get_dashboard, true}},
       {"/live", {"GET", &ApiServer::get_live, true}},
       {"/ready", {"GET", &ApiServer::get_ready, true}},
       {"/health", {"GET", &ApiServer::get_health, true}},
@@ -90,7 +96,8 @@ std::shared_ptr<ApiKey> ApiServer::key_of(const HttpRequest& request) const {
 
 std::optional<Error> ApiServer::refusal(const HttpRequest& request, HttpHeaders& headers) {
   const RouteEntry* at = route_of(request);
-  if (!(at != nullptr && at->open) && !key_of(request)) {
+  const bool page = request.path == "/" && wants_page(request);  // it asks for the key itself
+  if (!(at != nullptr && at->open) && !page && !key_of(request)) {
     headers.emplace_back("WWW-Authenticate", "Bearer");
     return Error{
         ErrorCode::kUnauthenticated, "this server needs a key: Authorization: Bearer KEY", {}};
@@ -346,8 +353,7 @@ void ApiServer::get_cudagraphs(HttpRequest& request, Exchange exchange) {
   if (wanted == "text") {
     return exchange->reply(200, "text/plain; charset=utf-8", cudagraph_text(stats));
   }
-  const bool browser = header_of(request, "accept").find("text/html") != std::string::npos;
-  if (wanted == "html" || (wanted.empty() && browser)) {
+  if (wanted == "html" || (wanted.empty() && wants_page(request))) {
     return exchange->reply(200, "text/html; charset=utf-8", cudagraph_page(stats));
   }
   reply_json(exchange, cudagraph_json(stats));
@@ -357,7 +363,12 @@ void ApiServer::get_version(HttpRequest&, Exchange exchange) {
   reply_json(exchange, {{"version", build_id()}});
 }
 
-void ApiServer::get_index(HttpRequest&, Exchange exchange) {
+void ApiServer::get_dashboard(HttpRequest&, Exchange exchange) {
+  exchange->reply(200, "text/html; charset=utf-8", dashboard_page());
+}
+
+void ApiServer::get_index(HttpRequest& request, Exchange exchange) {
+  if (wants_page(request)) return get_dashboard(request, std::move(exchange));
   Json paths = Json::array();
   for (const auto& [path, entry] : routes()) {
     if (path != "/") paths.push_back(fmt::format("{} {}", entry.method, path));

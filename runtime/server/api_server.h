@@ -113,6 +113,7 @@ class ApiServer {
   void get_cudagraphs(HttpRequest&, Exchange);
   void get_version(HttpRequest&, Exchange);
   void get_index(HttpRequest&, Exchange);
+  void get_dashboard(HttpRequest&, Exchange);
   void post_completions(HttpRequest&, Exchange);
   void post_chat(HttpRequest&, Exchange);
   void post_tokenize(HttpRequest&, Exchange);
