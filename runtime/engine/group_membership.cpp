@@ -1,0 +1,165 @@
+#include "runtime/engine/group_membership.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "runtime/base/check.h"
+
+namespace refrain {
+namespace {
+
+tl::unexpected<GroupFault> start_fault(std::vector<int32_t> ranks, std::string reason,
+                                       bool for_good = false) {
+  return tl::make_unexpected(GroupFault{"start", std::move(ranks), std::move(reason), for_good});
+}
+
+}  // namespace
+
+GroupMembership::GroupMembership(GroupIdentity identity, Epoch first_epoch)
+    : identity_(std::move(identity)),
+      epoch_(first_epoch),
+      members_(static_cast<size_t>(identity_.tensor_parallel_size)) {}
+
+bool GroupMembership::empty() const {
+  return std::ranges::none_of(members_, [](const auto& member) { return member.has_value(); });
+}
+
+int32_t GroupMembership::rank_of(const ipc::PeerId& peer) const {
+  for (int32_t rank = 0; rank < num_ranks(); ++rank)
+    if (has(rank) && find(rank)->peer == peer) return rank;
+  return -1;
+}
+
+std::string GroupMembership::name_of(int32_t rank) const {
+  const Member* known = find(rank);
+  if (known == nullptr) return fmt::format("rank {}", rank);
+  return fmt::format("rank {} (pid {} on {})", rank, known->hello.pid, known->hello.host);
+}
+
+std::string GroupMembership::names_of(const std::vector<int32_t>& ranks) const {
+  std::vector<std::string> names;
+  names.reserve(ranks.size());
+  for (const int32_t rank : ranks) names.push_back(name_of(rank));
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+std::vector<int32_t> GroupMembership::missing() const {
+  std::vector<int32_t> ranks;
+  for (int32_t rank = 0; rank < num_ranks(); ++rank)
+    if (!has(rank)) ranks.push_back(rank);
+  return ranks;
+}
+
+std::optional<std::string> GroupMembership::refusal_of(const ipc::Hello& hello) const {
+  return refusal(hello, identity_);
+}
+
+std::optional<std::string> GroupMembership::mixed_with(const ipc::Hello& hello) const {
+  for (int32_t rank = 0; rank < num_ranks(); ++rank) {
+    if (!has(rank) || find(rank)->hello.held_group == hello.held_group) continue;
+    const auto holds = [](const ipc::Hello& each) {
+      return each.held_group.empty() ? "begins anew" : "holds the graphs of " + each.held_group;
+    };
+    return fmt::format("{} {} and rank {} {}; every worker has to start again", name_of(rank),
+                       holds(find(rank)->hello), hello.rank, holds(hello));
+  }
+  return std::nullopt;
+}
+
+void GroupMembership::outgrow(Epoch epoch) {
+  if (epoch < epoch_) return;
+  REFRAIN_CHECK(empty(), "an epoch changes under the members of a group");
+  epoch_ = epoch + 1;
+}
+
+Member& GroupMembership::join(const ipc::PeerId& from, const ipc::Hello& hello) {
+  return members_[static_cast<size_t>(hello.rank)].emplace(epoch_, from, hello);
+}
+
+void GroupMembership::dismiss() {
+  for (auto& member : members_) member.reset();
+  num_kv_blocks_ = 0;
+  ++epoch_;
+}
+
+bool GroupMembership::bad_frame(int32_t rank, TimePoint now) {
+  std::deque<TimePoint>& bad = find(rank)->bad_frames;
+  bad.push_back(now);
+  while (now - bad.front() > kBadFrameWindow) bad.pop_front();
+  return bad.size() >= kBadFrames;
+}
+
+GroupMembership::Agreed GroupMembership::loaded(int32_t rank, const ipc::Loaded& loaded,
+                                                const ipc::WorkerConfig& config) {
+  auto& known = find(rank)->loaded;
+  if (known)
+    return start_fault({rank}, fmt::format("{} said twice that it is loaded", name_of(rank)));
+  known = loaded;
+  int64_t least = std::numeric_limits<BlockId>::max() - 1;
+  int32_t smallest = 0;
+  for (int32_t each = 0; each < num_ranks(); ++each) {
+    if (!has(each) || !find(each)->loaded) return std::nullopt;
+    if (find(each)->loaded->num_kv_blocks >= least) continue;
+    least = find(each)->loaded->num_kv_blocks;
+    smallest = each;
+  }
+  const int64_t tokens = (least - 1) * config.block_size;
+  if (tokens < config.max_model_len)
+    return start_fault(
+        {smallest},
+        fmt::format("the KV cache of {} holds {} tokens, less than one request of "
+                    "--max-model-len {}; lower it or give the cache more memory "
+                    "(--gpu-memory-utilization, --kv-cache-memory-bytes)",
+                    name_of(smallest), std::max<int64_t>(tokens, 0), config.max_model_len),
+        true);
+  num_kv_blocks_ = least;
+  return least;
+}
+
+GroupMembership::Agreed GroupMembership::ready(int32_t rank, ipc::Ready ready) {
+  auto& known = find(rank)->ready;
+  if (known || num_kv_blocks_ == 0)
+    return start_fault({rank}, fmt::format("{} said out of turn that it is ready", name_of(rank)));
+  if (ready.num_kv_blocks < 2 || ready.num_kv_blocks > num_kv_blocks_)
+    return start_fault({rank}, fmt::format("{} says it has {} KV blocks; it was told of {}",
+                                           name_of(rank), ready.num_kv_blocks, num_kv_blocks_));
+  known = std::move(ready);
+  const std::vector<ipc::Ready> all = all_ready();
+  if (all.size() < members_.size()) return std::nullopt;
+  if (auto mismatch = ready_mismatch(all)) return start_fault({}, std::move(*mismatch), true);
+  int64_t least = num_kv_blocks_;  // graphs took memory, more on some ranks
+  for (const ipc::Ready& each : all) least = std::min(least, each.num_kv_blocks);
+  return least;
+}
+
+bool GroupMembership::adopted() const {
+  return std::ranges::all_of(members_, [](const auto& member) {
+    return member && member->loaded && member->loaded->kept;
+  });
+}
+
+std::vector<int64_t> GroupMembership::pids() const {
+  std::vector<int64_t> all;
+  for (const auto& member : members_)
+    if (member) all.push_back(member->hello.pid);
+  return all;
+}
+
+std::vector<ipc::Ready> GroupMembership::all_ready() const {
+  std::vector<ipc::Ready> all;
+  for (const auto& member : members_)
+    if (member && member->ready) all.push_back(*member->ready);
+  return all;
+}
+
+std::vector<std::string> GroupMembership::devices() const {
+  std::vector<std::string> all;
+  for (const auto& member : members_)
+    if (member) all.push_back(member->hello.device);
+  return all;
+}
+
+}  // namespace refrain
