@@ -189,7 +189,7 @@ struct RowDistancesArgs {
 };
 
 // Causal attention of every token over its own request's paged cache. Handles decode, prefill and
-// mixed batches. Padded tokens (row -1), from tokens.live to tokens.padded, get zeros.
+// mixed batches. Padded tokens, from tokens.live to tokens.padded, get zeros.
 struct AttentionArgs {
   Matrix q;    // [T, q_heads * head_dim], often the left part of qkv
   Matrix out;  // [T, q_heads * head_dim]
@@ -204,8 +204,6 @@ struct AttentionArgs {
   int32_t block_size = 16;
   int32_t sliding_window = 0;  // 0: full attention
   float scale = 1.0f;
-  void* workspace = nullptr;  // per-device scratch of the attention op (split results, plan)
-  int64_t workspace_bytes = 0;
   Rows tokens;
   Rows reqs;
   int32_t uniform_query_len = 0;  // > 0: a decode key, each request has exactly this many tokens

@@ -99,7 +99,7 @@ struct SlotState {
 };
 
 // Device-resident, rewritten by prepare_inputs every step. Beyond the live counts: padded tokens
-// have token 0, position 0, kv_slot 0 (the reserved block), row -1; padded rows have slot S, no
+// have token 0, position 0, kv_slot 0 (the reserved block); padded rows have slot S, no
 // tokens, seq_len = the fill value, logit_index 0.
 struct BatchInputs {
   uint32_t* turn = nullptr;        // [1] of the block read last; kernels take the next one's
@@ -108,7 +108,6 @@ struct BatchInputs {
   int32_t* live_logits = nullptr;  // [1] live_reqs where a rank needs other ranks' logits, else 0
   int32_t* token_ids = nullptr;    // [T]
   int32_t* positions = nullptr;    // [T]
-  int32_t* token_row = nullptr;    // [T]
   int64_t* kv_slots = nullptr;     // [T] block * block_size + offset
   int32_t* query_start = nullptr;  // [R+1]
   int32_t* seq_lens = nullptr;     // [R] context + new tokens

@@ -184,7 +184,6 @@ __device__ void fill_token(const PrepareInputsArgs& args, int32_t token, const i
   const int32_t* blocks = args.slots.block_table + slot * args.slots.max_blocks;
   in.token_ids[token] = id;
   in.positions[token] = position;
-  in.token_row[token] = low;
   in.kv_slots[token] =
       int64_t{blocks[position / args.block_size]} * args.block_size + position % args.block_size;
 }
@@ -223,7 +222,6 @@ __device__ void fill(const PrepareInputsArgs& args) {
     }
     args.inputs.token_ids[t] = 0;
     args.inputs.positions[t] = 0;
-    args.inputs.token_row[t] = -1;
     args.inputs.kv_slots[t] = 0;
   }
   if (blockIdx.x != 0) return;

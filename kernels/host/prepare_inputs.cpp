@@ -70,7 +70,6 @@ int32_t fill_row(const PrepareInputsArgs& args, int32_t row, int32_t token) {
     }
     in.token_ids[token] = id;
     in.positions[token] = position;
-    in.token_row[token] = row;
     in.kv_slots[token] =
         int64_t{blocks[position / args.block_size]} * args.block_size + position % args.block_size;
   }
@@ -87,7 +86,6 @@ void pad(const PrepareInputsArgs& args, int32_t live_tokens, int32_t live_reqs) 
   for (int32_t t = live_tokens; t < args.tokens; ++t) {
     in.token_ids[t] = 0;
     in.positions[t] = 0;
-    in.token_row[t] = -1;
     in.kv_slots[t] = 0;
   }
   for (int32_t r = live_reqs; r < args.reqs; ++r) {

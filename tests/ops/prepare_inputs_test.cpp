@@ -47,7 +47,6 @@ class PrepareInputsTest : public OpsTest {
     in.live_logits = harness().fresh<int32_t>(1);
     in.token_ids = harness().fresh<int32_t>(kTokens);
     in.positions = harness().fresh<int32_t>(kTokens);
-    in.token_row = harness().fresh<int32_t>(kTokens);
     in.kv_slots = harness().fresh<int64_t>(kTokens);
     in.query_start = harness().fresh<int32_t>(kReqs + 1);
     in.seq_lens = harness().fresh<int32_t>(kReqs);
@@ -114,7 +113,6 @@ TEST_P(PrepareInputsTest, FillsTokensRowsAndPadding) {
   EXPECT_EQ(got(in.live_reqs, 1), Ints({2}));
   EXPECT_EQ(got(in.token_ids, kTokens), Ints({42, 7, 8, 9, 0, 0, 0, 0, 0, 0, 0, 0}));
   EXPECT_EQ(got(in.positions, kTokens), Ints({5, 3, 4, 5, 0, 0, 0, 0, 0, 0, 0, 0}));
-  EXPECT_EQ(got(in.token_row, kTokens), Ints({0, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1, -1}));
   EXPECT_EQ(got(in.kv_slots, kTokens),
             std::vector<int64_t>({21, 15, 32, 33, 0, 0, 0, 0, 0, 0, 0, 0}));
   EXPECT_EQ(got(in.query_start, kReqs + 1), Ints({0, 1, 4, 4, 4, 4}));
@@ -194,7 +192,6 @@ TEST_P(PrepareInputsTest, FillsManyTokensAndRows) {
   BatchInputs& in = args_.inputs;
   in.token_ids = harness().fresh<int32_t>(kManyTokens);
   in.positions = harness().fresh<int32_t>(kManyTokens);
-  in.token_row = harness().fresh<int32_t>(kManyTokens);
   in.kv_slots = harness().fresh<int64_t>(kManyTokens);
   in.query_start = harness().fresh<int32_t>(kManyReqs + 1);
   in.seq_lens = harness().fresh<int32_t>(kManyReqs);
@@ -211,13 +208,12 @@ TEST_P(PrepareInputsTest, FillsManyTokensAndRows) {
   SlotParams params;
   params.top_k = 5;
   step.params = {{3, params}};
-  Ints ids, rows, positions, starts = {0}, lengths;
+  Ints ids, positions, starts = {0}, lengths;
   for (int32_t r = 0; r < kLive; ++r) {
     Row row{r % kSlots, r % 7, {}, 0};
     for (int32_t i = 0; i < r % 5; ++i) {
       row.tokens.push_back((r * 3 + i) % kVocab);
       ids.push_back(row.tokens.back());
-      rows.push_back(r);
       positions.push_back(row.context + i);
     }
     starts.push_back(static_cast<int32_t>(ids.size()));
@@ -226,12 +222,10 @@ TEST_P(PrepareInputsTest, FillsManyTokensAndRows) {
   }
   run(step, kManyTokens, kManyReqs);
   ids.resize(kManyTokens, 0);
-  rows.resize(kManyTokens, -1);
   positions.resize(kManyTokens, 0);
   starts.resize(kManyReqs + 1, starts.back());
   lengths.resize(kManyReqs, 1);
   EXPECT_EQ(got(in.token_ids, kManyTokens), ids);
-  EXPECT_EQ(got(in.token_row, kManyTokens), rows);
   EXPECT_EQ(got(in.positions, kManyTokens), positions);
   EXPECT_EQ(got(in.query_start, kManyReqs + 1), starts);
   EXPECT_EQ(got(in.seq_lens, kManyReqs), lengths);

@@ -37,7 +37,7 @@ std::set<std::string> launches(const Program& program, const std::vector<OpRange
       const auto add = [&](const std::vector<ValueId>& ids) {
         for (const ValueId id : ids) {
           const Value& value = program.value(id);
-          launch += " " + std::to_string(static_cast<int>(value.rows.kind)) + ":" +
+          launch += " " + std::to_string(value.rows.extent) + ":" +
                     std::to_string(value.rows.scale) + "x" + std::to_string(value.cols) +
                     to_string(value.dtype);
         }

@@ -54,19 +54,17 @@ TEST(Fuse, LeavesOnlyOpsThatHaveKernels) {
 
 // A residual that is read once more after the addition: it must not be overwritten.
 Program program_with_late_reader(const ModelConfig& config) {
-  ProgramBuilder builder("late_reader", DType::kFloat32, DType::kFloat32);
-  const ValueId ids = builder.input("token_ids", DType::kInt32, Dim::tokens());
-  const ValueId index = builder.input("logit_index", DType::kInt32, Dim::requests());
+  ProgramBuilder builder("late_reader", DType::kFloat32, DType::kFloat32, config.vocab_size);
   const int64_t hidden = config.hidden_size;
   const ValueId table = builder.matrix("table", config.vocab_size, hidden, SplitUnit::kVocab);
-  builder.prepare_inputs();
+  const ValueId ids = builder.prepare_inputs().token_ids;
   const ValueId residual = builder.embed("embedding", ids, table);
   const ValueId delta = builder.rms_norm("delta", residual, builder.vector("a", hidden), 1e-5);
   const ValueId sum = builder.add("sum", residual, delta);
   const ValueId normed = builder.rms_norm("normed", sum, builder.vector("b", hidden), 1e-5);
   const ValueId late = builder.add("late", normed, residual);
-  builder.sample(builder.lm_head(builder.select_rows("rows", late, index), table));
-  return builder.finish(config.vocab_size, config.max_position_embeddings);
+  builder.sample(builder.lm_head(builder.select_rows("rows", late), table));
+  return builder.finish(config.max_position_embeddings);
 }
 
 TEST(Fuse, KeepsAResidualThatIsReadLater) {

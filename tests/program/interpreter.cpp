@@ -49,7 +49,7 @@ Interpreter::Interpreter(const Program& program, const ModelConfig& config, Stor
                          int64_t max_tokens, int64_t max_requests)
     : program_(program),
       storage_(storage),
-      plan_(plan_memory(program, max_tokens, max_requests)),
+      plan_(plan_memory(program, {max_tokens, max_requests})),
       values_(program.values.size()) {
   load_weights(config);
 }
@@ -87,7 +87,7 @@ void Interpreter::begin(const Step& step) {
 }
 
 int64_t Interpreter::rows(ValueId id) const {
-  return program_.value(id).rows.resolve(step_.tokens(), step_.requests());
+  return program_.value(id).rows.resolve({step_.tokens(), step_.requests()});
 }
 
 float* Interpreter::data(ValueId id) {

@@ -105,7 +105,7 @@ TEST(Shard, OneRankIsTheProgramItself) {
   const auto same = shard(program, 0, 1);
   ASSERT_TRUE(same.has_value());
   EXPECT_EQ(same->ops.size(), program.ops.size());
-  for (const Op& op : same->ops) EXPECT_FALSE(is_collective(op));
+  for (const Op& op : same->ops) EXPECT_FALSE(definition(op).collective);
 }
 
 TEST(Shard, MoreRanksThanKvHeadsIsAnErrorThatNamesThem) {

@@ -21,6 +21,12 @@ Program random_program() {
   return *shard(program, *rc::gen::inRange(0, size), size);
 }
 
+std::vector<std::string> op_names() {
+  std::vector<std::string> names;
+  for (const OpDef* def : definitions()) names.emplace_back(def->name);
+  return names;
+}
+
 int count_ops(const Program& program, const std::string& name) {
   return static_cast<int>(std::count_if(program.ops.begin(), program.ops.end(),
                                         [&](const Op& op) { return op_name(op) == name; }));
@@ -81,7 +87,7 @@ TEST(Split, CG19_AnEmptyListMeansNotSplittable) {
 }
 
 int64_t bytes_of(const Value& value, int64_t tokens, int64_t requests) {
-  return value.rows.resolve(tokens, requests) * value.cols *
+  return value.rows.resolve({tokens, requests}) * value.cols *
          static_cast<int64_t>(size_of(value.dtype));
 }
 
@@ -124,12 +130,12 @@ RC_GTEST_PROP(PlanMemory, NeverOverlapsLiveValuesAndNeverNeedsMoreThanNoReuse, (
   const Program program = random_program();
   const int64_t tokens = *rc::gen::inRange(1, 600);
   const int64_t requests = *rc::gen::inRange<int64_t>(1, tokens + 1);
-  const MemoryPlan plan = plan_memory(program, tokens, requests);
+  const MemoryPlan plan = plan_memory(program, {tokens, requests});
   RC_ASSERT(!find_overlap(program, plan, tokens, requests).has_value());
   RC_ASSERT(plan.bytes <= plan.bytes_without_reuse);
   for (size_t i = 0; i < program.values.size(); ++i) {
     const Value& value = program.values[i];
-    const bool in_arena = value.kind == ValueKind::kActivation || value.kind == ValueKind::kOutput;
+    const bool in_arena = value.storage == worker::Storage::kArena;
     RC_ASSERT((plan.offsets[i] >= 0) == in_arena);
     if (!in_arena) continue;
     RC_ASSERT(plan.offsets[i] % 256 == 0);
@@ -144,7 +150,7 @@ RC_GTEST_PROP(PlanMemory, NeverOverlapsLiveValuesAndNeverNeedsMoreThanNoReuse, (
 
 TEST(PlanMemory, TheCheckForOverlapsSeesOne) {
   const Program program = fuse(build(tiny_llama()));
-  MemoryPlan plan = plan_memory(program, 8, 4);
+  MemoryPlan plan = plan_memory(program, {8, 4});
   for (int64_t& offset : plan.offsets)
     if (offset >= 0) offset = 0;
   EXPECT_TRUE(find_overlap(program, plan, 8, 4).has_value());
@@ -153,7 +159,7 @@ TEST(PlanMemory, TheCheckForOverlapsSeesOne) {
 TEST(PlanMemory, IsSmallComparedWithNoReuse) {
   ModelConfig config = tiny_llama();
   config.num_layers = 30;
-  const MemoryPlan plan = plan_memory(fuse(build(config)), 512, 16);
+  const MemoryPlan plan = plan_memory(fuse(build(config)), {512, 16});
   EXPECT_LT(plan.bytes * 10, plan.bytes_without_reuse);
 }
 

@@ -70,19 +70,40 @@ TEST(Validate, NamesTheOpWithoutAKernel) {
   EXPECT_NE(status.error().message.find("no kernel for attention"), std::string::npos);
 }
 
-TEST(Validate, AsksForALinearBetweenPrepareInputsAndAttention) {
+TEST(Validate, P7AsksForALinearBetweenPrepareInputsAndAttention) {
   Program program = fuse(build(tiny_llama()));
-  const auto attention = std::find_if(program.ops.begin(), program.ops.end(), [](const Op& op) {
+  auto attention = std::find_if(program.ops.begin(), program.ops.end(), [](const Op& op) {
     return std::holds_alternative<AttentionOp>(op);
   });
-  std::rotate(program.ops.begin(), program.ops.begin() + 1, attention);  // it comes right before
-  EXPECT_NE(complaint(program).find("no linear stands between"), std::string::npos);
+  std::get<AttentionOp>(*attention).q = find_op<LinearOp>(program).weight;  // needs no op before it
+  program.ops.erase(program.ops.begin() + 1, attention);
+  EXPECT_NE(complaint(program).find("no linear stands between attention and who writes its "
+                                    "query_start"),
+            std::string::npos);
 }
 
 TEST(Validate, FindsAValueReadBeforeItIsDefined) {
   Program program = fuse(build(tiny_llama()));
   std::swap(program.ops[3], program.ops[5]);
   EXPECT_NE(complaint(program).find("before it is defined"), std::string::npos);
+}
+
+TEST(Validate, FindsAnInputThatNoOpHasMadeYet) {
+  Program program = fuse(build(tiny_llama()));
+  std::swap(program.ops[0], program.ops[1]);
+  EXPECT_NE(complaint(program).find("token_ids is read before it is defined"), std::string::npos);
+}
+
+TEST(Validate, FindsAChangeOfWhatIsNoState) {
+  Program program = fuse(build(tiny_llama()));
+  find_op<RopeKvWriteOp>(program).cache = find_op<PrepareInputsOp>(program).positions;
+  EXPECT_NE(complaint(program).find("positions is changed but is no state"), std::string::npos);
+}
+
+TEST(Validate, CG37FindsScratchMemoryThatTwoOpsUse) {
+  Program program = fuse(build(tiny_llama()));
+  find_op<SampleOp>(program).scratch = find_op<PrepareInputsOp>(program).block_copy;
+  EXPECT_NE(complaint(program).find("is not its own scratch memory"), std::string::npos);
 }
 
 TEST(Validate, FindsAValueDefinedTwice) {

@@ -37,7 +37,7 @@ std::vector<GemmBench::Shape> GemmBench::shapes() const {
     shape.out = program.value(linear->out).dtype;
     shape.bias = linear->bias != kNoValue;
     shape.residual = linear->residual != kNoValue;
-    shape.per_request = program.value(linear->in).rows.kind == Dim::Kind::kRequests;
+    shape.per_request = program.value(linear->in).rows.extent == kRequests;
     auto at = std::find(shapes.begin(), shapes.end(), shape);
     if (at == shapes.end()) at = shapes.insert(at, std::move(shape));
     ++at->count;

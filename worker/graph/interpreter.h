@@ -15,10 +15,10 @@ void launch_op(const OpContext& context, const Op& op, const BatchDescriptor& ke
 void launch_ops(const OpContext& context, OpRange ops, const BatchDescriptor& key,
                 const BatchShape* batch = nullptr);
 
-// An address that a launch of an op holds, and what for: "linear.weight (lm_head.weight)".
+// An address that a launch of an op holds, and what for: "weight (lm_head.weight)".
 struct ArgAddress {
   int op = 0;
-  const char* arg = "";  // a literal: "slots.params", or the op's field
+  const char* arg = "";  // the operand's name, or the extent's whose live count it is
   ValueId value = kNoValue;
   const void* address = nullptr;
 };

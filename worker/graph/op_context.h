@@ -1,31 +1,24 @@
 #pragma once
-// Where the ops of one hosted Program find everything: the address of every value, the step's
-// buffers, the kernel table, stream and communicator. Addresses are fixed before the first capture
-// and stay so. Built by the runner; used by the device thread.
+// Where the ops of one hosted Program find everything: the address of every value, the kernel
+// table, stream and communicator. Addresses are fixed before the first capture and stay so. Built
+// by the runner; used by the device thread.
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
 #include "kernels/core/kernel_table.h"
 #include "worker/device/device.h"
 #include "worker/graph/attention_backend.h"
+#include "worker/graph/batch_shape.h"
 #include "worker/program/passes/passes.h"
 #include "worker/program/program.h"
 #include "worker/weights/weights.h"
 
 namespace refrain::worker {
 
-// Persistent memory of the step's inputs and outputs: blocks and outputs are pinned, by turn; the
-// rest is the device's.
-struct StepBuffers {
-  const uint8_t* blocks[kernels::kTurns] = {};
-  uint8_t* block_copy = nullptr;
-  kernels::StepLayout layout;
-  kernels::SlotState slots;
-  kernels::BatchInputs inputs;
-  kernels::SampleOutputs outputs[kernels::kTurns];
-  float* sample_scratch = nullptr;  // [R, vocab_size]
-};
+// Of a value; those of pinned memory differ by turn (turn t uses t % kTurns), others do not.
+using Addresses = std::array<void*, kernels::kTurns>;
 
 struct OpContext {
   const Program* program = nullptr;
@@ -35,12 +28,18 @@ struct OpContext {
   kernels::StreamRef stream_ref;
   Communicator* communicator = nullptr;
   const Weights* weights = nullptr;
-  StepBuffers buffers;
-  std::vector<void*> addresses;  // by ValueId; null for weights
+  std::vector<Addresses> addresses;  // by ValueId
   int32_t block_size = 16;
   int32_t uniform_query_len = 1;  // q
   Device* ranges = nullptr;       // where profiler ranges go; null: none
+
+  void* address(ValueId id) const { return addresses[static_cast<size_t>(id)][0]; }
 };
+
+// The padded sizes of a key, by extent.
+inline ExtentSizes padded_sizes(const BatchDescriptor& key) {
+  return {key.num_tokens, key.num_reqs};
+}
 
 // A profiler range around a scope; `name` is only made when ranges are on.
 class RangeScope {
@@ -59,9 +58,10 @@ class RangeScope {
   Device* device_;
 };
 
-// Sets `addresses` of activations and outputs (arena), inputs (by name) and states (the cache of
-// their layer: `caches`). An input the worker does not have is an error that names it.
+// Sets the address of every value: in the arena by the plan, weights where they were loaded, caches
+// by their layer, all others where `own` (by ValueId) says. A value without memory is an error that
+// names it.
 Status bind_values(OpContext& context, const MemoryPlan& plan, void* arena,
-                   const std::vector<void*>& caches);
+                   const std::vector<void*>& caches, const std::vector<Addresses>& own);
 
 }  // namespace refrain::worker

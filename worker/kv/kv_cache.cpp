@@ -32,7 +32,7 @@ int64_t memory_budget(const ipc::WorkerConfig& config, const MemoryAccount& memo
 std::vector<KvLayer> kv_layers(const Program& program) {
   std::vector<KvLayer> layers;
   for (const Value& value : program.values) {
-    if (value.kind != ValueKind::kState) continue;
+    if (!value.is_cache()) continue;
     const KvGroup& group = program.kv_groups.at(static_cast<size_t>(value.kv_group));
     layers.push_back({value.layer, value.dtype, group.kv_heads, group.head_dim});
   }

@@ -9,7 +9,8 @@ namespace refrain::worker {
 DecoderBuilder::DecoderBuilder(const ModelConfig& config, const BuildOptions& options)
     : config_(config),
       options_(options),
-      builder_(config.architecture, options.activation_dtype, options.weight_dtype) {
+      builder_(config.architecture, options.activation_dtype, options.weight_dtype,
+               config.vocab_size, options.limits) {
   if (options_.max_positions == 0) options_.max_positions = config.max_position_embeddings;
   const int64_t rotary =
       std::llround(static_cast<double>(config.head_dim) * config.partial_rotary_factor);
@@ -26,15 +27,11 @@ std::string DecoderBuilder::scope(int layer, const std::string& block) {
 }
 
 ValueId DecoderBuilder::embed() {
-  token_ids_ = builder_.input("token_ids", DType::kInt32, Dim::tokens());
-  positions_ = builder_.input("positions", DType::kInt32, Dim::tokens());
-  kv_slots_ = builder_.input("kv_slots", DType::kInt64, Dim::tokens());
-  logit_index_ = builder_.input("logit_index", DType::kInt32, Dim::requests());
+  const ValueId token_ids = builder_.prepare_inputs().token_ids;
   table_ = builder_.matrix("model.embed_tokens.weight", config_.vocab_size, config_.hidden_size,
                            SplitUnit::kVocab);
   rope_table_ = builder_.rope_table(options_.max_positions, shape_.rotary_dim);
-  builder_.prepare_inputs();
-  return builder_.embed("embedding", token_ids_, table_);
+  return builder_.embed("embedding", token_ids, table_);
 }
 
 ValueId DecoderBuilder::norm(const std::string& scope, ValueId in) {
@@ -76,10 +73,10 @@ ValueId DecoderBuilder::attention(int layer, ValueId in, const AttentionTraits& 
     q = head_norm(".q_norm", q);
     k = head_norm(".k_norm", k);
   }
-  q = builder_.rope(self + ".q_rope", q, positions_, rope_table_, shape_.q_heads, shape_);
-  k = builder_.rope(self + ".k_rope", k, positions_, rope_table_, shape_.kv_heads, shape_);
+  q = builder_.rope(self + ".q_rope", q, rope_table_, shape_.q_heads, shape_);
+  k = builder_.rope(self + ".k_rope", k, rope_table_, shape_.kv_heads, shape_);
   const ValueId cache = builder_.kv_cache(layer, shape_, options_.kv_dtype);
-  builder_.kv_write(k, v, kv_slots_, cache, shape_);
+  builder_.kv_write(k, v, cache, shape_);
   const ValueId attended = builder_.attention(self + ".attention", q, cache, layer, shape_);
   return linear(self + ".o_proj", attended, hidden, q_cols, traits.out_bias, Parallel::kRow,
                 SplitUnit::kQueryHeads);
@@ -99,13 +96,13 @@ ValueId DecoderBuilder::mlp(int layer, ValueId in, bool bias) {
 
 Program DecoderBuilder::finish(ValueId hidden) {
   const ValueId normed = norm("model.norm", hidden);
-  const ValueId rows = builder_.select_rows("last_hidden", normed, logit_index_);
+  const ValueId rows = builder_.select_rows("last_hidden", normed);
   const ValueId head = config_.tie_word_embeddings
                            ? table_
                            : builder_.matrix("lm_head.weight", config_.vocab_size,
                                              config_.hidden_size, SplitUnit::kVocab);
   builder_.sample(builder_.lm_head(rows, head));
-  return builder_.finish(config_.vocab_size, options_.max_positions);
+  return builder_.finish(options_.max_positions);
 }
 
 Program build_decoder(const ModelConfig& config, const BuildOptions& options,

@@ -42,8 +42,7 @@ class DecoderBuilder {
   BuildOptions options_;
   ProgramBuilder builder_;
   AttentionShape shape_;
-  ValueId token_ids_ = kNoValue, positions_ = kNoValue, kv_slots_ = kNoValue;
-  ValueId logit_index_ = kNoValue, table_ = kNoValue, rope_table_ = kNoValue;
+  ValueId table_ = kNoValue, rope_table_ = kNoValue;
 };
 
 // One pre-norm block: h += attention(norm(h)); h += mlp(norm(h)), for every layer.

@@ -8,7 +8,7 @@
 #include "kernels/core/dtype.h"
 #include "runtime/base/result.h"
 #include "runtime/config/model_config.h"
-#include "worker/program/program.h"
+#include "worker/program/builder.h"
 
 namespace refrain::worker {
 
@@ -17,6 +17,7 @@ struct BuildOptions {
   DType kv_dtype = DType::kBFloat16;
   DType weight_dtype = DType::kBFloat16;  // of matrices in memory
   int64_t max_positions = 0;              // rows of the RoPE table: max_model_len
+  BuildLimits limits = {};
 };
 
 // An architecture that is not in the table is an error that lists those that are.

@@ -4,9 +4,11 @@
 
 namespace refrain::worker {
 
-ProgramBuilder::ProgramBuilder(std::string name, DType activation_dtype, DType weight_dtype)
-    : activation_dtype_(activation_dtype), weight_dtype_(weight_dtype) {
+ProgramBuilder::ProgramBuilder(std::string name, DType activation_dtype, DType weight_dtype,
+                               int64_t vocab_size, const BuildLimits& limits)
+    : activation_dtype_(activation_dtype), weight_dtype_(weight_dtype), limits_(limits) {
   program_.name = std::move(name);
+  program_.vocab_size = vocab_size;
 }
 
 ValueId ProgramBuilder::define(Value value) {
@@ -18,8 +20,34 @@ ValueId ProgramBuilder::activation(const std::string& name, Dim rows, int64_t co
   return define({.name = name, .dtype = activation_dtype_, .rows = rows, .cols = cols});
 }
 
-ValueId ProgramBuilder::input(const std::string& name, DType dtype, Dim rows) {
-  return define({.name = name, .kind = ValueKind::kInput, .dtype = dtype, .rows = rows, .cols = 1});
+ValueId ProgramBuilder::input(const char* name, DType dtype, Dim rows) {
+  return define({.name = name,
+                 .kind = ValueKind::kInput,
+                 .dtype = dtype,
+                 .rows = rows,
+                 .cols = 1,
+                 .storage = Storage::kDevice,
+                 .zeroed = true});
+}
+
+// One row a slot, and one for the reserved slot of padded requests.
+ValueId ProgramBuilder::slot_state(const char* name, DType dtype, int64_t cols, bool zeroed) {
+  return define({.name = name,
+                 .kind = ValueKind::kState,
+                 .dtype = dtype,
+                 .rows = Dim::constant(int64_t{limits_.step.max_reqs} + 1),
+                 .cols = cols,
+                 .storage = Storage::kDevice,
+                 .zeroed = zeroed});
+}
+
+ValueId ProgramBuilder::output(const char* name, DType dtype, Dim rows, int64_t cols) {
+  return define({.name = name,
+                 .kind = ValueKind::kOutput,
+                 .dtype = dtype,
+                 .rows = rows,
+                 .cols = cols,
+                 .storage = Storage::kPinned});
 }
 
 ValueId ProgramBuilder::weight(const std::string& tensor, int64_t rows, int64_t cols, WeightUse use,
@@ -35,6 +63,7 @@ ValueId ProgramBuilder::weight(const std::string& tensor, int64_t rows, int64_t 
               .dtype = use == WeightUse::kMatrix ? weight_dtype_ : DType::kFloat32,
               .rows = Dim::constant(rows),
               .cols = cols,
+              .storage = Storage::kDevice,
               .use = use};
   value.parts.push_back({.tensor = tensor,
                          .tensor_rows = rows,
@@ -60,6 +89,7 @@ ValueId ProgramBuilder::rope_table(int64_t positions, int64_t rotary_dim) {
                  .dtype = DType::kFloat32,
                  .rows = Dim::constant(positions),
                  .cols = rotary_dim,
+                 .storage = Storage::kDevice,
                  .use = WeightUse::kRopeTable});
 }
 
@@ -75,10 +105,54 @@ ValueId ProgramBuilder::kv_cache(int layer, const AttentionShape& shape, DType d
                  .dtype = dtype,
                  .rows = Dim::constant(0),
                  .cols = 2 * shape.kv_heads * shape.head_dim,
+                 .storage = Storage::kDevice,
                  .layer = layer});
 }
 
-void ProgramBuilder::prepare_inputs() { program_.ops.emplace_back(PrepareInputsOp{}); }
+const PrepareInputsOp& ProgramBuilder::prepare_inputs() {
+  const Dim one = Dim::constant(1), tokens = Dim::tokens(), requests = Dim::requests();
+  PrepareInputsOp& op = step_;
+  op.limits = limits_.step;
+  op.token_ids = input("token_ids", DType::kInt32, tokens);
+  op.positions = input("positions", DType::kInt32, tokens);
+  op.kv_slots = input("kv_slots", DType::kInt64, tokens);
+  op.logit_index = input("logit_index", DType::kInt32, requests);
+  op.query_start = input("query_start", DType::kInt32, {kRequests, 1, 1});
+  op.seq_lens = input("seq_lens", DType::kInt32, requests);
+  op.row_slot = input("row_slot", DType::kInt32, requests);
+  op.row_flags = input("row_flags", DType::kUInt8, requests);
+  op.live_tokens = input("live_tokens", DType::kInt32, one);
+  op.live_reqs = input("live_reqs", DType::kInt32, one);
+  op.live_logits = input("live_logits", DType::kInt32, one);
+  const auto bytes = static_cast<int64_t>(op.limits.layout().total);
+  op.block = define({.name = "step_block",
+                     .kind = ValueKind::kInput,
+                     .dtype = DType::kUInt8,
+                     .rows = one,
+                     .cols = bytes,
+                     .storage = Storage::kPinned});
+  op.block_copy = define({.name = "step_block.copy",
+                          .dtype = DType::kUInt8,
+                          .rows = one,
+                          .cols = bytes,
+                          .storage = Storage::kDevice});
+  op.turn = define({.name = "turn",
+                    .kind = ValueKind::kState,
+                    .dtype = DType::kInt32,
+                    .rows = one,
+                    .cols = 1,
+                    .storage = Storage::kDevice,
+                    .zeroed = true});
+  op.last_token = slot_state("slots.last_token", DType::kInt32, 1, true);
+  op.block_table = slot_state("slots.block_table", DType::kInt32, limits_.max_blocks, true);
+  op.params = slot_state("slots.params", DType::kUInt8, sizeof(kernels::SlotParams));
+  op.output_count = slot_state("slots.output_count", DType::kInt32, program_.vocab_size);
+  op.in_prompt = slot_state("slots.in_prompt", DType::kUInt8, program_.vocab_size);
+  program_.extents = {{"tokens", limits_.step.max_tokens, op.live_tokens},
+                      {"requests", limits_.step.max_reqs, op.live_reqs}};
+  program_.ops.emplace_back(op);
+  return step_;
+}
 
 ValueId ProgramBuilder::embed(const std::string& name, ValueId ids, ValueId table) {
   const ValueId out = activation(name, rows_of(ids), program_.value(table).cols);
@@ -132,11 +206,11 @@ ValueId ProgramBuilder::silu_gate(const std::string& name, ValueId gate, ValueId
   return out;
 }
 
-ValueId ProgramBuilder::rope(const std::string& name, ValueId in, ValueId positions, ValueId table,
-                             int64_t heads, const AttentionShape& shape) {
+ValueId ProgramBuilder::rope(const std::string& name, ValueId in, ValueId table, int64_t heads,
+                             const AttentionShape& shape) {
   const ValueId out = activation(name, rows_of(in), heads * shape.head_dim);
   program_.ops.emplace_back(RopeOp{.in = in,
-                                   .positions = positions,
+                                   .positions = step_.positions,
                                    .table = table,
                                    .out = out,
                                    .heads = heads,
@@ -145,11 +219,10 @@ ValueId ProgramBuilder::rope(const std::string& name, ValueId in, ValueId positi
   return out;
 }
 
-void ProgramBuilder::kv_write(ValueId k, ValueId v, ValueId kv_slots, ValueId cache,
-                              const AttentionShape& shape) {
+void ProgramBuilder::kv_write(ValueId k, ValueId v, ValueId cache, const AttentionShape& shape) {
   program_.ops.emplace_back(KvWriteOp{.k = k,
                                       .v = v,
-                                      .kv_slots = kv_slots,
+                                      .kv_slots = step_.kv_slots,
                                       .cache = cache,
                                       .kv_heads = shape.kv_heads,
                                       .head_dim = shape.head_dim});
@@ -160,6 +233,10 @@ ValueId ProgramBuilder::attention(const std::string& name, ValueId q, ValueId ca
   const ValueId out = activation(name, rows_of(q), shape.q_heads * shape.head_dim);
   program_.ops.emplace_back(AttentionOp{.q = q,
                                         .cache = cache,
+                                        .query_start = step_.query_start,
+                                        .seq_lens = step_.seq_lens,
+                                        .row_slot = step_.row_slot,
+                                        .block_table = step_.block_table,
                                         .out = out,
                                         .q_heads = shape.q_heads,
                                         .kv_heads = shape.kv_heads,
@@ -170,19 +247,45 @@ ValueId ProgramBuilder::attention(const std::string& name, ValueId q, ValueId ca
   return out;
 }
 
-ValueId ProgramBuilder::select_rows(const std::string& name, ValueId in, ValueId index) {
+ValueId ProgramBuilder::select_rows(const std::string& name, ValueId in) {
+  const ValueId index = step_.logit_index;
   const ValueId out = activation(name, rows_of(index), program_.value(in).cols);
   program_.ops.emplace_back(SelectRowsOp{.in = in, .index = index, .out = out});
   return out;
 }
 
 void ProgramBuilder::sample(ValueId logits) {
-  program_.ops.emplace_back(
-      SampleOp{.logits = logits, .shards = 1, .vocab_size = program_.value(logits).cols});
+  const int64_t vocab = program_.vocab_size;
+  const Dim requests = Dim::requests();
+  SampleOp op;
+  op.logits = logits;
+  op.turn = step_.turn;
+  op.seq_lens = step_.seq_lens;
+  op.row_slot = step_.row_slot;
+  op.row_flags = step_.row_flags;
+  op.params = step_.params;
+  op.in_prompt = step_.in_prompt;
+  op.last_token = step_.last_token;
+  op.output_count = step_.output_count;
+  op.bias_token = slot_state("slots.bias_token", DType::kInt32, kernels::kMaxLogitBias);
+  op.bias_value = slot_state("slots.bias_value", DType::kFloat32, kernels::kMaxLogitBias);
+  op.allowed_mask = slot_state("slots.allowed_mask", DType::kInt32, (vocab + 31) / 32);
+  op.scratch = define({.name = "sample.scratch",
+                       .dtype = DType::kFloat32,
+                       .rows = requests,
+                       .cols = vocab,
+                       .storage = Storage::kDevice});
+  op.out_turn = output("sampled.turn", DType::kInt32, Dim::constant(1));
+  op.tokens = output("sampled", DType::kInt32, requests);
+  op.logprobs = output("sampled.logprobs", DType::kFloat32, requests);
+  op.top_tokens = output("sampled.top_tokens", DType::kInt32, requests, kernels::kMaxLogprobs);
+  op.top_logprobs =
+      output("sampled.top_logprobs", DType::kFloat32, requests, kernels::kMaxLogprobs);
+  op.vocab_size = vocab;
+  program_.ops.emplace_back(op);
 }
 
-Program ProgramBuilder::finish(int64_t vocab_size, int64_t max_positions) {
-  program_.vocab_size = vocab_size;
+Program ProgramBuilder::finish(int64_t max_positions) {
   program_.max_positions = max_positions;
   return std::move(program_);
 }

@@ -2,29 +2,21 @@
 
 #include <fmt/format.h>
 
-#include "worker/program/fields.h"
+#include <cctype>
 
 namespace refrain::worker {
 namespace {
 
-std::string text(const Dim& dim) {
-  if (dim.kind == Dim::Kind::kConst) return std::to_string(dim.scale);
-  const char* symbol = dim.kind == Dim::Kind::kTokens ? "T" : "R";
-  return dim.scale == 1 ? symbol : fmt::format("{}{}", dim.scale, symbol);
+// "tokens" is T, "requests" R.
+char symbol(const Extent& extent) {
+  return static_cast<char>(std::toupper(static_cast<unsigned char>(extent.name.front())));
 }
 
-const char* text(Parallel parallel) {
-  switch (parallel) {
-    case Parallel::kReplicated:
-      return "replicated";
-    case Parallel::kColumn:
-      return "column";
-    case Parallel::kRow:
-      return "row";
-    case Parallel::kVocab:
-      return "vocab";
-  }
-  return "?";
+std::string text(const Program& program, const Dim& dim) {
+  if (dim.extent == kNoExtent) return std::to_string(dim.scale);
+  std::string out = dim.scale == 1 ? "" : std::to_string(dim.scale);
+  out += symbol(program.extents[static_cast<size_t>(dim.extent)]);
+  return dim.more == 0 ? out : fmt::format("{}+{}", out, dim.more);
 }
 
 std::string name_of(const Program& program, ValueId id) {
@@ -60,12 +52,14 @@ const char* kind_name(ValueKind kind) {
   return "?";
 }
 
-std::string shape(const Value& value) {
-  return fmt::format("{} [{}, {}]", to_string(value.dtype), text(value.rows), value.cols);
+std::string shape(const Program& program, const Value& value) {
+  return fmt::format("{} [{}, {}]", to_string(value.dtype), text(program, value.rows), value.cols);
 }
 
-std::string print_value(const Value& value) {
-  std::string line = fmt::format("{:<7}{} {}", kind_name(value.kind), value.name, shape(value));
+std::string print_value(const Program& program, const Value& value) {
+  std::string line =
+      fmt::format("{:<7}{} {}", kind_name(value.kind), value.name, shape(program, value));
+  if (value.storage == Storage::kPinned) line += " pinned";
   if (value.use == WeightUse::kRopeTable && value.kind == ValueKind::kWeight) line += " = computed";
   const char* separator = " = ";
   const bool plain = value.parts.size() == 1 && text(value.parts[0]) == value.name;
@@ -77,87 +71,45 @@ std::string print_value(const Value& value) {
   return line;
 }
 
-// What an op has besides its operands.
-struct Attributes {
-  std::string operator()(const EmbedOp& op) const {
-    return fmt::format(" vocab={}:{}", op.vocab_begin, op.vocab_end);
-  }
-  std::string operator()(const RmsNormOp& op) const {
-    return op.group == 0 ? fmt::format(" eps={}", op.eps)
-                         : fmt::format(" eps={} group={}", op.eps, op.group);
-  }
-  std::string operator()(const AddRmsNormOp& op) const { return fmt::format(" eps={}", op.eps); }
-  std::string operator()(const AllReduceAddRmsNormOp& op) const {
-    return fmt::format(" eps={}", op.eps);
-  }
-  std::string operator()(const LinearOp& op) const { return fmt::format(" {}", text(op.parallel)); }
-  std::string operator()(const RopeOp& op) const {
-    return fmt::format(" heads={}x{} rotary={}", op.heads, op.head_dim, op.rotary_dim);
-  }
-  std::string operator()(const KvWriteOp& op) const {
-    return fmt::format(" kv_heads={}x{}", op.kv_heads, op.head_dim);
-  }
-  std::string operator()(const RopeKvWriteOp& op) const {
-    std::string out = fmt::format(" q_heads={} kv_heads={} head_dim={} rotary={}", op.q_heads,
-                                  op.kv_heads, op.head_dim, op.rotary_dim);
-    return op.q_norm == kNoValue ? out : out + fmt::format(" eps={}", op.eps);
-  }
-  std::string operator()(const AttentionOp& op) const {
-    std::string out = fmt::format(" layer={} q_heads={} kv_heads={} head_dim={} scale={}", op.layer,
-                                  op.q_heads, op.kv_heads, op.head_dim, op.scale);
-    return op.sliding_window == 0 ? out : out + fmt::format(" window={}", op.sliding_window);
-  }
-  std::string operator()(const FusedLinearOp& op) const {
-    std::string out = op.norm == kNoValue ? "" : fmt::format(" eps={}", op.eps);
-    if (op.silu_mul) out += " silu_mul";
-    if (op.pull >= 0) out += fmt::format(" pull={}", op.pull);
-    return op.push >= 0 ? out + fmt::format(" push={}", op.push) : out;
-  }
-  std::string operator()(const RopeAttentionOp& op) const {
-    return (*this)(op.rope) + (*this)(op.attention);
-  }
-  std::string operator()(const AllGatherOp& op) const { return op.of_logits ? " of_logits" : ""; }
-  std::string operator()(const BestTokensOp& op) const {
-    return fmt::format(" tokens={}:{}", op.first_token, op.first_token + op.num_tokens);
-  }
-  std::string operator()(const SampleOp& op) const {
-    return fmt::format(" shards={} vocab_size={}", op.shards, op.vocab_size);
-  }
-  template <class T>
-  std::string operator()(const T&) const {
-    return {};
-  }
-};
-
 }  // namespace
 
 std::string print(const Program& program, const Op& op) {
-  std::string outs, operands;
-  visit_fields(op, [&](ValueId id, Access access, const char* field) {
+  std::string outs, operands, attributes;
+  visit_operands(op, [&](ValueId id, const Operand& operand) {
     if (id == kNoValue) return;
-    if (access != Access::kRead) {
+    if (operand.writes()) {
       const Value& value = program.value(id);
       outs += (outs.empty() ? "" : ", ") + value.name;
-      if (access == Access::kWrite) outs += " " + shape(value);
+      if (operand.access != Access::kState) outs += " " + shape(program, value);
     }
-    if (access != Access::kWrite)
-      operands += fmt::format("{}{}={}", operands.empty() ? "" : ", ", field, name_of(program, id));
+    if (operand.reads() || operand.access == Access::kScratch) {
+      operands +=
+          fmt::format("{}{}={}", operands.empty() ? "" : ", ", operand.name, name_of(program, id));
+    }
   });
+  for (const Attribute& attribute : definition(op).attributes) {
+    const std::string text = attribute.text(op_data(op));
+    if (!text.empty()) attributes += " " + text;
+  }
   return fmt::format("{}{}{}({}){}", outs, outs.empty() ? "" : " = ", op_name(op), operands,
-                     std::visit(Attributes{}, op));
+                     attributes);
 }
 
 std::string print(const Program& program) {
   std::string out = fmt::format("program {} vocab_size={} max_positions={} rank={}/{}\n",
                                 program.name, program.vocab_size, program.max_positions,
                                 program.rank, program.tensor_parallel_size);
+  for (const Extent& extent : program.extents) {
+    out += fmt::format("extent {} {} live={}\n", symbol(extent), extent.name,
+                       name_of(program, extent.live));
+  }
   for (size_t i = 0; i < program.kv_groups.size(); ++i) {
     const KvGroup& group = program.kv_groups[i];
     out += fmt::format("kv_group {} kv_heads={} head_dim={} layers={}\n", i, group.kv_heads,
                        group.head_dim, group.num_layers);
   }
   for (const Value& value : program.values)
-    if (value.kind != ValueKind::kActivation) out += print_value(value) + "\n";
+    if (value.kind != ValueKind::kActivation) out += print_value(program, value) + "\n";
   for (size_t i = 0; i < program.ops.size(); ++i)
     out += fmt::format("{:>4}: {}\n", i, print(program, program.ops[i]));
   return out;

@@ -1,63 +1,75 @@
 #include "worker/program/program.h"
 
-#include "worker/program/fields.h"
+#include <algorithm>
+#include <array>
+
+#include "runtime/base/check.h"
 
 namespace refrain::worker {
 namespace {
 
-constexpr const char* kOpNames[] = {"prepare_inputs",
-                                    "embed",
-                                    "rms_norm",
-                                    "add",
-                                    "add_rms_norm",
-                                    "linear",
-                                    "silu_mul",
-                                    "silu_gate",
-                                    "rope",
-                                    "kv_write",
-                                    "rope_kv_write",
-                                    "attention",
-                                    "select_rows",
-                                    "best_tokens",
-                                    "sample",
-                                    "all_reduce",
-                                    "all_reduce_add_rms_norm",
-                                    "all_gather",
-                                    "fused_linear",
-                                    "rope_attention"};
-static_assert(std::size(kOpNames) == std::variant_size_v<Op>);
+template <class Variant>
+struct Table;
+template <class... Os>
+struct Table<std::variant<Os...>> {
+  static constexpr std::array<OpDef, sizeof...(Os)> defs = {make_def<Os>()...};
+};
+constexpr auto& kDefinitions = Table<Op>::defs;
 
-std::vector<ValueId> with_access(const Op& op, Access wanted) {
+std::vector<ValueId> operands_that(const Op& op, bool (Operand::*wanted)() const) {
   std::vector<ValueId> ids;
-  visit_fields(op, [&](ValueId id, Access access, const char*) {
-    if (id != kNoValue && (access == wanted || access == Access::kReadWrite)) ids.push_back(id);
+  visit_operands(op, [&](ValueId id, const Operand& operand) {
+    if (id != kNoValue && (operand.*wanted)()) ids.push_back(id);
   });
   return ids;
 }
 
 }  // namespace
 
-std::vector<ValueId> reads(const Op& op) { return with_access(op, Access::kRead); }
-std::vector<ValueId> writes(const Op& op) { return with_access(op, Access::kWrite); }
+const OpDef& definition(const Op& op) { return kDefinitions[op.index()]; }
 
-std::vector<InPlace> in_place(const Op& op) {
-  if (const auto* add = std::get_if<AddRmsNormOp>(&op)) return {{add->residual, add->residual_out}};
-  if (const auto* add = std::get_if<AllReduceAddRmsNormOp>(&op)) {
-    return {{add->residual, add->residual_out}};
-  }
-  if (const auto* rope = std::get_if<RopeKvWriteOp>(&op)) return {{rope->qkv, rope->out}};
-  if (const auto* reduce = std::get_if<AllReduceOp>(&op)) return {{reduce->value, reduce->out}};
-  return {};
+std::vector<const OpDef*> definitions() {
+  std::vector<const OpDef*> all;
+  for (const OpDef& def : kDefinitions) all.push_back(&def);
+  return all;
 }
 
-const char* op_name(const Op& op) { return kOpNames[op.index()]; }
+const void* op_data(const Op& op) {
+  return std::visit([](const auto& o) { return static_cast<const void*>(&o); }, op);
+}
+void* op_data(Op& op) {
+  return std::visit([](auto& o) { return static_cast<void*>(&o); }, op);
+}
 
-std::vector<std::string> op_names() { return {std::begin(kOpNames), std::end(kOpNames)}; }
+std::vector<ValueId> reads(const Op& op) { return operands_that(op, &Operand::reads); }
+std::vector<ValueId> writes(const Op& op) { return operands_that(op, &Operand::writes); }
 
-bool is_collective(const Op& op) {
-  return std::holds_alternative<AllReduceOp>(op) ||
-         std::holds_alternative<AllReduceAddRmsNormOp>(op) ||
-         std::holds_alternative<AllGatherOp>(op);
+std::vector<InPlace> in_place(const Op& op) {
+  std::vector<InPlace> pairs;
+  visit_operands(op, [&](ValueId id, const Operand& operand) {
+    if (operand.access != Access::kInPlace) return;
+    pairs.push_back({value_at(op, operand.in_place_of), id});
+  });
+  return pairs;
+}
+
+ExtentSizes Program::max_sizes() const {
+  ExtentSizes sizes{};
+  for (size_t i = 0; i < extents.size(); ++i) sizes[i] = extents[i].max;
+  return sizes;
+}
+
+const PrepareInputsOp& prepare_op(const Program& program) {
+  const auto* op =
+      program.ops.empty() ? nullptr : std::get_if<PrepareInputsOp>(&program.ops.front());
+  REFRAIN_CHECK(op != nullptr, "program {} does not begin with prepare_inputs", program.name);
+  return *op;
+}
+
+const SampleOp& sample_op(const Program& program) {
+  const auto* op = program.ops.empty() ? nullptr : std::get_if<SampleOp>(&program.ops.back());
+  REFRAIN_CHECK(op != nullptr, "program {} does not end in sample", program.name);
+  return *op;
 }
 
 }  // namespace refrain::worker

@@ -25,6 +25,11 @@ Result<BuildOptions> build_options(const ModelConfig& model, const ipc::WorkerCo
       options.activation_dtype == DType::kBFloat16 || model.torch_dtype == "bfloat16";
   options.weight_dtype = narrow ? DType::kBFloat16 : DType::kFloat32;
   options.max_positions = config.max_model_len;
+  // Long prompts bring blocks for all their tokens at once, decodes one now and then.
+  options.limits.step = {
+      config.max_num_batched_tokens, config.max_num_seqs,
+      4 * config.max_num_seqs + config.max_num_batched_tokens / config.block_size + 64};
+  options.limits.max_blocks = (config.max_model_len + config.block_size - 1) / config.block_size;
   return options;
 }
 
@@ -60,7 +65,7 @@ Status add_few_rows(HostedProgram& hosted, const kernels::KernelTable& kernels,
     lowering->program = lower_few_rows(hosted.program, few_rows, decode);
     REFRAIN_RETURN_IF_ERROR(validate(lowering->program, kernels));
     REFRAIN_ASSIGN_OR_RETURN(lowering->pieces, split_program(lowering->program, splitting_ops));
-    lowering->plan = plan_memory(lowering->program, hosted.few_tokens, hosted.few_tokens);
+    lowering->plan = plan_memory(lowering->program, {hosted.few_tokens, hosted.few_tokens});
     return lowering;
   };
   REFRAIN_ASSIGN_OR_RETURN(hosted.few, lower(false));
@@ -97,7 +102,7 @@ Result<std::unique_ptr<HostedProgram>> plan_program(const ModelConfig& model,
                                group_support(hosted->program, *hosted->attention), splittable));
   hosted->dispatcher = std::make_unique<CudagraphDispatcher>(std::move(resolved));
   // Steps that no key covers run in the same arena, so it fits the largest batch there can be.
-  hosted->plan = plan_memory(hosted->program, config.max_num_batched_tokens, config.max_num_seqs);
+  hosted->plan = plan_memory(hosted->program, hosted->program.max_sizes());
   // Other splitting ops may name what the lowerings for few rows do not have.
   if (splitting_ops == default_splitting_ops()) {
     kernels::FewRows few_rows = device.kernels().few_rows;

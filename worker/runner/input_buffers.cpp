@@ -15,10 +15,14 @@ constexpr size_t kAlignment = 256;
 class Carver {
  public:
   explicit Carver(void* base) : base_(static_cast<std::byte*>(base)) {}
+  void* take(size_t bytes) {
+    void* part = base_ == nullptr ? nullptr : base_ + used_;
+    used_ = (used_ + bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return part;
+  }
   template <class T>
   void take(T*& target, size_t count) {
-    if (base_ != nullptr) target = reinterpret_cast<T*>(base_ + used_);
-    used_ = (used_ + count * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
+    target = static_cast<T*>(take(count * sizeof(T)));
   }
   size_t used() const { return used_; }
 
@@ -27,110 +31,135 @@ class Carver {
   size_t used_ = 0;
 };
 
-void carve_outputs(Carver& carver, const InputSizes& sizes, kernels::SampleOutputs& out) {
-  const auto reqs = static_cast<size_t>(sizes.max_reqs);
-  carver.take(out.turn, 1);
-  carver.take(out.tokens, reqs);
-  carver.take(out.logprobs, reqs);
-  carver.take(out.top_tokens, reqs * kMaxLogprobs);
-  carver.take(out.top_logprobs, reqs * kMaxLogprobs);
+size_t bytes_of(const Program& program, const Value& value) {
+  return static_cast<size_t>(value.rows.resolve(program.max_sizes()) * value.cols) *
+         size_of(value.dtype);
 }
 
-// What must be cleared comes first; returns its size.
-size_t carve_device(Carver& carver, const InputSizes& sizes, StepBuffers& b) {
-  const auto tokens = static_cast<size_t>(sizes.max_tokens);
-  const auto reqs = static_cast<size_t>(sizes.max_reqs);
-  const size_t rows = reqs + 1;  // one reserved slot for padded rows
-  const auto vocab = static_cast<size_t>(sizes.vocab_size);
-  carver.take(b.slots.last_token, rows);
-  carver.take(b.slots.block_table, rows * static_cast<size_t>(sizes.max_blocks));
-  carver.take(b.inputs.turn, 1);
-  carver.take(b.inputs.live_tokens, 1);
-  carver.take(b.inputs.live_reqs, 1);
-  carver.take(b.inputs.live_logits, 1);
-  carver.take(b.inputs.token_ids, tokens);
-  carver.take(b.inputs.positions, tokens);
-  carver.take(b.inputs.token_row, tokens);
-  carver.take(b.inputs.kv_slots, tokens);
-  carver.take(b.inputs.query_start, reqs + 1);
-  carver.take(b.inputs.seq_lens, reqs);
-  carver.take(b.inputs.row_slot, reqs);
-  carver.take(b.inputs.logit_index, reqs);
-  carver.take(b.inputs.row_flags, reqs);
-  const size_t cleared = carver.used();
-  carver.take(b.block_copy, b.layout.total);
-  carver.take(b.slots.params, rows);
-  carver.take(b.slots.output_count, rows * vocab);
-  carver.take(b.slots.in_prompt, rows * vocab);
-  carver.take(b.slots.bias_token, rows * kMaxLogitBias);
-  carver.take(b.slots.bias_value, rows * kMaxLogitBias);
-  carver.take(b.slots.allowed_mask, rows * sizes.mask_words());
-  carver.take(b.sample_scratch, reqs * vocab);
-  return cleared;
+// What must be zero comes first; returns its size.
+size_t carve_device(Carver& carver, const Program& program, std::vector<Addresses>& addresses) {
+  size_t zeroed = 0;
+  for (const bool zero : {true, false}) {
+    for (size_t i = 0; i < program.values.size(); ++i) {
+      const Value& value = program.values[i];
+      if (value.storage != Storage::kDevice || value.kind == ValueKind::kWeight ||
+          value.is_cache() || value.zeroed != zero) {
+        continue;
+      }
+      addresses[i].fill(carver.take(bytes_of(program, value)));
+    }
+    if (zero) zeroed = carver.used();
+  }
+  return zeroed;
 }
 
-void carve_pinned(Carver& carver, const InputSizes& sizes, size_t block_bytes,
-                  InputBuffers::Pinned& p) {
+void carve_pinned(Carver& carver, const Program& program, const InputSizes& sizes, size_t turn,
+                  std::vector<Addresses>& addresses, InputBuffers::Pinned& p) {
+  for (size_t i = 0; i < program.values.size(); ++i) {
+    const Value& value = program.values[i];
+    if (value.storage == Storage::kPinned) {
+      addresses[i][turn] = carver.take(bytes_of(program, value));
+    }
+  }
   const auto reqs = static_cast<size_t>(sizes.max_reqs);
-  carver.take(p.block, block_bytes);
   carver.take(p.block_table, reqs * static_cast<size_t>(sizes.max_blocks));
   carver.take(p.bias_token, reqs * kMaxLogitBias);
   carver.take(p.bias_value, reqs * kMaxLogitBias);
   carver.take(p.allowed_mask, reqs * sizes.mask_words());
-  carve_outputs(carver, sizes, p.outputs);
+}
+
+InputSizes sizes_of(const Program& program, int32_t block_size) {
+  const PrepareInputsOp& prepare = prepare_op(program);
+  InputSizes sizes;
+  sizes.max_tokens = prepare.limits.max_tokens;
+  sizes.max_reqs = prepare.limits.max_reqs;
+  sizes.max_blocks = static_cast<int32_t>(program.value(prepare.block_table).cols);
+  sizes.block_size = block_size;
+  sizes.vocab_size = static_cast<int32_t>(program.vocab_size);
+  return sizes;
 }
 
 }  // namespace
 
-InputBuffers::InputBuffers(Device& device, Stream& stream, const InputSizes& sizes)
-    : sizes_(sizes) {
-  buffers_.layout =
-      kernels::make_step_layout(sizes.max_tokens, sizes.max_reqs, sizes.max_block_updates());
-  buffers_.slots.num_slots = sizes.max_reqs;
-  buffers_.slots.max_blocks = sizes.max_blocks;
-  buffers_.slots.vocab_size = sizes.vocab_size;
+InputBuffers::InputBuffers(Device& device, Stream& stream, const Program& program,
+                           int32_t block_size)
+    : sizes_(sizes_of(program, block_size)),
+      layout_(prepare_op(program).limits.layout()),
+      addresses_(program.values.size()) {
   Carver size(nullptr);
-  const size_t cleared = carve_device(size, sizes, buffers_);
+  const size_t zeroed = carve_device(size, program, addresses_);
   device_memory_ = device.allocate(size.used(), MemoryTag::kInputs);
   Carver place(device_memory_->data());
-  carve_device(place, sizes, buffers_);
-
-  for (size_t i = 0; i < kernels::kTurns; ++i) {
+  carve_device(place, program, addresses_);
+  for (size_t turn = 0; turn < kernels::kTurns; ++turn) {
     Carver pinned_size(nullptr);
-    carve_pinned(pinned_size, sizes, buffers_.layout.total, pinned_[i]);
-    pinned_memory_[i] = device.allocate_pinned(pinned_size.used());
-    Carver pinned_place(pinned_memory_[i]->data());
-    carve_pinned(pinned_place, sizes, buffers_.layout.total, pinned_[i]);
-    std::memset(pinned_[i].block, 0, buffers_.layout.total);
-    *pinned_[i].outputs.turn = 0;
-    buffers_.blocks[i] = pinned_[i].block;
-    buffers_.outputs[i] = pinned_[i].outputs;
+    carve_pinned(pinned_size, program, sizes_, turn, addresses_, pinned_[turn]);
+    pinned_memory_[turn] = device.allocate_pinned(pinned_size.used());
+    Carver pinned_place(pinned_memory_[turn]->data());
+    carve_pinned(pinned_place, program, sizes_, turn, addresses_, pinned_[turn]);
   }
-
+  find_all(program);
+  for (size_t i = 0; i < program.values.size(); ++i) {
+    if (program.values[i].storage != Storage::kPinned) continue;
+    for (void* memory : addresses_[i]) std::memset(memory, 0, bytes_of(program, program.values[i]));
+  }
   const Filler zeros(device, 0);  // until the copies have been made
-  zeros.fill(stream, device_memory_->data(), cleared);
-  const size_t params_bytes =
-      (static_cast<size_t>(sizes.max_reqs) + 1) * sizeof(kernels::SlotParams);
-  const auto params = device.allocate_pinned(params_bytes);
-  std::uninitialized_fill_n(static_cast<kernels::SlotParams*>(params->data()), sizes.max_reqs + 1,
+  zeros.fill(stream, device_memory_->data(), zeroed);
+  set_slot_params(device, stream, program);
+}
+
+// What the host itself writes and reads.
+void InputBuffers::find_all(const Program& program) {
+  const PrepareInputsOp& prepare = prepare_op(program);
+  const SampleOp& sample = sample_op(program);
+  find(slots_.block_table, prepare.block_table);
+  find(slots_.bias_token, sample.bias_token);
+  find(slots_.bias_value, sample.bias_value);
+  find(slots_.allowed_mask, sample.allowed_mask);
+  for (size_t turn = 0; turn < kernels::kTurns; ++turn) {
+    Pinned& pinned = pinned_[turn];
+    find(pinned.block, prepare.block, turn);
+    find(pinned.outputs.turn, sample.out_turn, turn);
+    find(pinned.outputs.tokens, sample.tokens, turn);
+    find(pinned.outputs.logprobs, sample.logprobs, turn);
+    find(pinned.outputs.top_tokens, sample.top_tokens, turn);
+    find(pinned.outputs.top_logprobs, sample.top_logprobs, turn);
+  }
+}
+
+void InputBuffers::set_slot_params(Device& device, Stream& stream, const Program& program) const {
+  const auto slots = static_cast<size_t>(sizes_.max_reqs) + 1;
+  const size_t bytes = slots * sizeof(kernels::SlotParams);
+  const auto params = device.allocate_pinned(bytes);
+  std::uninitialized_fill_n(static_cast<kernels::SlotParams*>(params->data()), slots,
                             kernels::SlotParams{});
-  stream.copy(buffers_.slots.params, params->data(), params_bytes);
+  void* target = nullptr;
+  find(target, prepare_op(program).params);
+  stream.copy(target, params->data(), bytes);
   stream.synchronize();
 }
 
 uint32_t InputBuffers::begin_turn() {
   uint8_t* block = next().block;
-  reinterpret_cast<kernels::StepHeader*>(block + buffers_.layout.header)->turn = ++turn_;
+  reinterpret_cast<kernels::StepHeader*>(block + layout_.header)->turn = ++turn_;
   return turn_;
 }
 
-std::unique_ptr<Buffer> allocate_outputs(Device& device, const InputSizes& sizes,
-                                         kernels::SampleOutputs& outputs) {
+std::unique_ptr<Buffer> allocate_outputs(Device& device, const Program& program,
+                                         std::vector<Addresses>& addresses) {
+  addresses.assign(program.values.size(), {});
+  const auto carve = [&](Carver& carver) {
+    for (size_t i = 0; i < program.values.size(); ++i) {
+      const Value& value = program.values[i];
+      if (value.kind != ValueKind::kOutput || value.storage != Storage::kPinned) continue;
+      addresses[i].fill(carver.take(bytes_of(program, value)));
+    }
+  };
   Carver size(nullptr);
-  carve_outputs(size, sizes, outputs);
+  carve(size);
   auto memory = device.allocate_pinned(size.used());
   Carver place(memory->data());
-  carve_outputs(place, sizes, outputs);
+  carve(place);
   return memory;
 }
 

@@ -1,7 +1,8 @@
 #pragma once
-// Memory that steps read and write, with addresses that never change: the slots' state and the
-// batch's inputs on the device; step blocks and sampled outputs in pinned memory, which kernels
-// read and write, so that no copy stands between two steps. Device thread; as long as the runner.
+// Memory of a Program's values that has no place in the arena and is neither weight nor cache: the
+// slots' state and the batch's inputs on the device; step blocks and sampled outputs in pinned
+// memory, which kernels read and write, so that no copy stands between two steps. Allocated as the
+// Program declares it, at addresses that never change. Device thread; as long as the runner.
 
 #include <array>
 #include <cstdint>
@@ -20,17 +21,26 @@ struct InputSizes {
   int32_t max_blocks = 0;  // of one request
   int32_t block_size = 16;
   int32_t vocab_size = 0;
-  int32_t max_block_updates() const { return 4 * max_reqs + max_tokens / block_size + 64; }
   size_t mask_words() const { return (static_cast<size_t>(vocab_size) + 31) / 32; }
 };
 
 class InputBuffers {
  public:
-  // Throws OutOfMemory. The state of all slots is cleared on the stream.
-  InputBuffers(Device& device, Stream& stream, const InputSizes& sizes);
+  // Throws OutOfMemory. Values that are zeroed, and the slots' parameters, are set on the stream.
+  InputBuffers(Device& device, Stream& stream, const Program& program, int32_t block_size);
 
-  const StepBuffers& device() const { return buffers_; }
+  // By ValueId; null for what is not here.
+  const std::vector<Addresses>& addresses() const { return addresses_; }
   const InputSizes& sizes() const { return sizes_; }
+  const kernels::StepLayout& layout() const { return layout_; }
+  // Device memory that the host writes between steps.
+  struct Slots {
+    int32_t* block_table = nullptr;    // [S+1, max_blocks]
+    int32_t* bias_token = nullptr;     // [S+1, kMaxLogitBias]
+    float* bias_value = nullptr;       // [S+1, kMaxLogitBias]
+    uint32_t* allowed_mask = nullptr;  // [S+1, mask_words]
+  };
+  const Slots& slots() const { return slots_; }
 
   // Pinned memory of a turn (step_state.h). With two steps in flight at most, that of the next one
   // is free: the turn that had it before has been waited for.
@@ -51,17 +61,26 @@ class InputBuffers {
   uint32_t begin_turn();
 
  private:
+  template <class T>
+  void find(T*& target, ValueId id, size_t turn = 0) const {
+    target = static_cast<T*>(addresses_[static_cast<size_t>(id)][turn]);
+  }
+  void find_all(const Program& program);
+  void set_slot_params(Device& device, Stream& stream, const Program& program) const;
+
   InputSizes sizes_;
+  kernels::StepLayout layout_;
   std::unique_ptr<Buffer> device_memory_;
   std::array<std::unique_ptr<Buffer>, kernels::kTurns> pinned_memory_;
-  StepBuffers buffers_;
+  std::vector<Addresses> addresses_;
+  Slots slots_;
   std::array<Pinned, kernels::kTurns> pinned_;
   uint32_t turn_ = 0;
 };
 
-// Outputs of a run that is none of the two turns.
-std::unique_ptr<Buffer> allocate_outputs(Device& device, const InputSizes& sizes,
-                                         kernels::SampleOutputs& outputs);
+// Pinned outputs of a run that is none of the two turns, by ValueId.
+std::unique_ptr<Buffer> allocate_outputs(Device& device, const Program& program,
+                                         std::vector<Addresses>& addresses);
 
 // Fills device memory with one byte by copies from pinned memory, stream-ordered.
 class Filler {

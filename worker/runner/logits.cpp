@@ -2,19 +2,15 @@
 
 #include <algorithm>
 
-#include "runtime/base/check.h"
-
 namespace refrain::worker {
 
 LogitShards::LogitShards(const Lowering& lowering, int32_t padded_reqs) {
-  const auto* sample = std::get_if<SampleOp>(&lowering.program.ops.back());
-  REFRAIN_CHECK(sample != nullptr, "program {} does not end in sample", lowering.program.name);
-  const auto value = static_cast<size_t>(sample->logits);
-  const std::vector<void*>& addresses = lowering.context.addresses;
-  data = value < addresses.size() ? static_cast<const float*>(addresses[value]) : nullptr;
-  vocab = sample->vocab_size;
-  shards = sample->shards;
-  cols = lowering.program.value(sample->logits).cols;
+  const SampleOp& sample = sample_op(lowering.program);
+  const bool bound = !lowering.context.addresses.empty();
+  data = bound ? static_cast<const float*>(lowering.context.address(sample.logits)) : nullptr;
+  vocab = sample.vocab_size;
+  shards = sample.shards;
+  cols = lowering.program.value(sample.logits).cols;
   stride = cols * padded_reqs;
 }
 

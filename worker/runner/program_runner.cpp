@@ -50,7 +50,7 @@ void ProgramRunner::run_ops(const ipc::Step& step, const BatchShape& batch, InFl
   if (dump_ && dump_->more()) {
     const BatchDescriptor key = executed_key(flight.dispatch);
     last_lowering_ = &hosted_->lowering(key);
-    dump_->run(last_lowering_->context, key, step, flight.num_tokens);
+    dump_->run(last_lowering_->context, key, step, flight.num_tokens, flight.turn);
     ++pool_->counters().num_eager_runs;
     flight.ran_graph = false;
   } else {

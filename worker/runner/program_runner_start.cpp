@@ -95,13 +95,7 @@ Result<ipc::Loaded> ProgramRunner::load() {
   REFRAIN_ASSIGN_OR_RETURN(hosted_->weights, load_checkpoint());
   for (const Lowering* lowering : hosted_->lowerings()) pool_->reserve(lowering->plan.bytes);
   pool_->commit();
-  InputSizes sizes;
-  sizes.max_tokens = config.max_num_batched_tokens;
-  sizes.max_reqs = config.max_num_seqs;
-  sizes.block_size = config.block_size;
-  sizes.max_blocks = (config.max_model_len + config.block_size - 1) / config.block_size;
-  sizes.vocab_size = static_cast<int32_t>(hosted_->program.vocab_size);
-  buffers_ = std::make_unique<InputBuffers>(device_, *stream_, sizes);
+  buffers_ = std::make_unique<InputBuffers>(device_, *stream_, hosted_->program, config.block_size);
   writer_ = std::make_unique<StepWriter>(*buffers_, config.max_model_len,
                                          options_.keep_logits || dump_ != nullptr);
   if (options_.poison_padding) poison_ = std::make_unique<Filler>(device_, 0xff);
@@ -110,9 +104,9 @@ Result<ipc::Loaded> ProgramRunner::load() {
     agreement_pinned_ = device_.allocate_pinned(sizeof(float));
   }
   for (InFlight& flight : flights_) {
-    flight.num_logprobs.reserve(static_cast<size_t>(sizes.max_reqs));
-    flight.samples.reserve(static_cast<size_t>(sizes.max_reqs));
-    flight.slots.reserve(static_cast<size_t>(sizes.max_reqs));
+    flight.num_logprobs.reserve(static_cast<size_t>(config.max_num_seqs));
+    flight.samples.reserve(static_cast<size_t>(config.max_num_seqs));
+    flight.slots.reserve(static_cast<size_t>(config.max_num_seqs));
   }
 
   ipc::Loaded loaded;
@@ -157,9 +151,8 @@ Status ProgramRunner::init_cache(int64_t num_kv_blocks) {
     return cache_does_not_fit(num_kv_blocks, error);
   }
   for (Lowering* lowering : hosted_->lowerings()) {
-    lowering->context.buffers = buffers_->device();
-    REFRAIN_RETURN_IF_ERROR(
-        bind_values(lowering->context, lowering->plan, pool_->arena(), kv_cache_->addresses()));
+    REFRAIN_RETURN_IF_ERROR(bind_values(lowering->context, lowering->plan, pool_->arena(),
+                                        kv_cache_->addresses(), buffers_->addresses()));
   }
   return {};
 }
@@ -193,7 +186,7 @@ Result<ipc::Ready> ProgramRunner::back_cache() {
 
 // A batch as large as the key, in slots nobody has yet; every block is the reserved one.
 void ProgramRunner::prepare_capture_batch(const BatchDescriptor& key) {
-  const kernels::StepLayout& layout = buffers_->device().layout;
+  const kernels::StepLayout& layout = buffers_->layout();
   uint8_t* block = buffers_->next().block;
   stream_->synchronize();  // a run before may still be reading it
   std::memset(block, 0, layout.total);

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "runtime/base/check.h"
 #include "worker/graph/interpreter.h"
 
 namespace refrain::worker {
@@ -17,13 +16,10 @@ using kernels::RowDistance;
 // cent of the typical magnitude; a wrong row, key or length by more than the whole of it.
 constexpr float kBound = 0.15f, kFloat32Bound = 0.005f;
 
-template <class T>
-std::vector<T> read_array(Device& device, Stream& stream, const T* from, int32_t count) {
-  const size_t bytes = static_cast<size_t>(count) * sizeof(T);
-  const auto pinned = device.allocate_pinned(bytes);
-  stream.copy(pinned->data(), from, bytes);
-  stream.synchronize();
-  return {static_cast<const T*>(pinned->data()), static_cast<const T*>(pinned->data()) + count};
+// [T] of the step, as prepare_inputs made them.
+const int64_t* kv_slots(const Lowering& lowering) {
+  return static_cast<const int64_t*>(
+      lowering.context.address(prepare_op(lowering.program).kv_slots));
 }
 
 }  // namespace
@@ -48,7 +44,7 @@ size_t StepAudit::row_bytes(const KvLayer& layer) const {
 
 StepAudit::StepAudit(Device& device, const Lowering& plain, const KvCache& cache,
                      const InputSizes& sizes)
-    : device_(device), cache_(cache), block_size_(sizes.block_size), nan_(device, 0xff) {
+    : cache_(cache), block_size_(sizes.block_size), nan_(device, 0xff) {
   const auto tokens = static_cast<size_t>(sizes.max_tokens);
   const auto reqs = static_cast<size_t>(sizes.max_reqs);
   size_t of_one_layer = 1, of_all = 1;
@@ -65,18 +61,16 @@ StepAudit::StepAudit(Device& device, const Lowering& plain, const KvCache& cache
                                   MemoryTag::kOther);
   distances_ = device.allocate_pinned((2 * cache.layers().size() * tokens + shards * reqs) *
                                       sizeof(RowDistance));
+  slots_ = device.allocate_pinned(tokens * sizeof(int64_t));
   last_token_ = device.allocate((reqs + 1) * sizeof(int32_t), MemoryTag::kOther);
-  sampled_ = allocate_outputs(device, sizes, outputs_);
+  sampled_ = allocate_outputs(device, plain.program, outputs_);
+  const ValueId sampled = sample_op(plain.program).tokens;
+  tokens_ = static_cast<const int32_t*>(outputs_[static_cast<size_t>(sampled)][0]);
   words_ = device.allocate_pinned(std::max<size_t>(reqs, 2) * sizeof(int32_t));
 }
 
 ipc::AuditResult StepAudit::run(const Audited& step, const Lowering& plain, Stream& stream,
                                 bool bitwise) {
-  const std::vector<Op>& ops = plain.program.ops;
-  REFRAIN_CHECK(std::holds_alternative<PrepareInputsOp>(ops.front()) &&
-                    std::holds_alternative<SampleOp>(ops.back()),
-                "program {} does not begin with prepare_inputs and end with sample",
-                plain.program.name);
   Findings findings{fmt::format("program {}, key {} {} ({} requests{})", plain.program.name,
                                 ipc::to_string(step.mode), step.key.num_tokens, step.key.num_reqs,
                                 step.key.uniform ? ", uniform" : ""),
@@ -98,7 +92,7 @@ void StepAudit::move_rows(const Lowering& lowering, const KvLayer& layer, Buffer
   kernels::KvRowsArgs args;
   args.cache = static_cast<std::byte*>(cache_.addresses()[static_cast<size_t>(layer.layer)]);
   args.dense = static_cast<std::byte*>(rows.data());
-  args.kv_slots = lowering.context.buffers.inputs.kv_slots;
+  args.kv_slots = kv_slots(lowering);
   args.tokens = tokens;
   args.kv_heads = static_cast<int32_t>(layer.kv_heads);
   args.head_bytes =
@@ -138,14 +132,13 @@ void StepAudit::clear_rows(const Lowering& plain, int32_t tokens, Stream& stream
 
 void StepAudit::add_to_counts(const Audited& step, const Lowering& plain, const int32_t* tokens,
                               int32_t change, Stream& stream) {
-  const kernels::SlotState& slots = plain.context.buffers.slots;
-  if (slots.output_count == nullptr) return;
+  const SampleOp& sample = sample_op(plain.program);
+  auto* counts = static_cast<int32_t*>(plain.context.address(sample.output_count));  // [S+1, vocab]
   auto* words = static_cast<int32_t*>(words_->data());
   const auto each = [&](auto&& visit) {
     for (size_t row = 0; row < step.rows.size(); ++row) {
       if (!step.rows[row].counts || tokens[row] < 0) continue;
-      visit(words + row,
-            slots.output_count + int64_t{step.rows[row].slot} * slots.vocab_size + tokens[row]);
+      visit(words + row, counts + step.rows[row].slot * sample.vocab_size + tokens[row]);
     }
   };
   each([&](int32_t* word, const int32_t* count) { stream.copy(word, count, sizeof *word); });
@@ -167,11 +160,14 @@ void StepAudit::run_again(const Audited& step, const Lowering& plain, Stream& st
   add_to_counts(step, plain, step.tokens, -1, stream);
   launch_ops(plain.context, {1, static_cast<int>(ops.size()) - 1}, real, &batch);
   OpContext own = plain.context;
-  std::fill(std::begin(own.buffers.outputs), std::end(own.buffers.outputs), outputs_);
-  own.buffers.slots.last_token = static_cast<int32_t*>(last_token_->data());
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    if (outputs_[i][0] != nullptr) own.addresses[i] = outputs_[i];
+  }
+  const ValueId last_token = sample_op(plain.program).last_token;
+  own.addresses[static_cast<size_t>(last_token)].fill(last_token_->data());
   launch_op(own, ops.back(), real, &batch);
   stream.synchronize();
-  add_to_counts(step, plain, outputs_.tokens, -1, stream);
+  add_to_counts(step, plain, tokens_, -1, stream);
   add_to_counts(step, plain, step.tokens, 1, stream);
 }
 
@@ -209,10 +205,12 @@ void StepAudit::compare_and_restore(const Audited& step, const Lowering& plain, 
 
 // Both runs have the same; a padded token belongs into the reserved block, and no other there.
 void StepAudit::judge_inputs(const Audited& step, Stream& stream, Findings& findings) {
-  const std::vector<int64_t> slots =
-      read_array(device_, stream, step.ran.context.buffers.inputs.kv_slots, step.key.num_tokens);
+  const auto* slots = static_cast<const int64_t*>(slots_->data());
+  stream.copy(slots_->data(), kv_slots(step.ran),
+              static_cast<size_t>(step.key.num_tokens) * sizeof *slots);
+  stream.synchronize();
   for (int32_t token = 0; token < step.key.num_tokens; ++token) {
-    const int64_t block = slots[static_cast<size_t>(token)] / block_size_;
+    const int64_t block = slots[token] / block_size_;
     const bool padded = token >= step.batch.num_tokens;
     if ((block == kReservedBlock) == padded) continue;
     findings.note(fmt::format("prepare_inputs: the {}token {} goes to block {}",
@@ -267,7 +265,7 @@ void StepAudit::judge_rows(const Audited& step, const Lowering& plain, Stream& s
       findings.note(fmt::format("the logits of row {} differ by {} of the largest", row, worst));
     }
     const Row& asked = step.rows[static_cast<size_t>(row)];
-    const TokenId token = step.tokens[row], again = outputs_.tokens[row];
+    const TokenId token = step.tokens[row], again = tokens_[row];
     if (!asked.samples || token == again) continue;
     if (worst == 0) {
       findings.note(fmt::format("sample gave row {} token {}, and {} from the same logits", row,

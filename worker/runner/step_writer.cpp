@@ -149,7 +149,7 @@ void StepWriter::check_mask(const ipc::Step& step, const ipc::SlotSetup& setup) 
 }
 
 void StepWriter::write_rows(const ipc::Step& step, uint8_t* block) const {
-  const StepLayout& layout = buffers_.device().layout;
+  const StepLayout& layout = buffers_.layout();
   const size_t rows = step.row_slot.size();
   put(block, layout.token_ids, step.token_ids, step.token_ids.size());
   put(block, layout.row_slot, step.row_slot, rows);
@@ -161,7 +161,7 @@ void StepWriter::write_rows(const ipc::Step& step, uint8_t* block) const {
 // As many as the block has room for go into it; the rest, in runs of consecutive indices, straight
 // into the block tables. Both are ordered before the step. Returns the number in the block.
 int32_t StepWriter::write_block_updates(const ipc::Step& step, Stream& stream) const {
-  const StepLayout& layout = buffers_.device().layout;
+  const StepLayout& layout = buffers_.layout();
   const InputBuffers::Pinned& pinned = buffers_.next();
   const size_t updates = step.block_slot.size();
   const size_t inside = std::min(updates, static_cast<size_t>(layout.max_block_updates));
@@ -177,7 +177,7 @@ int32_t StepWriter::write_block_updates(const ipc::Step& step, Stream& stream) c
     int32_t* source = pinned.block_table + begin;
     std::memcpy(source, step.block_id.data() + begin, (end - begin) * sizeof(int32_t));
     const int64_t row = int64_t{step.block_slot[begin]} * sizes_.max_blocks;
-    stream.copy(buffers_.device().slots.block_table + row + step.block_index[begin], source,
+    stream.copy(buffers_.slots().block_table + row + step.block_index[begin], source,
                 (end - begin) * sizeof(int32_t));
     begin = end;
   }
@@ -186,7 +186,7 @@ int32_t StepWriter::write_block_updates(const ipc::Step& step, Stream& stream) c
 
 void StepWriter::write_side_data(const ipc::SlotSetup& setup, size_t index, Stream& stream) {
   const InputBuffers::Pinned& pinned = buffers_.next();
-  const kernels::SlotState& slots = buffers_.device().slots;
+  const InputBuffers::Slots& slots = buffers_.slots();
   const auto slot = static_cast<size_t>(setup.slot);
   if (const size_t count = setup.bias_tokens.size(); count > 0) {
     int32_t* tokens = pinned.bias_token + index * kMaxLogitBias;
@@ -214,7 +214,7 @@ void StepWriter::write_mask(const ipc::SlotSetup& setup, size_t index, Stream& s
     end_masks_[slot].mask.assign(mask, mask + words);
     for (const TokenId token : setup.end_tokens) clear_bit(mask, token);
   }
-  stream.copy(buffers_.device().slots.allowed_mask + slot * words, mask, words * sizeof(uint32_t));
+  stream.copy(buffers_.slots().allowed_mask + slot * words, mask, words * sizeof(uint32_t));
 }
 
 // Of rows that sample beyond their min_tokens in this step. They and the slots that are set up are
@@ -231,13 +231,12 @@ void StepWriter::lift_masks(const ipc::Step& step, Stream& stream) {
                   index + 1);
     uint32_t* mask = buffers_.next().allowed_mask + index++ * words;
     std::copy(held.mask.begin(), held.mask.end(), mask);
-    stream.copy(buffers_.device().slots.allowed_mask + slot * words, mask,
-                words * sizeof(uint32_t));
+    stream.copy(buffers_.slots().allowed_mask + slot * words, mask, words * sizeof(uint32_t));
   }
 }
 
 void StepWriter::write_setups(const ipc::Step& step, Stream& stream) {
-  const StepLayout& layout = buffers_.device().layout;
+  const StepLayout& layout = buffers_.layout();
   uint8_t* block = buffers_.next().block;
   for (size_t i = 0; i < step.setups.size(); ++i) {
     const ipc::SlotSetup& setup = step.setups[i];
@@ -264,7 +263,7 @@ void StepWriter::write(const ipc::Step& step, Stream& stream) {
   header.num_block_updates = write_block_updates(step, stream);
   write_setups(step, stream);
   lift_masks(step, stream);
-  *at<StepHeader>(block, buffers_.device().layout.header) = header;
+  *at<StepHeader>(block, buffers_.layout().header) = header;
 }
 
 }  // namespace refrain::worker

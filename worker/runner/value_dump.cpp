@@ -83,14 +83,15 @@ ValueDump::Array ValueDump::read_value(const OpContext& context, ValueId id,
                                        const BatchDescriptor& key, const Live& live) {
   const Value& value = context.program->value(id);
   const auto row_bytes = static_cast<size_t>(value.cols) * size_of(value.dtype);
-  const int64_t padded = value.rows.resolve(key.num_tokens, key.num_reqs);
+  const int64_t padded = value.rows.resolve(padded_sizes(key));
   int64_t parts = 1, rows = padded;
-  if (value.rows.kind != Dim::Kind::kConst) {
+  if (value.rows.extent != kNoExtent) {
     parts = value.rows.scale;
-    rows = value.rows.kind == Dim::Kind::kTokens ? live.tokens : live.reqs;
+    rows = live.sizes[static_cast<size_t>(value.rows.extent)] + value.rows.more;
   }
-  const Bytes all = read(*context.stream, context.addresses[static_cast<size_t>(id)],
-                         static_cast<size_t>(padded) * row_bytes);
+  const Bytes all =
+      read(*context.stream, context.addresses[static_cast<size_t>(id)][live.turn % kernels::kTurns],
+           static_cast<size_t>(padded) * row_bytes);
   Array array{value.name, value.dtype, parts * rows, value.cols, {}};
   for (int64_t part = 0; part < parts; ++part) {
     const auto begin = all.begin() + static_cast<std::ptrdiff_t>(part * (padded / parts)) *
@@ -101,20 +102,23 @@ ValueDump::Array ValueDump::read_value(const OpContext& context, ValueId id,
   return array;
 }
 
-// What the op wrote into the paged cache: [tokens, (K, V) * kv_heads * head_dim].
-ValueDump::Array ValueDump::read_cache_rows(const OpContext& context, const RopeKvWriteOp& op,
-                                            int64_t tokens) {
-  const Value& cache = context.program->value(op.cache);
-  const auto head = static_cast<size_t>(op.head_dim) * size_of(cache.dtype);
-  const int64_t block_size = context.block_size, heads = 2 * op.kv_heads;
-  const auto* base =
-      static_cast<const std::byte*>(context.addresses[static_cast<size_t>(op.cache)]);
-  Array array{cache.name + ".written", cache.dtype, tokens, heads * op.head_dim, {}};
+// What the step wrote into a layer's cache: [tokens, (K, V) * kv_heads * head_dim].
+ValueDump::Array ValueDump::read_cache_rows(const OpContext& context, ValueId id, int64_t tokens) {
+  const Value& cache = context.program->value(id);
+  const KvGroup& group = context.program->kv_groups[static_cast<size_t>(cache.kv_group)];
+  const auto head = static_cast<size_t>(group.head_dim) * size_of(cache.dtype);
+  const int64_t block_size = context.block_size, heads = 2 * group.kv_heads;
+  const auto* base = static_cast<const std::byte*>(context.address(id));
+  const void* at_slots = context.address(prepare_op(*context.program).kv_slots);
+  const Bytes slots =
+      read(*context.stream, at_slots, static_cast<size_t>(tokens) * sizeof(int64_t));
+  Array array{cache.name + ".written", cache.dtype, tokens, heads * group.head_dim, {}};
   const auto pinned =
       device_.allocate_pinned(std::max<size_t>(static_cast<size_t>(tokens * heads) * head, 1));
   auto* to = static_cast<std::byte*>(pinned->data());
   for (int64_t token = 0; token < tokens; ++token) {
-    const int64_t slot = kv_slots_[static_cast<size_t>(token)];
+    int64_t slot;
+    std::memcpy(&slot, slots.data() + static_cast<size_t>(token) * sizeof slot, sizeof slot);
     for (int64_t i = 0; i < heads; ++i, to += head) {
       const int64_t at = (slot / block_size * heads + i) * block_size + slot % block_size;
       context.stream->copy(to, base + static_cast<size_t>(at) * head, head);
@@ -130,31 +134,15 @@ std::vector<ValueDump::Array> ValueDump::outputs(const OpContext& context, const
                                                  const BatchDescriptor& key, const Live& live) {
   std::vector<Array> arrays;
   for (const ValueId id : writes(op)) {
-    // Some have no place: caches, and parts of sums that only ever travel to the other ranks.
-    if (context.program->value(id).kind == ValueKind::kState) continue;
-    if (context.addresses[static_cast<size_t>(id)] == nullptr) continue;
-    arrays.push_back(read_value(context, id, key, live));
-  }
-  if (std::holds_alternative<PrepareInputsOp>(op)) {
-    for (size_t i = 0; i < context.program->values.size(); ++i) {
-      if (context.program->values[i].kind != ValueKind::kInput) continue;
-      arrays.push_back(read_value(context, static_cast<ValueId>(i), key, live));
-      if (arrays.back().name != "kv_slots") continue;
-      kv_slots_.resize(static_cast<size_t>(live.tokens));
-      std::memcpy(kv_slots_.data(), arrays.back().data.data(), arrays.back().data.size());
+    const Value& value = context.program->value(id);
+    if (value.is_cache()) {
+      arrays.push_back(read_cache_rows(context, id, live.sizes[kTokens]));
+      continue;
     }
-  } else if (const auto* rope = std::get_if<RopeKvWriteOp>(&op)) {
-    arrays.push_back(read_cache_rows(context, *rope, live.tokens));
-  } else if (const auto* fused = std::get_if<RopeAttentionOp>(&op)) {
-    arrays.push_back(read_cache_rows(context, fused->rope, live.tokens));
-  } else if (std::holds_alternative<SampleOp>(op)) {
-    uint32_t turn = 0;
-    const StepBuffers& buffers = context.buffers;
-    std::memcpy(&turn, read(*context.stream, buffers.inputs.turn, sizeof turn).data(), sizeof turn);
-    const auto bytes = static_cast<size_t>(live.reqs) * sizeof(int32_t);
-    arrays.push_back(
-        {"sampled", DType::kInt32, live.reqs, 1,
-         read(*context.stream, buffers.outputs[turn % kernels::kTurns].tokens, bytes)});
+    // Of the slots' state not all has ever been written; parts of sums that only ever travel to
+    // the other ranks have no place.
+    if (value.kind == ValueKind::kState || context.address(id) == nullptr) continue;
+    arrays.push_back(read_value(context, id, key, live));
   }
   return arrays;
 }
@@ -169,13 +157,14 @@ std::string ValueDump::write(const std::filesystem::path& folder, int op, const 
 }
 
 void ValueDump::run(const OpContext& context, const BatchDescriptor& key, const ipc::Step& step,
-                    int32_t num_tokens) {
+                    int32_t num_tokens, uint32_t turn) {
   --left_;
   const std::filesystem::path folder = directory_ / fmt::format("step{}", step.step);
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   REFRAIN_CHECK(!error, "--dump-values: {}: {}", folder.string(), error.message());
-  const Live live{num_tokens, static_cast<int64_t>(step.row_slot.size())};
+  const auto reqs = static_cast<int64_t>(step.row_slot.size());
+  const Live live{{num_tokens, reqs}, turn};
   nlohmann::json ops = nlohmann::json::array();
   for (size_t i = 0; i < context.program->ops.size(); ++i) {
     const Op& op = context.program->ops[i];
@@ -188,8 +177,8 @@ void ValueDump::run(const OpContext& context, const BatchDescriptor& key, const 
     ops.push_back({{"op", i}, {"name", op_name(op)}, {"values", std::move(values)}});
   }
   const nlohmann::json index = {
-      {"program", context.program->name},      {"device", device_.name()},  {"step", step.step},
-      {"mode", ipc::to_string(step.mode)},     {"num_tokens", live.tokens}, {"num_reqs", live.reqs},
+      {"program", context.program->name},      {"device", device_.name()}, {"step", step.step},
+      {"mode", ipc::to_string(step.mode)},     {"num_tokens", num_tokens}, {"num_reqs", reqs},
       {"key", {key.num_tokens, key.num_reqs}}, {"ops", std::move(ops)}};
   write_file(folder / "index.json", index.dump(1) + "\n", {});
 }

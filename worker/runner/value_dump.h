@@ -23,7 +23,7 @@ class ValueDump {
   // Runs every op of the Program at `key`, for the step whose inputs lie on the device. Throws
   // FatalError when a file cannot be written.
   void run(const OpContext& context, const BatchDescriptor& key, const ipc::Step& step,
-           int32_t num_tokens);
+           int32_t num_tokens, uint32_t turn);
 
  private:
   struct Array {
@@ -33,14 +33,15 @@ class ValueDump {
     std::vector<std::byte> data;  // row-major, dtype
   };
   struct Live {
-    int64_t tokens = 0, reqs = 0;
+    ExtentSizes sizes{};
+    uint32_t turn = 0;
   };
 
   std::vector<Array> outputs(const OpContext& context, const Op& op, const BatchDescriptor& key,
                              const Live& live);
   Array read_value(const OpContext& context, ValueId id, const BatchDescriptor& key,
                    const Live& live);
-  Array read_cache_rows(const OpContext& context, const RopeKvWriteOp& op, int64_t tokens);
+  Array read_cache_rows(const OpContext& context, ValueId cache, int64_t tokens);
   std::vector<std::byte> read(Stream& stream, const void* from, size_t bytes);
   // Returns the file's name.
   std::string write(const std::filesystem::path& folder, int op, const char* op_name,
@@ -49,7 +50,6 @@ class ValueDump {
   std::filesystem::path directory_;
   int32_t left_;
   Device& device_;
-  std::vector<int64_t> kv_slots_;  // of the step's live tokens
 };
 
 }  // namespace refrain::worker

@@ -72,6 +72,19 @@ INSTANTIATE_TEST_SUITE_P(Modes, AuditOfMode,
                                            "FULL_AND_PIECEWISE"),
                          [](const auto& info) { return std::string(info.param); });
 
+TEST(Audit, CG41InBFloat16) {
+  SessionOptions plain = with_mode("FULL"), with_audit = audited("FULL");
+  plain.config.dtype = with_audit.config.dtype = "bfloat16";
+  const auto session = started(with_audit);
+  const Outcome got = run_mix(*session, true);
+  EXPECT_EQ(got.tokens, run_mix(*started(plain), false).tokens);
+  for (const ipc::AuditResult& audit : got.audits) EXPECT_EQ(audit.differences, 0) << audit.first;
+  for (worker::Op& op : session->runner().hosted().program.ops) {
+    if (auto* norm = std::get_if<worker::AddRmsNormOp>(&op)) norm->eps = 10;
+  }
+  EXPECT_GT(run_audited(*session, {{0, prompt(10, 1), 0}}).audit.differences, 0);
+}
+
 TEST(Audit, CG41RanksAuditTogether) {
   if (SessionOptions{}.device != "host") GTEST_SKIP() << "a GPU a rank";
   std::vector<Outcome> outcomes(2);
@@ -169,7 +182,8 @@ TEST(Audit, CG41FindsATokenThatIsDrawnOtherwiseAndMovesNoSlot) {
   if (SessionOptions{}.device != "host") GTEST_SKIP() << "parameters in host memory";
   const auto session = started(audited("FULL"));
   const auto reference = started(with_mode("FULL"));
-  kernels::SlotState& slots = session->runner().hosted().context.buffers.slots;
+  worker::HostedProgram& hosted = session->runner().hosted();
+  const auto params = static_cast<size_t>(worker::sample_op(hosted.program).params);
   const auto both = [&](const std::vector<Row>& rows, bool audit) {
     ipc::Step step = session->make_step(rows);
     step.audit = audit;
@@ -185,12 +199,14 @@ TEST(Audit, CG41FindsATokenThatIsDrawnOtherwiseAndMovesNoSlot) {
     each->setup().frequency_penalty = 2;
   }
   EXPECT_EQ(both({{0, prompt(6, 1), 0}}, true).differences, 0);
-  kernels::SlotParams* own = slots.params;
-  std::vector<kernels::SlotParams> changed(own, own + slots.num_slots + 1);
+  const worker::Addresses own = hosted.context.addresses[params];
+  const auto* own_params = static_cast<const kernels::SlotParams*>(own[0]);
+  std::vector<kernels::SlotParams> changed(
+      own_params, own_params + hosted.program.value(static_cast<int32_t>(params)).rows.scale);
   changed[0].seed = 77;
-  slots.params = changed.data();
+  hosted.context.addresses[params].fill(changed.data());
   const ipc::AuditResult found = both({{0, {kTokenOnDevice}, 6}}, true);
-  slots.params = own;
+  hosted.context.addresses[params] = own;
   EXPECT_EQ(found.differences, 1);
   EXPECT_EQ(found.worst_logit, 0);
   EXPECT_THAT(found.first, HasSubstr("sample gave row 0 token"));

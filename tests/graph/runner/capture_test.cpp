@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 
 #include "tests/graph/runner/late_device.h"
 #include "tests/graph/runner/session.h"
@@ -158,6 +159,47 @@ TEST(Capture, CG22DigestsAreEqualOnTwoRunsAndDifferWithTheSizes) {
   EXPECT_EQ(first.front(), changed.front());  // the key both have
 }
 
+// The Program of a session, changed before it is captured: an attribute that ranks share, or one
+// that follows from a rank's shard.
+ipc::ManifestEntry captured_entry(const std::function<void(worker::Op&)>& change,
+                                  int inner = TinyModelShape{}.inner) {
+  SessionOptions options = with_mode("FULL");
+  options.config.cudagraph_capture_sizes = {8};
+  TinyModelShape shape;
+  shape.inner = inner;
+  const TinyModel model(shape);
+  Session session(model.directory(), options);
+  for (worker::Lowering* lowering : session.runner().hosted().lowerings()) {
+    for (worker::Op& op : lowering->program.ops) change(op);
+  }
+  session.start();
+  return session.ready.manifest.front();
+}
+
+TEST(Capture, CG22DigestsTellParametersFunctionsAndShapesApart) {
+  const auto nothing = [](worker::Op&) {};
+  const ipc::ManifestEntry plain = captured_entry(nothing), again = captured_entry(nothing);
+  EXPECT_EQ(again.digest, plain.digest);
+  EXPECT_EQ(again.launch_digest, plain.launch_digest) << "at other addresses";
+
+  const ipc::ManifestEntry scaled = captured_entry([](worker::Op& op) {
+    if (auto* attention = std::get_if<worker::AttentionOp>(&op)) attention->scale *= 2;
+  });
+  EXPECT_NE(scaled.digest, plain.digest) << "no rank scales otherwise";
+  EXPECT_NE(scaled.launch_digest, plain.launch_digest);
+
+  const ipc::ManifestEntry wider = captured_entry(nothing, 128);
+  EXPECT_EQ(wider.digest, plain.digest) << "as ranks of unequal shards do";
+  EXPECT_NE(wider.launch_digest, plain.launch_digest);
+
+  const ipc::ManifestEntry other = captured_entry([](worker::Op& op) {
+    if (const auto* norm = std::get_if<worker::RmsNormOp>(&op); norm != nullptr && norm->group == 0)
+      op = worker::AddOp{.a = norm->in, .b = norm->in, .out = norm->out};
+  });
+  EXPECT_NE(other.digest, plain.digest);
+  EXPECT_NE(other.launch_digest, plain.launch_digest);
+}
+
 TEST(Capture, CG23UncapturedKeyRaises) {
   worker::ExecutableTable<worker::BatchDescriptor> table;
   table.resize(RuntimeMode::kFull, 2);
@@ -220,7 +262,7 @@ TEST(Capture, CG24ArenaIsThatOfTheLargestBatchHoweverManyKeys) {
   const auto few_keys = started(one), all_keys = started(many);
   EXPECT_GT(all_keys->ready.manifest.size(), few_keys->ready.manifest.size());
   EXPECT_EQ(few_keys->ready.arena_bytes, all_keys->ready.arena_bytes);
-  const auto plan = worker::plan_memory(all_keys->runner().hosted().program, 48, 48);
+  const auto plan = worker::plan_memory(all_keys->runner().hosted().program, {48, 48});
   EXPECT_EQ(all_keys->ready.arena_bytes, static_cast<int64_t>(plan.bytes));
   const auto memory = all_keys->device().memory();
   EXPECT_EQ(memory.by_tag[static_cast<int>(worker::MemoryTag::kArena)], plan.bytes);
@@ -253,7 +295,8 @@ TEST(Debug, CG29MovedInputIsNamed) {
   const auto& program = session->runner().hosted().program;
   for (size_t i = 0; i < program.values.size(); ++i) {
     if (program.values[i].name != "kv_cache.1") continue;
-    context.addresses[i] = static_cast<std::byte*>(context.addresses[i]) + 256;
+    const auto id = static_cast<worker::ValueId>(i);
+    context.addresses[i].fill(static_cast<std::byte*>(context.address(id)) + 256);
   }
   try {
     session->run({{0, {kTokenOnDevice}, 4}});
@@ -268,12 +311,15 @@ TEST(Debug, CG29MovedStepBufferIsNamed) {
   SessionOptions options = with_mode("PIECEWISE");
   options.config.debug_cudagraph = true;
   const auto session = started(options);
-  session->runner().hosted().context.buffers.outputs[1].tokens += 64;
+  auto& hosted = session->runner().hosted();
+  const worker::ValueId sampled = worker::sample_op(hosted.program).tokens;
+  void*& odd = hosted.context.addresses[static_cast<size_t>(sampled)][1];  // of odd turns
+  odd = static_cast<std::byte*>(odd) + 64;
   try {
     session->run({{0, prompt(4, 0), 0}});
     FAIL() << "the moved output was not noticed";
   } catch (const FatalError& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("sample"), HasSubstr("outputs.tokens")));
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("sample"), HasSubstr("argument tokens (sampled)")));
   }
 }
 
@@ -285,9 +331,8 @@ TEST(Debug, CG27PoisonIsRealPaddedRowsHoldNaN) {
   const auto& hosted = session->runner().hosted();
   const auto& sample = std::get<worker::SampleOp>(hosted.program.ops.back());
   const auto cols = static_cast<size_t>(hosted.program.value(sample.logits).cols);
-  const std::vector<float> logits = session->read(
-      static_cast<const float*>(hosted.context.addresses[static_cast<size_t>(sample.logits)]),
-      cols + 1);
+  const std::vector<float> logits =
+      session->read(static_cast<const float*>(hosted.context.address(sample.logits)), cols + 1);
   EXPECT_TRUE(std::isfinite(logits[0]));
   EXPECT_TRUE(std::isnan(logits[cols]));
 }

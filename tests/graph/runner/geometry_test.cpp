@@ -206,8 +206,8 @@ TEST_P(GeometryTest, CG29MovedCacheIsNamedInEveryLowering) {
     worker::Lowering& lowering = *session->runner().hosted().lowerings()[i];
     for (size_t value = 0; value < lowering.program.values.size(); ++value) {
       if (lowering.program.values[value].name != "kv_cache.1") continue;
-      auto*& address = lowering.context.addresses[value];
-      address = static_cast<std::byte*>(address) + 256;
+      worker::Addresses& addresses = lowering.context.addresses[value];
+      addresses.fill(static_cast<std::byte*>(addresses[0]) + 256);
     }
     // Keys of 128 and 4 tokens, and of one decode: one of them runs in this lowering.
     std::string message = "nothing was noticed";

@@ -237,8 +237,10 @@ TEST(Steps, BlockTablesLongerThanTheStepBlockAreWrittenToo) {
   session->runner().submit(step);
   EXPECT_EQ(session->runner().wait().tokens, reference->run({{0, prompt(9, 0), 0}}).tokens);
   EXPECT_EQ(session->runner().read_logits(), reference->runner().read_logits());
-  const std::vector<int32_t> table =
-      session->read(session->runner().hosted().context.buffers.slots.block_table, 4 * 256);
+  const auto& hosted = session->runner().hosted();
+  const auto* at = static_cast<const int32_t*>(
+      hosted.context.address(worker::prepare_op(hosted.program).block_table));
+  const std::vector<int32_t> table = session->read(at, 4 * 256);
   for (int i = 0; i < 4 * 256; ++i) ASSERT_EQ(table[static_cast<size_t>(i)], 1 + i);
 }
 

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "worker/program/fields.h"
 #include "worker/program/passes/passes.h"
 
 // Layers repeat: which pieces of a Program launch something that no earlier one does.
@@ -28,7 +27,7 @@ struct LayerlessOp {
 
 LayerlessOp without_layer(const Program& program, const Op& op) {
   LayerlessOp shape{op, {}};
-  visit_fields(shape.op, [&](ValueId& field, Access, const char*) {
+  visit_operands(shape.op, [&](ValueId& field, const Operand&) {
     if (field == kNoValue) return;
     const Value& value = program.value(std::exchange(field, 0));
     shape.values.push_back({value.kind, value.dtype, value.rows, value.cols, {}});
@@ -36,11 +35,8 @@ LayerlessOp without_layer(const Program& program, const Op& op) {
       shape.values.back().tensors.emplace_back(part.tensor_rows, part.tensor_cols);
     }
   });
-  if (auto* attention = std::get_if<AttentionOp>(&shape.op)) attention->layer = 0;
-  if (auto* fused = std::get_if<RopeAttentionOp>(&shape.op)) fused->attention.layer = 0;
-  if (auto* linear = std::get_if<FusedLinearOp>(&shape.op)) {
-    linear->push = std::min(linear->push, 0);
-    linear->pull = std::min(linear->pull, 0);
+  for (const Attribute& attribute : definition(op).attributes) {
+    if (attribute.forget != nullptr) attribute.forget(op_data(shape.op));
   }
   return shape;
 }

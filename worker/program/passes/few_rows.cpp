@@ -1,6 +1,5 @@
 #include <algorithm>
 
-#include "worker/program/fields.h"
 #include "worker/program/passes/passes.h"
 #include "worker/program/passes/rewrite.h"
 
@@ -134,8 +133,8 @@ class FewRowsRewriter {
     for (size_t i = 0; i < same.size(); ++i) same[i] = static_cast<ValueId>(i);
     std::vector<bool> remove(program_.ops.size(), false);
     for (size_t i = 0; i < program_.ops.size(); ++i) {
-      visit_fields(program_.ops[i], [&same](ValueId& id, Access access, const char*) {
-        if (id != kNoValue && access == Access::kRead) id = same[static_cast<size_t>(id)];
+      visit_operands(program_.ops[i], [&same](ValueId& id, const Operand& operand) {
+        if (id != kNoValue && operand.access == Access::kRead) id = same[static_cast<size_t>(id)];
       });
       const auto* select = std::get_if<SelectRowsOp>(&program_.ops[i]);
       if (select == nullptr) continue;
@@ -144,7 +143,7 @@ class FewRowsRewriter {
     }
     drop(remove);
     for (Value& value : program_.values) {
-      if (value.rows.kind == Dim::Kind::kTokens) value.rows.kind = Dim::Kind::kRequests;
+      if (value.rows.extent == kTokens) value.rows.extent = kRequests;
     }
   }
 

@@ -66,13 +66,13 @@ bool is_splittable(const Program& program, const std::vector<std::string>& split
 // equal on all ranks. In order.
 std::vector<OpRange> distinct_pieces(const Program& program);
 
-// An offset in one arena for every activation and output, by liveness, at the largest T and R.
+// An offset in one arena for every value that has its place there, by liveness, at these sizes.
 struct MemoryPlan {
   std::vector<int64_t> offsets;  // per value; -1: not in the arena
   size_t bytes = 0;
   size_t bytes_without_reuse = 0;
 };
-MemoryPlan plan_memory(const Program& program, int64_t max_tokens, int64_t max_requests);
+MemoryPlan plan_memory(const Program& program, const ExtentSizes& sizes);
 
 // Every value defined before use and once, shapes and types agree, every op has a kernel.
 Status validate(const Program& program, const kernels::KernelTable& kernels);

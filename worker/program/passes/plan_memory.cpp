@@ -21,13 +21,11 @@ struct Block {
   bool overlaps(const Block& other) const { return first <= other.last && other.first <= last; }
 };
 
-bool in_arena(const Value& value) {
-  return value.kind == ValueKind::kActivation || value.kind == ValueKind::kOutput;
-}
+bool in_arena(const Value& value) { return value.storage == Storage::kArena; }
 
-int64_t bytes_of(const Value& value, int64_t tokens, int64_t requests) {
-  const int64_t bytes = value.rows.resolve(tokens, requests) * value.cols *
-                        static_cast<int64_t>(size_of(value.dtype));
+int64_t bytes_of(const Value& value, const ExtentSizes& sizes) {
+  const int64_t bytes =
+      value.rows.resolve(sizes) * value.cols * static_cast<int64_t>(size_of(value.dtype));
   return std::max<int64_t>(1, (bytes + kAlignment - 1) / kAlignment) * kAlignment;
 }
 
@@ -49,7 +47,7 @@ std::vector<int> storage_classes(const Program& program, int& num_blocks) {
   return classes;
 }
 
-std::vector<Block> find_blocks(const Program& program, int64_t tokens, int64_t requests) {
+std::vector<Block> find_blocks(const Program& program, const ExtentSizes& sizes) {
   int num_blocks = 0;
   const std::vector<int> classes = storage_classes(program, num_blocks);
   std::vector<Block> blocks(static_cast<size_t>(num_blocks));
@@ -57,7 +55,7 @@ std::vector<Block> find_blocks(const Program& program, int64_t tokens, int64_t r
     if (classes[i] < 0) continue;
     Block& block = blocks[static_cast<size_t>(classes[i])];
     block.values.push_back(static_cast<ValueId>(i));
-    block.bytes = std::max(block.bytes, bytes_of(program.values[i], tokens, requests));
+    block.bytes = std::max(block.bytes, bytes_of(program.values[i], sizes));
     if (program.values[i].kind == ValueKind::kOutput) {  // outlives the step: shares with nobody
       block.first = 0;
       block.last = static_cast<int>(program.ops.size());
@@ -98,8 +96,8 @@ int64_t best_offset(const Block& block, const std::vector<const Block*>& placed)
 
 }  // namespace
 
-MemoryPlan plan_memory(const Program& program, int64_t max_tokens, int64_t max_requests) {
-  std::vector<Block> blocks = find_blocks(program, max_tokens, max_requests);
+MemoryPlan plan_memory(const Program& program, const ExtentSizes& sizes) {
+  std::vector<Block> blocks = find_blocks(program, sizes);
   std::vector<Block*> order;
   order.reserve(blocks.size());
   for (Block& block : blocks) order.push_back(&block);
@@ -108,8 +106,7 @@ MemoryPlan plan_memory(const Program& program, int64_t max_tokens, int64_t max_r
   MemoryPlan plan;
   plan.offsets.assign(program.values.size(), -1);
   for (const Value& value : program.values)
-    if (in_arena(value))
-      plan.bytes_without_reuse += static_cast<size_t>(bytes_of(value, max_tokens, max_requests));
+    if (in_arena(value)) plan.bytes_without_reuse += static_cast<size_t>(bytes_of(value, sizes));
   std::vector<const Block*> placed;
   for (Block* block : order) {
     block->offset = best_offset(*block, placed);

@@ -1,7 +1,5 @@
 #include "worker/program/passes/rewrite.h"
 
-#include "worker/program/fields.h"
-
 namespace refrain::worker {
 
 Uses::Uses(const Program& program)
@@ -28,7 +26,7 @@ void compact(Program& program, const std::vector<bool>& remove_op) {
   for (size_t i = 0; i < program.ops.size(); ++i) {
     if (i < remove_op.size() && remove_op[i]) continue;
     ops.push_back(program.ops[i]);
-    visit_fields(ops.back(), [&](ValueId id, Access, const char*) {
+    visit_operands(ops.back(), [&](ValueId id, const Operand&) {
       if (id != kNoValue) used[static_cast<size_t>(id)] = true;
     });
   }
@@ -40,9 +38,12 @@ void compact(Program& program, const std::vector<bool>& remove_op) {
     values.push_back(std::move(program.values[i]));
   }
   for (Op& op : ops)
-    visit_fields(op, [&](ValueId& id, Access, const char*) {
+    visit_operands(op, [&](ValueId& id, const Operand&) {
       if (id != kNoValue) id = renumbered[static_cast<size_t>(id)];
     });
+  for (Extent& extent : program.extents) {
+    if (extent.live != kNoValue) extent.live = renumbered[static_cast<size_t>(extent.live)];
+  }
   program.values = std::move(values);
   program.ops = std::move(ops);
 }

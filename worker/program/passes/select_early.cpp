@@ -2,18 +2,10 @@
 #include <optional>
 #include <utility>
 
-#include "worker/program/fields.h"
 #include "worker/program/passes/rewrite.h"
 
 namespace refrain::worker {
 namespace {
-
-// Ops whose row i depends on row i of their activations alone.
-bool is_row_wise(const Op& op) {
-  return std::holds_alternative<RmsNormOp>(op) || std::holds_alternative<AddOp>(op) ||
-         std::holds_alternative<AddRmsNormOp>(op) || std::holds_alternative<LinearOp>(op) ||
-         std::holds_alternative<SiluMulOp>(op) || std::holds_alternative<SiluGateOp>(op);
-}
 
 // The select_rows ops (by index) that are the only users of what op `index` defines, all by one
 // index value; empty when there are other users, or none.
@@ -38,9 +30,9 @@ void move_over(Program& program, int index, const std::vector<int>& selects) {
   const Dim rows = program.value(first.out).rows;
   Op op = program.ops[static_cast<size_t>(index)];
   std::vector<Op> before;
-  visit_fields(op, [&](ValueId& id, Access access, const char*) {
+  visit_operands(op, [&](ValueId& id, const Operand& operand) {
     if (id == kNoValue) return;
-    if (access == Access::kRead) {
+    if (operand.access == Access::kRead) {
       if (program.value(id).kind != ValueKind::kActivation) return;
       Value selected = program.value(id);
       selected.name += ".rows";
@@ -74,7 +66,7 @@ void move_over(Program& program, int index, const std::vector<int>& selects) {
 bool move_one(Program& program) {
   const Uses uses(program);
   for (int i = static_cast<int>(program.ops.size()) - 1; i >= 0; --i) {
-    if (!is_row_wise(program.ops[static_cast<size_t>(i)])) continue;
+    if (!definition(program.ops[static_cast<size_t>(i)]).row_wise) continue;
     const std::vector<int> selects = only_selected_by(program, uses, i);
     if (selects.empty()) continue;
     move_over(program, i, selects);

@@ -185,9 +185,14 @@ ValueId best_value(Program& program, std::string name, int size) {
                              .cols = int64_t{2} * kernels::kBestParts});
 }
 
-BestTokensOp best_tokens(const Program& program, ValueId logits, ValueId best, int64_t vocab) {
-  const int64_t cols = program.value(logits).cols, first = std::min(vocab, program.rank * cols);
+BestTokensOp best_tokens(const Program& program, const SampleOp& sample, ValueId logits,
+                         ValueId best) {
+  const int64_t vocab = sample.vocab_size, cols = program.value(logits).cols;
+  const int64_t first = std::min(vocab, program.rank * cols);
   return {.logits = logits,
+          .row_slot = sample.row_slot,
+          .row_flags = sample.row_flags,
+          .params = sample.params,
           .best = best,
           .first_token = first,
           .num_tokens = std::min(cols, vocab - first)};
@@ -198,6 +203,7 @@ BestTokensOp best_tokens(const Program& program, ValueId logits, ValueId best, i
 void insert_collectives(Program& program, int size) {
   std::vector<Op> ops;
   ValueId logits_shard = kNoValue;
+  const ValueId live_logits = prepare_op(program).live_logits;
   for (Op op : std::vector<Op>(program.ops)) {
     if (ValueId* out = partial_sum(op)) {
       const ValueId sum = *out;
@@ -212,13 +218,13 @@ void insert_collectives(Program& program, int size) {
       const ValueId shard = linear->out = local_value(program, gathered, ".shard");
       program.values[static_cast<size_t>(gathered)].rows.scale *= size;
       ops.push_back(op);
-      ops.emplace_back(AllGatherOp{.in = shard, .out = gathered, .of_logits = true});
+      ops.emplace_back(AllGatherOp{.in = shard, .live = live_logits, .out = gathered});
       logits_shard = shard;
       continue;
     }
     if (auto* sample = std::get_if<SampleOp>(&op)) {
       const ValueId best = best_value(program, program.value(sample->logits).name + ".best", 1);
-      ops.emplace_back(best_tokens(program, logits_shard, best, sample->vocab_size));
+      ops.emplace_back(best_tokens(program, *sample, logits_shard, best));
       sample->shards = size;
       sample->best = best_value(program, program.value(best).name + ".gathered", size);
       ops.emplace_back(AllGatherOp{.in = best, .out = sample->best});

@@ -14,9 +14,7 @@ bool is_splitting(const Op& op, const std::vector<std::string>& splitting_ops) {
   return std::find(splitting_ops.begin(), splitting_ops.end(), op_name(op)) != splitting_ops.end();
 }
 
-bool carries_data(const Value& value) {
-  return value.kind == ValueKind::kActivation || value.kind == ValueKind::kOutput;
-}
+bool carries_data(const Value& value) { return value.storage == Storage::kArena; }
 
 void add_once(std::vector<ValueId>& ids, ValueId id) {
   if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
@@ -39,10 +37,16 @@ void find_interface(const Program& program, const Uses& uses, PieceRange& piece)
 
 }  // namespace
 
-std::vector<std::string> default_splitting_ops() { return {"attention"}; }
+std::vector<std::string> default_splitting_ops() {
+  std::vector<std::string> names;
+  for (const OpDef* def : definitions())
+    if (def->splits) names.emplace_back(def->name);
+  return names;
+}
 
 Status check_splitting_ops(const std::vector<std::string>& splitting_ops) {
-  const std::vector<std::string> names = op_names();
+  std::vector<std::string> names;
+  for (const OpDef* def : definitions()) names.emplace_back(def->name);
   for (const std::string& name : splitting_ops)
     if (std::find(names.begin(), names.end(), name) == names.end())
       return fail_field("--splitting-ops", "--splitting-ops: {} is not an op; the ops are {}", name,

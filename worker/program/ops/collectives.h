@@ -1,0 +1,96 @@
+#pragma once
+// Ops in which the ranks of a group exchange something; the communicator launches them.
+
+#include "worker/program/ops/elementwise.h"
+
+namespace refrain::worker {
+
+struct AllReduceOp {  // in place
+  ValueId value = kNoValue, out = kNoValue;
+  bool operator==(const AllReduceOp&) const = default;
+};
+
+template <>
+struct Definition<AllReduceOp> {
+  using O = AllReduceOp;
+  static constexpr const char* name = "all_reduce";
+  static constexpr bool collective = true;
+  static constexpr Operand operands[] = {read("value", offsetof(O, value)),
+                                         in_place("out", offsetof(O, out), offsetof(O, value))};
+  static std::string shape(const Shapes& v, const O& op) {
+    return expect(v.same_shape(op.value, op.out), "value and result disagree");
+  }
+  static bool has_kernel(const kernels::KernelTable& /*table*/, const O& /*op*/) { return true; }
+  template <class L>
+  static void launch(const L& l, const O& op) {
+    l.communicator().all_reduce(l.device_stream(), l.matrix(op.value), l.value(op.value).cols,
+                                l.rows(op.value));
+  }
+};
+
+struct AllReduceAddRmsNormOp {  // delta, a part of a sum over ranks, becomes the sum; AddRmsNormOp
+  ValueId residual = kNoValue, delta = kNoValue, weight = kNoValue, residual_out = kNoValue,
+          out = kNoValue;
+  float eps = 1e-5f;
+  bool operator==(const AllReduceAddRmsNormOp&) const = default;
+};
+
+template <>
+struct Definition<AllReduceAddRmsNormOp> {
+  using O = AllReduceAddRmsNormOp;
+  static constexpr const char* name = "all_reduce_add_rms_norm";
+  static constexpr bool collective = true;
+  static constexpr Operand operands[] = {
+      read("residual", offsetof(O, residual)), read("delta", offsetof(O, delta)),
+      read("weight", offsetof(O, weight)),
+      in_place("residual_out", offsetof(O, residual_out), offsetof(O, residual)),
+      write("out", offsetof(O, out))};
+  static constexpr Attribute attributes[] = {shown<"eps", &O::eps>()};
+  static std::string shape(const Shapes& v, const O& op) {
+    return Definition<AddRmsNormOp>::add_norm_shape(v, op);
+  }
+  static bool has_kernel(const kernels::KernelTable& table, const O& /*op*/) {
+    return table.add_rms_norm != nullptr;
+  }
+  template <class L>
+  static void launch(const L& l, const O& op) {
+    const kernels::AddRmsNormArgs args = Definition<AddRmsNormOp>::args(l, op);
+    if (l.communicator().all_reduce_add_rms_norm(l.device_stream(), args)) return;
+    l.communicator().all_reduce(l.device_stream(), args.delta, args.cols, args.rows);
+    l.kernels().add_rms_norm(l.stream(), args);
+  }
+};
+
+struct AllGatherOp {  // in: [R, cols]; out: [size][R][cols]
+  ValueId in = kNoValue;
+  ValueId live = kNoValue;  // rows that are gathered, where these are not all live ones
+  ValueId out = kNoValue;
+  bool operator==(const AllGatherOp&) const = default;
+};
+
+template <>
+struct Definition<AllGatherOp> {
+  using O = AllGatherOp;
+  static constexpr const char* name = "all_gather";
+  static constexpr bool collective = true;
+  static constexpr Operand operands[] = {read("in", offsetof(O, in)),
+                                         optional_read("live", offsetof(O, live)),
+                                         write("out", offsetof(O, out))};
+  static std::string shape(const Shapes& v, const O& op) {
+    const Value &in = v[op.in], &out = v[op.out];
+    return expect(in.cols == out.cols && in.dtype == out.dtype &&
+                      in.rows.extent == out.rows.extent &&
+                      in.rows.scale * v.ranks == out.rows.scale,
+                  "input and result disagree");
+  }
+  static bool has_kernel(const kernels::KernelTable& /*table*/, const O& /*op*/) { return true; }
+  template <class L>
+  static void launch(const L& l, const O& op) {
+    kernels::Rows rows = l.rows(op.in);
+    if (op.live != kNoValue) rows.live = l.at(op.live);
+    l.communicator().all_gather(l.device_stream(), l.matrix(op.in), l.at(op.out),
+                                l.value(op.in).cols, rows);
+  }
+};
+
+}  // namespace refrain::worker

@@ -1,0 +1,36 @@
+#pragma once
+// What shape rules of ops ask of the values they name. Pure.
+
+#include <span>
+#include <string>
+
+#include "worker/program/value.h"
+
+namespace refrain::worker {
+
+struct Shapes {
+  std::span<const Value> values;
+  int ranks = 1;  // of the tensor-parallel group
+
+  const Value& operator[](ValueId id) const { return values[static_cast<size_t>(id)]; }
+  bool same_shape(ValueId a, ValueId b) const {
+    const Value &x = (*this)[a], &y = (*this)[b];
+    return x.rows == y.rows && x.cols == y.cols && x.dtype == y.dtype;
+  }
+  bool same_rows(ValueId a, ValueId b) const { return (*this)[a].rows == (*this)[b].rows; }
+  // A float32 weight of `size` elements, or none.
+  bool is_vector(ValueId id, int64_t size) const {
+    if (id == kNoValue) return true;
+    const Value& v = (*this)[id];
+    return v.kind == ValueKind::kWeight && v.rows.scale == size && v.dtype == DType::kFloat32;
+  }
+  bool is_cache(ValueId id) const { return (*this)[id].is_cache(); }
+  bool rotary_fits(int64_t rotary, int64_t head_dim, ValueId table) const {
+    return rotary > 0 && rotary % 2 == 0 && rotary <= head_dim && (*this)[table].cols == rotary;
+  }
+};
+
+// What a rule returns: nothing when it holds.
+inline std::string expect(bool holds, const char* rule) { return holds ? "" : rule; }
+
+}  // namespace refrain::worker
