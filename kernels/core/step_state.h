@@ -41,10 +41,15 @@ struct SlotParams {
 
 inline constexpr float kGreedyTemperature = 1e-5f;  // at or below: greedy, as in vLLM
 
+// Whether the token is chosen by other logits than the model's.
+constexpr bool changes_logits(const SlotParams& params) {
+  return params.has_allowed_mask != 0 || params.num_logit_bias != 0 || params.uses_history != 0;
+}
+
 // Whether the row's token is that of the greatest logit, and nothing else is asked.
 constexpr bool is_plain_greedy(const SlotParams& params) {
   return params.temperature <= kGreedyTemperature && params.num_logprobs < 0 &&
-         params.has_allowed_mask == 0 && params.num_logit_bias == 0 && params.uses_history == 0;
+         !changes_logits(params);
 }
 
 struct StepHeader {
@@ -116,7 +121,7 @@ struct BatchInputs {
 struct SampleOutputs {
   uint32_t* turn = nullptr;       // [1] as in the step block
   int32_t* tokens = nullptr;      // [R]
-  float* logprobs = nullptr;      // [R]
+  float* logprobs = nullptr;      // [R] of the model's own logits, like the top ones
   int32_t* top_tokens = nullptr;  // [R, kMaxLogprobs]
   float* top_logprobs = nullptr;  // [R, kMaxLogprobs]
 };

@@ -37,6 +37,7 @@ struct Sampler {
   // Mask, bias, repetition, frequency and presence penalties: kernels/host/sampling.cpp. Returns
   // the best token, 0 where none is a number above -inf.
   __device__ Sum load();
+  __device__ Sum load_raw();  // the logits as the model gave them; the best token
   __device__ void add_bias();
   __device__ void penalise();
   __device__ int32_t draw(float highest);
@@ -95,6 +96,25 @@ __device__ Sum Sampler::load() {
   const auto least = 0xffffffffu - static_cast<uint32_t>(values[1]);
   if (least >= kLowestKey) sure = logit_of(least);
   return key_in(values[0]) < kLowestKey ? 0 : values[0];
+}
+
+// A block's part of a row, as the model gave it. Not inlined: rows that need it are few, and what
+// it takes would cost all of them registers.
+__noinline__ __device__ void copy_logits(const float* from, int64_t shard_cols,
+                                         int64_t shard_stride, int32_t begin, int32_t count,
+                                         float* to) {
+  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < count; i += kRowThreads) {
+    const int64_t token = int64_t{begin} + i, shard = token / shard_cols;
+    to[i] = from[shard * shard_stride + token % shard_cols];
+  }
+  __syncthreads();
+}
+
+__device__ Sum Sampler::load_raw() {
+  copy_logits(args.logits + row * args.shard_cols, args.shard_cols, args.shard_stride,
+              cluster.begin, cluster.count, logits);
+  sure = -INFINITY;
+  return best_below(~Sum{0});
 }
 
 __device__ void Sampler::add_bias() {
@@ -206,7 +226,12 @@ __device__ int32_t Sampler::run() {
   if (best == 0) return -1;
   int32_t token = token_of(best);
   if (params.temperature > kGreedyTemperature) token = draw(logit_of(key_in(best)));
-  if (params.num_logprobs >= 0) write_logprobs(best, token);
+  if (params.num_logprobs >= 0) {
+    // What is told is what the model said. All threads are behind a barrier after their last look
+    // at the logits: that of the draw, or of the search for the best.
+    if (changes_logits(params)) best = load_raw();
+    write_logprobs(best, token);
+  }
   return token;
 }
 

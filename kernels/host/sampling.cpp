@@ -74,14 +74,19 @@ double uniform_draw(uint64_t seed, uint64_t position) {
   return static_cast<double>(bits >> 11) * 0x1.0p-53;
 }
 
-void process_logits(const SampleArgs& args, int64_t row, const SlotParams& params, float* logits) {
+void copy_logits(const SampleArgs& args, int64_t row, float* logits) {
   const int64_t vocab = args.vocab_size;
-  const int64_t slot = args.inputs.row_slot[row];
   for (int64_t shard = 0; shard * args.shard_cols < vocab && shard < args.shards; ++shard) {
     const float* from = args.logits + shard * args.shard_stride + row * args.shard_cols;
     const int64_t first = shard * args.shard_cols;
     std::copy(from, from + std::min(args.shard_cols, vocab - first), logits + first);
   }
+}
+
+void process_logits(const SampleArgs& args, int64_t row, const SlotParams& params, float* logits) {
+  const int64_t vocab = args.vocab_size;
+  const int64_t slot = args.inputs.row_slot[row];
+  copy_logits(args, row, logits);
   if (params.has_allowed_mask != 0) {
     const uint32_t* mask = args.slots.allowed_mask + slot * ((vocab + 31) / 32);
     for (int64_t i = 0; i < vocab; ++i) {

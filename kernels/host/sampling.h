@@ -23,7 +23,10 @@ struct Candidate {
   int32_t token = 0;
 };
 
-// Copies a row's logits out of the shards, then, in vLLM's order: allowed-token mask, logit bias,
+// Copies a row's logits out of the shards.
+void copy_logits(const SampleArgs& args, int64_t row, float* logits);  // [vocab_size]
+
+// Copies them, then, in vLLM's order: allowed-token mask, logit bias,
 // repetition penalty, frequency and presence penalties.
 void process_logits(const SampleArgs& args, int64_t row, const SlotParams& params,
                     float* logits);  // [vocab_size]

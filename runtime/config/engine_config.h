@@ -58,6 +58,7 @@ struct EngineConfig {
   double drain_timeout = 30.0;            // seconds
   double log_stats_interval = 60.0;       // seconds between tables of graphs that ran; 0: none
   bool disable_log_stats = false;         // no line of throughput
+  bool vllm_metrics = false;              // /metrics has vLLM's names too
   double heartbeat_interval = 0.5;
   double heartbeat_timeout = 2.0;
   double start_timeout = 600.0;

@@ -254,6 +254,9 @@ void add_server_options(CLI::App& app, EngineConfig& config) {
                  "Seconds that running requests get after SIGTERM")
       ->check(number_in(0.0, 86400.0))
       ->group(group);
+  app.add_flag("--vllm-metrics", config.vllm_metrics,
+               "/metrics tells what vLLM has too under its names (vllm:…) besides")
+      ->group(group);
   app.add_flag("--disable-log-stats", config.disable_log_stats,
                "No line of throughput every ten seconds under load")
       ->group(group);

@@ -25,6 +25,8 @@ Json ApiServer::model_json(const std::string& name) const {
           {"max_model_len", engine_.config().worker.max_model_len}};
 }
 
+// Both have the type of every route.
+// NOLINTNEXTLINE(performance-unnecessary-value-param)
 void ApiServer::get_models(HttpRequest&, Exchange exchange) {
   Json data = Json::array();
   for (const std::string& name : engine_.config().served_model_names)
@@ -32,6 +34,7 @@ void ApiServer::get_models(HttpRequest&, Exchange exchange) {
   reply_json(exchange, {{"object", "list"}, {"data", std::move(data)}});
 }
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param)
 void ApiServer::get_model(HttpRequest& request, Exchange exchange) {
   const std::string name = request.path.substr(kModelPath.size());
   if (auto known = check_model(name); !known) return reply_error(exchange, known.error());

@@ -10,6 +10,7 @@
 #include "runtime/server/completion_session.h"
 #include "runtime/server/cudagraph_page.h"
 #include "runtime/server/dashboard.h"
+#include "runtime/server/vllm_metrics.h"
 #include "runtime/text/chat_template.h"
 #include "runtime/text/tokenizer.h"
 
@@ -342,8 +343,9 @@ void ApiServer::get_health(HttpRequest&, Exchange exchange) {
 }
 
 void ApiServer::get_metrics(HttpRequest&, Exchange exchange) {
-  exchange->reply(200, "text/plain; version=0.0.4; charset=utf-8",
-                  metrics_->render(engine_.stats(), engine_.admission()) + more_metrics_());
+  std::string text = metrics_->render(engine_.stats(), engine_.admission()) + more_metrics_();
+  if (engine_.config().vllm_metrics) text += under_vllm_names(text);
+  exchange->reply(200, "text/plain; version=0.0.4; charset=utf-8", std::move(text));
 }
 
 void ApiServer::get_cudagraphs(HttpRequest& request, Exchange exchange) {

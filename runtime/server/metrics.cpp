@@ -124,6 +124,8 @@ std::string Metrics::render(const EngineStats& stats, const AdmissionStats& admi
           stats.requests_resumed);
   counter("refrain:prompt_tokens_total", "Prompt tokens processed", stats.prompt_tokens);
   counter("refrain:generation_tokens_total", "Tokens generated", stats.generated_tokens);
+  counter("refrain:prefix_cache_queries_total", "Prompt tokens looked for in the prefix cache",
+          stats.prompt_tokens);
   counter("refrain:prefix_cache_hits_total", "Prompt tokens found in the prefix cache",
           stats.cached_prompt_tokens);
   counter("refrain:num_preemptions_total", "Requests preempted", stats.preemptions);

@@ -237,7 +237,9 @@ TEST_P(SampleTest, MaskAndBiasDecideWhatCanBeSampled) {
   EXPECT_EQ(c.tokens, std::vector<int32_t>({40, 66, 31}));
 }
 
-TEST_P(SampleTest, PenaltiesAndLogprobsMatchDoublePrecision) {
+// What is told is what the model said: raw log-probabilities, as vLLM's by default. The token is
+// that of the penalised logits.
+TEST_P(SampleTest, PenaltiesChooseTheTokenAndLogprobsAreTheModels) {
   const int32_t vocab = 90;
   SampleCase c(harness(), 1, vocab, 3);
   c.logits = random_values(vocab, DType::kFloat32, 6, 4.0f);
@@ -249,23 +251,26 @@ TEST_P(SampleTest, PenaltiesAndLogprobsMatchDoublePrecision) {
   p.num_logprobs = 5;
   p.num_logit_bias = 1;
   c.bias_token[0] = 12;
-  c.bias_value[0] = 2.5f;
+  c.bias_value[0] = 12.5f;
   for (int32_t i = 0; i < vocab; i += 3) c.in_prompt[i] = 1;
   for (int32_t i = 0; i < vocab; i += 4) c.output_count[i] = i % 5;
-  std::vector<std::pair<double, int32_t>> expected;
+  std::vector<std::pair<double, int32_t>> penalised, expected;
   double sum = 0;
   for (int32_t i = 0; i < vocab; ++i) {
-    double x = c.logits[i] + (i == 12 ? 2.5 : 0.0);
+    double x = c.logits[i] + (i == 12 ? 12.5 : 0.0);
     const int n = c.output_count[i];
     if (n > 0 || c.in_prompt[i] != 0) x = x > 0 ? x / 1.3f : x * 1.3f;
     if (n > 0) x -= double{0.4f} * n + 0.7f;
-    sum += std::exp(x);
-    expected.push_back({-x, i});
+    penalised.push_back({-x, i});
+    sum += std::exp(double{c.logits[i]});
+    expected.push_back({-double{c.logits[i]}, i});
   }
+  std::sort(penalised.begin(), penalised.end());
   std::sort(expected.begin(), expected.end());
   c.run();
-  EXPECT_EQ(c.tokens[0], expected[0].second);
-  EXPECT_NEAR(c.logprobs[0], -expected[0].first - std::log(sum), 1e-5);
+  ASSERT_NE(expected[0].second, penalised[0].second);
+  EXPECT_EQ(c.tokens[0], penalised[0].second);
+  EXPECT_NEAR(c.logprobs[0], c.logits[c.tokens[0]] - std::log(sum), 1e-5);
   for (int i = 0; i < kMaxLogprobs; ++i) {
     EXPECT_EQ(c.top_tokens[i], i < 5 ? expected[i].second : -1);
     EXPECT_NEAR(c.top_logprobs[i], i < 5 ? -expected[i].first - std::log(sum) : 0, 1e-5);
@@ -296,6 +301,35 @@ TEST_P(SampleTest, PenaltiesForbidNoToken) {
           EXPECT_FALSE(std::isnan(c.logprobs[row]));
         }
         EXPECT_NE(c.tokens[1], 7);
+      }
+    }
+  }
+}
+
+TEST_P(SampleTest, AMaskForbidsTokensAndLeavesTheirLogprobs) {
+  const int32_t vocab = 5000;
+  for (const float temperature : {0.0f, 0.8f}) {
+    SampleCase c(harness(), 2, vocab);
+    c.logits = random_values(2 * vocab, DType::kFloat32, 9, 2.0f);
+    const int32_t words = (vocab + 31) / 32;
+    for (int32_t row = 0; row < 2; ++row) {
+      c.params[row].temperature = temperature;
+      c.params[row].has_allowed_mask = 1;
+      c.params[row].num_logprobs = 3;
+      c.mask[row * words + 40] = 0xf0f0;
+    }
+    c.run();
+    for (int32_t row = 0; row < 2; ++row) {
+      const float* logits = c.logits.data() + int64_t{row} * vocab;
+      double sum = 0;
+      for (int32_t i = 0; i < vocab; ++i) sum += std::exp(double{logits[i]});
+      EXPECT_EQ(c.tokens[row] / 32, 40);
+      EXPECT_NEAR(c.logprobs[row], logits[c.tokens[row]] - std::log(sum), 1e-5);
+      Candidate best[3];
+      top_tokens(logits, vocab, 3, best);
+      for (int i = 0; i < 3; ++i) {
+        EXPECT_EQ(c.top_tokens[row * kMaxLogprobs + i], best[i].token);
+        EXPECT_NEAR(c.top_logprobs[row * kMaxLogprobs + i], best[i].logit - std::log(sum), 1e-5);
       }
     }
   }

@@ -140,6 +140,18 @@ def test_a_sampled_token_is_listed_and_nothing_is_null(client):
         assert top[token] == value and all(isinstance(other, float) for other in top.values())
 
 
+def test_logprobs_are_the_models_own_whatever_the_request_changes(client):
+    def first(**fields):
+        answer = client.completions.create(model="smol", prompt=PROMPT, logprobs=1, temperature=0, max_tokens=1, extra_body=fields)
+        return answer.choices[0].logprobs
+    plain = first()
+    assert plain.tokens == [" Paris"]
+    forbidden = first(logit_bias={"7042": -100})
+    assert forbidden.tokens != plain.tokens
+    assert forbidden.top_logprobs[0][" Paris"] == pytest.approx(plain.token_logprobs[0], abs=1e-4)
+    assert forbidden.top_logprobs[0][forbidden.tokens[0]] == forbidden.token_logprobs[0] < plain.token_logprobs[0]
+
+
 def test_chat_logprobs(client):
     answer = client.chat.completions.create(model="smol", messages=[{"role": "user", "content": "Hi"}], logprobs=True,
                                             top_logprobs=3, temperature=0, max_tokens=4)

@@ -188,6 +188,10 @@ int32_t sample_row(const SampleArgs& args, const SampleOutputs& out, int64_t row
                           uniform_draw(params.seed, position), team);
   }
   if (params.num_logprobs >= 0 && token >= 0) {
+    if (changes_logits(params)) {  // what is told is what the model said
+      copy_logits(args, row, logits);
+      best.logit = highest_of<S>(logits, args.vocab_size);
+    }
     write_logprobs<S>(args, out, row, params.num_logprobs, logits, best.logit, token);
   }
   return token;

@@ -72,7 +72,7 @@ AnswerParser::AnswerParser(const AnswerFormat& format, ThinkingStart start, cons
   if (!tools.is_null()) calls_ = make_tool_call_parser(format.tool_call_parser, tools);
 }
 
-void AnswerParser::pass(ReasoningSplitter::Parts parts) {
+void AnswerParser::pass(const ReasoningSplitter::Parts& parts) {
   events_.reasoning(parts.reasoning);
   if (parts.rest.empty()) return;
   if (calls_) {

@@ -41,7 +41,7 @@ class AnswerParser {
   std::vector<AnswerEvent> finish();
 
  private:
-  void pass(ReasoningSplitter::Parts parts);
+  void pass(const ReasoningSplitter::Parts& parts);
 
   std::optional<ReasoningSplitter> reasoning_;
   std::unique_ptr<ToolCallParser> calls_;

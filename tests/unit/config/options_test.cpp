@@ -139,6 +139,7 @@ std::vector<OptionCase> engine_cases() {
        }},
       {{"--sse-keep-alive-interval", "2"}, [](C c) { return c.sse_keep_alive_interval == 2; }},
       {{"--drain-timeout", "1.5"}, [](C c) { return c.drain_timeout == 1.5; }},
+      {{"--vllm-metrics"}, [](C c) { return c.vllm_metrics; }},
       {{"--disable-log-stats"}, [](C c) { return c.disable_log_stats; }},
       {{"--log-stats-interval", "0"}, [](C c) { return c.log_stats_interval == 0; }},
   };

@@ -1,6 +1,9 @@
 #include "runtime/server/metrics.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "runtime/server/vllm_metrics.h"
 
 namespace refrain {
 namespace {
@@ -21,6 +24,24 @@ TEST(Metrics, StepsWithoutAGraphAreOneSeriesHoweverManyTokensTheyHave) {
   EXPECT_EQ(text.find(name, first + 1), std::string::npos) << "a second series";
   const std::string line = text.substr(first, text.find('\n', first) - first);
   EXPECT_TRUE(line.ends_with(" 2000")) << line;
+}
+
+TEST(Metrics, WhatVllmHasTooIsToldUnderItsNames) {
+  using testing::HasSubstr;
+  EngineStats stats;
+  stats.requests_running = 3;
+  stats.prompt_tokens = 70;
+  Metrics metrics("m");
+  metrics.observe_request({}, {}, 5, 6);
+  const std::string text = under_vllm_names(metrics.render(stats, {}));
+  EXPECT_THAT(text, HasSubstr("# TYPE vllm:num_requests_running "
+                              "gauge\nvllm:num_requests_running{model_name=\"m\"} 3\n"));
+  EXPECT_THAT(text, HasSubstr("vllm:prefix_cache_queries_total{model_name=\"m\"} 70\n"));
+  EXPECT_THAT(text, HasSubstr("vllm:request_prompt_tokens_bucket{model_name=\"m\",le=\"16\"} 1\n"));
+  EXPECT_THAT(text,
+              HasSubstr("vllm:request_success_total{finished_reason=\"stop\",model_name=\"m\"}"));
+  EXPECT_THAT(text, testing::Not(HasSubstr("refrain:")));
+  EXPECT_THAT(text, testing::Not(HasSubstr("steps_total")));
 }
 
 }  // namespace
