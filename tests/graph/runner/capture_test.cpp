@@ -281,6 +281,29 @@ TEST(Debug, CG29MovedStepBufferIsNamed) {
   }
 }
 
+// Whatever the ops name: inputs, states, outputs, scratch memory, weights, activations.
+TEST(Debug, CG29AnyValueThatMovesIsNamed) {
+  const auto session = started(with_mode("FULL"));
+  worker::HostedProgram& hosted = session->runner().hosted();
+  worker::OpContext& context = hosted.context;
+  const auto captured = worker::collect_addresses(context, hosted.all_ops());
+  EXPECT_EQ(worker::describe_moved(hosted.program, captured, captured), "");
+  for (size_t id = 0; id < context.addresses.size(); ++id) {
+    for (void*& address : context.addresses[id]) {
+      void* const place = address;
+      const std::string& name = hosted.program.values[id].name;
+      ASSERT_NE(place, nullptr) << name;
+      address = static_cast<std::byte*>(place) + 1;
+      const bool by_turn = hosted.program.values[id].storage == worker::Storage::kPinned;
+      const bool used = by_turn || &address == context.addresses[id].data();
+      const std::string moved = worker::describe_moved(
+          hosted.program, captured, worker::collect_addresses(context, hosted.all_ops()));
+      EXPECT_THAT(moved, used ? HasSubstr("(" + name + ")") : testing::Matcher<std::string>(""));
+      address = place;
+    }
+  }
+}
+
 TEST(Debug, CG27PoisonIsRealPaddedRowsHoldNaN) {
   SessionOptions options = with_mode("FULL");
   options.poison_padding = true;
