@@ -17,7 +17,8 @@ ARROWS = {
     "apps/refrain": ["runtime/launch", "worker/worker"],
     "apps/coordinator": ["runtime/launch"],
     "apps/worker": ["worker/worker", "worker/bench"],
-    "runtime/launch": ["runtime/server"],
+    "runtime/launch": ["runtime/server", "runtime/load"],
+    "runtime/load": ["runtime/text", "runtime/actor"],
     "runtime/server": ["runtime/engine"],
     "runtime/engine": ["runtime/sched", "runtime/text", "runtime/config", "runtime/actor", "ipc/transport"],
     "runtime/sched": ["ipc/protocol"],
@@ -67,8 +68,8 @@ ISOLATED = [
                                  r"cute/|cutlass/|cooperative_groups|device_launch|driver_types|mma\.h|flashinfer/)"),
      lambda folder: "cuda" in folder.split("/"), "a cuda/ folder"),
     ("ZeroMQ, cereal, Asio and Beast", re.compile(r"^(zmq|cereal/|boost/asio|boost/beast|asio)"),
-     lambda folder: folder.startswith(("ipc", "runtime/actor", "runtime/server")),
-     "ipc/, runtime/actor and runtime/server"),
+     lambda folder: folder.startswith(("ipc", "runtime/actor", "runtime/server", "runtime/load")),
+     "ipc/, runtime/actor, runtime/server and runtime/load"),
 ]
 
 # (file, header): reason. For a header of ISOLATED that one file outside those folders must have.

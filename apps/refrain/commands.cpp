@@ -2,19 +2,17 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <fstream>
-#include <iostream>
-#include <sstream>
 
 #include "apps/refrain/bench_dispatch.h"
+#include "apps/refrain/bench_serve.h"
 #include "runtime/base/log.h"
+#include "runtime/config/option_values.h"
 #include "runtime/config/options.h"
 #include "runtime/launch/bench.h"
 #include "runtime/launch/coordinator.h"
 #include "runtime/launch/device_bench.h"
 #include "runtime/launch/generate.h"
 #include "runtime/launch/serve.h"
-#include "worker/graph/plan.h"
 
 namespace refrain {
 
@@ -35,10 +33,21 @@ int generate_command(const std::vector<std::string>& arguments) {
                "refrain generate");
   options.config.log_level = "warning";
   add_engine_options(app, options.config, {.server = false, .positional_model = false});
-  app.add_option("--prompts", options.prompts,
-                 "JSON lines with prompt, messages or prompt_ids, and sampling fields; -: stdin")
+  app.add_option(
+         "--prompts", options.prompts,
+         "JSON lines with prompt, messages or prompt_ids, and sampling fields, or an OpenAI batch "
+         "file; -: stdin")
       ->group("Generate");
   app.add_option("--prompt", options.texts, "A prompt; its completion is printed as plain text")
+      ->group("Generate");
+  app.add_option("--max-tokens", options.max_tokens,
+                 "Tokens of an answer, where a line of --prompts does not say it")
+      ->check(CLI::Range(1, INT32_MAX))
+      ->capture_default_str()
+      ->group("Generate");
+  app.add_option("--temperature", options.temperature,
+                 "Of prompts that do not say it (default: 1, as the API's)")
+      ->check(number_in(0.0, 100.0))
       ->group("Generate");
   app.add_option("--output", options.output, "File for the answers; -: stdout")->group("Generate");
   const auto parsed = parse_command_line(app, arguments);
@@ -49,6 +58,7 @@ int generate_command(const std::vector<std::string>& arguments) {
 }
 
 int bench_command(const std::vector<std::string>& arguments) {
+  if (is_load(arguments)) return load_command(arguments);
   BenchOptions options;
   CLI::App app("Measures an engine end to end, or what its device does alone.", "refrain bench");
   options.config.log_level = "warning";
@@ -120,30 +130,6 @@ int bench_command(const std::vector<std::string>& arguments) {
   if (!is_device_bench(options.kind)) return run_bench(options);
   if (app.count("--batch") == 0) options.batches = default_batches(options.kind);
   return run_device_bench(options);
-}
-
-int plan_command(const std::vector<std::string>& arguments) {
-  if (arguments.size() != 1 || arguments[0] == "--help") {
-    std::fputs("usage: refrain plan FILE.json   (-: standard input)\n", stderr);
-    return arguments.size() == 1 ? kExitOk : kExitConfig;
-  }
-  std::stringstream text;
-  if (arguments[0] == "-") {
-    text << std::cin.rdbuf();
-  } else {
-    std::ifstream file(arguments[0]);
-    if (!file) {
-      return report({ErrorCode::kNotFound, fmt::format("{} cannot be read", arguments[0]), {}});
-    }
-    text << file.rdbuf();
-  }
-  const auto plan = worker::explain_plan(text.str());
-  if (!plan) {
-    std::printf("%s\n", worker::plan_error(plan.error()).c_str());
-    return worker::kExitBadPlan;
-  }
-  std::printf("%s\n", plan->c_str());
-  return kExitOk;
 }
 
 }  // namespace refrain

@@ -18,6 +18,7 @@ constexpr const char* kHelp =
     "  refrain generate [options]         prompts in, text out, no server\n"
     "  refrain bench KIND [options]       decode, prefill, serve, capture, dispatch;\n"
     "                                     gemm, attention, all-reduce, load\n"
+    "  refrain bench serve --base-url URL load on any server that speaks OpenAI's API\n"
     "  refrain plan FILE.json             explain which graphs a configuration captures and runs\n"
     "  refrain keygen DIR [WORKER...]     keys for workers that connect over tcp://\n"
     "  refrain version\n"

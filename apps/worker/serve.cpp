@@ -9,6 +9,7 @@
 #include "apps/worker/commands.h"
 #include "runtime/base/build_info.h"
 #include "runtime/base/log.h"
+#include "runtime/config/option_values.h"
 #include "runtime/config/options.h"
 #include "worker/worker/worker.h"
 
@@ -35,6 +36,7 @@ void add_options(CLI::App& app, ServeArguments& arguments) {
   worker::WorkerOptions& options = arguments.worker;
   app.add_option("--model", arguments.model,
                  "Model directory: config.json and safetensors files, the same on every rank")
+      ->transform(model_directory())
       ->required();
   app.add_option("--coordinator", options.coordinator,
                  "Coordinator's address: ipc:///path/name or tcp://host:port "

@@ -44,7 +44,7 @@ inline constexpr std::array<uint32_t, std::variant_size_v<Message>> kMaxPayloadB
 };
 
 // Least bytes that one element takes, which bounds a count by the bytes left.
-inline constexpr size_t kMinManifestEntryBytes = 4 + 3 * 4 + 1 + 4 + 8 + 8 + 8;
+inline constexpr size_t kMinManifestEntryBytes = 4 + 3 * 4 + 1 + 4 + 8 + 8 + 8 + 8;
 inline constexpr size_t kMinSlotSetupBytes = 4 + 6 * 4 + 3 * 4 + 8 + 4 + 4 + 1 + 4 + 4 + 4 + 4;
 
 // What the parts of a Step take in its payload, so that its maker can keep it sendable.

@@ -13,7 +13,7 @@
 
 namespace refrain::ipc {
 
-inline constexpr uint16_t kProtocolVersion = 8;
+inline constexpr uint16_t kProtocolVersion = 9;
 
 // ---- configuration (coordinator -> worker, inside Welcome)
 
@@ -125,7 +125,8 @@ struct ManifestEntry {
   int32_t nodes = 0;
   int64_t bytes = 0;
   double capture_ms = 0;
-  uint64_t digest = 0;
+  uint64_t digest = 0;         // of what all ranks capture alike
+  uint64_t launch_digest = 0;  // of all that this rank captured, addresses excepted
 };
 
 // Captured and ready (CG-22). Coordinator compares manifests between ranks before serving.

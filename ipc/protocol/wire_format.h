@@ -67,9 +67,9 @@ void serialize(Archive& ar, InitCache& m) {
 
 template <class Archive>
 void serialize(Archive& ar, ManifestEntry& m) {
-  static_assert(wire::field_count<ManifestEntry>() == 9);
+  static_assert(wire::field_count<ManifestEntry>() == 10);
   ar(wire::Name{"mode", m.mode}, m.num_tokens, m.num_reqs, m.uniform, m.pieces, m.nodes, m.bytes,
-     m.capture_ms, m.digest);
+     m.capture_ms, m.digest, m.launch_digest);
 }
 
 template <class Archive>

@@ -3,6 +3,7 @@
 // row_distances and of who reads them. Maxima of magnitudes alone, so that neither the order of
 // the columns nor the device changes a bit.
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <limits>
@@ -36,12 +37,14 @@ struct DistanceBits {
   static constexpr int32_t magnitude(float x) { return std::bit_cast<int32_t>(x) & 0x7fffffff; }
 
   constexpr void add(float got, float expected) {
-    const int32_t got_bits = magnitude(got), bits = magnitude(expected);
-    const bool same = got == expected || (got_bits > kInfinity && bits > kInfinity);
-    const int32_t here = same ? 0 : magnitude(got - expected);
-    const int32_t size = bits < kInfinity ? bits : 0;
-    apart = here > apart ? here : apart;
-    largest = size > largest ? size : largest;
+    const int32_t got_size = magnitude(got), size = magnitude(expected);
+    // Masks of integers instead of branches: a compiler makes vectors of them.
+    const int32_t differ =
+        -static_cast<int32_t>(std::bit_cast<int32_t>(got) != std::bit_cast<int32_t>(expected));
+    const int32_t number = -static_cast<int32_t>((got_size <= kInfinity) | (size <= kInfinity));
+    const int32_t finite = -static_cast<int32_t>(size < kInfinity);
+    apart = std::max(apart, magnitude(got - expected) & differ & number);
+    largest = std::max(largest, size & finite);
   }
   constexpr RowDistance value() const {
     return {std::bit_cast<float>(apart < kInfinity ? apart : kInfinity),

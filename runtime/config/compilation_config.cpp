@@ -1,5 +1,7 @@
 #include "runtime/config/compilation_config.h"
 
+#include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 
 namespace refrain {
@@ -16,16 +18,88 @@ Result<int32_t> positive_int32(const Json& value, const std::string& key) {
   return static_cast<int32_t>(value.get<int64_t>());
 }
 
+constexpr const char* kCompiler = "nothing is compiled by torch here";
+constexpr const char* kPasses = "passes follow from the device; what they fuse is always on";
+constexpr const char* kWarmUps = "each key is warmed up once before its capture, which suffices";
+constexpr const char* kBuffers = "graphs read the step's own buffers, which do not move";
+constexpr const char* kLora = "there are no LoRA adapters yet";
+constexpr const char* kEncoder = "there are no multimodal encoders yet";
+constexpr const char* kMoe = "there are no mixtures of experts yet";
+
+// vLLM 0.21's other keys, and why they change nothing.
+const std::map<std::string, const char*>& ignored_keys() {
+  static const std::map<std::string, const char*> keys = {
+      {"mode", kCompiler},
+      {"level", kCompiler},
+      {"debug_dump_path", kCompiler},
+      {"cache_dir", kCompiler},
+      {"local_cache_dir", kCompiler},
+      {"compile_cache_save_format", kCompiler},
+      {"backend", kCompiler},
+      {"custom_ops", kCompiler},
+      {"compile_sizes", kCompiler},
+      {"compile_ranges_split_points", kCompiler},
+      {"compile_ranges_endpoints", kCompiler},
+      {"use_inductor", kCompiler},
+      {"inductor_compile_config", kCompiler},
+      {"inductor_passes", kCompiler},
+      {"dynamic_shapes_config", kCompiler},
+      {"use_inductor_graph_partition", kCompiler},
+      {"ir_enable_torch_wrap", kCompiler},
+      {"traced_files", kCompiler},
+      {"enabled_custom_ops", kCompiler},
+      {"disabled_custom_ops", kCompiler},
+      {"compilation_time", kCompiler},
+      {"encoder_compilation_time", kCompiler},
+      {"pass_config", kPasses},
+      {"cudagraph_num_of_warmups", kWarmUps},
+      {"cudagraph_copy_inputs", kBuffers},
+      {"cudagraph_specialize_lora", kLora},
+      {"compile_mm_encoder", kEncoder},
+      {"cudagraph_mm_encoder", kEncoder},
+      {"encoder_cudagraph_token_budgets", kEncoder},
+      {"encoder_cudagraph_max_images_per_batch", kEncoder},
+      {"encoder_cudagraph_max_vision_items_per_batch", kEncoder},
+      {"encoder_cudagraph_max_frames_per_batch", kEncoder},
+      {"fast_moe_cold_start", kMoe},
+      {"static_all_moe_layers", kMoe},
+      {"static_forward_context", kCompiler},
+  };
+  return keys;
+}
+
+// vLLM's own names of ops stand for ours.
+std::string op_name(const std::string& name) {
+  return name.starts_with("vllm::") && name.find("attention") != std::string::npos ? "attention"
+                                                                                   : name;
+}
+
 }  // namespace
 
-Status apply_compilation_config(const std::string& text, ipc::WorkerConfig& config) {
+Result<std::vector<std::string>> apply_compilation_config(const std::string& text,
+                                                          ipc::WorkerConfig& config) {
+  std::vector<std::string> ignored;
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_number_integer() && json >= 0 && json <= 3) {  // -O3
+    ignored.push_back(fmt::format("level {} is ignored: {}", json.get<int>(), kCompiler));
+    return ignored;
+  }
   if (!json.is_object()) {
     return fail_field("compilation_config", "compilation config must be a JSON object, got: {}",
                       text.substr(0, 80));
   }
   for (const auto& [key, value] : json.items()) {
-    if (key == "cudagraph_mode") {
+    if (value.is_null()) continue;  // vLLM's "as the default says"
+    const auto other = ignored_keys().find(key);
+    if (other != ignored_keys().end()) {
+      ignored.push_back(fmt::format("{} is ignored: {}", key, other->second));
+    } else if (key == "use_cudagraph" || key == "full_cuda_graph") {
+      if (!value.is_boolean()) {
+        return fail_field(key, "compilation config: {} must be true or false", key);
+      }
+      const bool full = key == "full_cuda_graph";
+      if (value.get<bool>() == full) config.cudagraph_mode = full ? "FULL" : "NONE";
+    } else if (key == "cudagraph_mode") {
       if (!value.is_string()) {
         return fail_field(key, "compilation config: {} must be a string such as FULL_AND_PIECEWISE",
                           key);
@@ -53,16 +127,28 @@ Status apply_compilation_config(const std::string& text, ipc::WorkerConfig& conf
         if (!op.is_string()) {
           return fail_field(key, "compilation config: {} must hold strings", key);
         }
-        config.splitting_ops.push_back(op.get<std::string>());
+        const std::string name = op_name(op.get<std::string>());
+        if (std::ranges::count(config.splitting_ops, name) == 0)
+          config.splitting_ops.push_back(name);
       }
     } else {
       return fail_field(key,
-                        "compilation config: unknown key '{}'; known are cudagraph_mode, "
-                        "cudagraph_capture_sizes, max_cudagraph_capture_size, splitting_ops",
+                        "compilation config: unknown key '{}'; those that take effect are "
+                        "cudagraph_mode, cudagraph_capture_sizes, max_cudagraph_capture_size, "
+                        "splitting_ops",
                         key);
     }
   }
-  return {};
+  // vLLM's pages show both; a list says more than its limit.
+  const auto& sizes = config.cudagraph_capture_sizes;
+  if (config.has_capture_sizes && !sizes.empty() &&
+      config.max_cudagraph_capture_size > *std::ranges::max_element(sizes)) {
+    ignored.push_back(fmt::format(
+        "max_cudagraph_capture_size {} is ignored: the largest of cudagraph_capture_sizes is {}",
+        config.max_cudagraph_capture_size, *std::ranges::max_element(sizes)));
+    config.max_cudagraph_capture_size = 0;
+  }
+  return ignored;
 }
 
 }  // namespace refrain

@@ -2,15 +2,18 @@
 // --compilation-config: vLLM's JSON object of graph settings. Parsed once at start.
 
 #include <string>
+#include <vector>
 
 #include "ipc/protocol/messages.h"
 #include "runtime/base/result.h"
 
 namespace refrain {
 
-// Applies {"cudagraph_mode": …, "cudagraph_capture_sizes": […], "max_cudagraph_capture_size": n,
-// "splitting_ops": […]} to the worker configuration. Unknown keys and wrong types are errors that
-// name the key.
-Status apply_compilation_config(const std::string& json, ipc::WorkerConfig& config);
+// Applies what concerns graphs to the worker configuration: cudagraph_mode,
+// cudagraph_capture_sizes, max_cudagraph_capture_size, splitting_ops, and the older use_cudagraph
+// and full_cuda_graph. Gives a sentence for each of vLLM's other keys, which have no effect here.
+// Unknown keys and wrong types are errors that name the key.
+Result<std::vector<std::string>> apply_compilation_config(const std::string& json,
+                                                          ipc::WorkerConfig& config);
 
 }  // namespace refrain

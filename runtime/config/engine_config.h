@@ -23,10 +23,10 @@ struct EngineConfig {
   std::string load_format = "auto";             // auto | safetensors | dummy
 
   // requests and answers
-  std::string generation_config = "auto";   // auto | vllm | directory
-  std::string override_generation_config;   // JSON; empty: none
-  GenerationDefaults generation_defaults;   // what these two give; filled at start
-  std::string tool_call_parser;             // names of runtime/text/answer; empty: none
+  std::string generation_config = "auto";  // auto | vllm | directory
+  std::string override_generation_config;  // JSON; empty: none
+  GenerationDefaults generation_defaults;  // what these two give; filled at start
+  std::string tool_call_parser;            // names of runtime/text/answer; empty: none
   std::string reasoning_parser;
   bool enable_auto_tool_choice = false;
   bool trust_request_chat_template = false;
@@ -57,6 +57,7 @@ struct EngineConfig {
   double max_queue_wait = 0;              // seconds until the first token; 0: no limit
   double drain_timeout = 30.0;            // seconds
   double log_stats_interval = 60.0;       // seconds between tables of graphs that ran; 0: none
+  bool disable_log_stats = false;         // no line of throughput
   double heartbeat_interval = 0.5;
   double heartbeat_timeout = 2.0;
   double start_timeout = 600.0;

@@ -35,6 +35,23 @@ Status check_lists(const ipc::WorkerConfig& worker) {
   return {};
 }
 
+// The directory's name; of the Hugging Face cache (models--OWNER--NAME/snapshots/REVISION) the
+// model's.
+std::string served_name(std::filesystem::path path) {
+  if (!path.has_filename()) path = path.parent_path();
+  const std::filesystem::path snapshots = path.parent_path();
+  const std::string folder = snapshots.parent_path().filename().string();
+  const std::string prefix = "models--";
+  if (snapshots.filename() != "snapshots" || !folder.starts_with(prefix)) {
+    return path.filename().string();
+  }
+  std::string name = folder.substr(prefix.size());
+  if (const size_t between = name.find("--"); between != std::string::npos) {
+    name.replace(between, 2, "/");
+  }
+  return name;
+}
+
 }  // namespace
 
 void finish_host_threads(EngineConfig& config) {
@@ -47,9 +64,7 @@ Status finish_engine_config(EngineConfig& config, const ModelConfig& model) {
   ipc::WorkerConfig& worker = config.worker;
   if (config.tokenizer.empty()) config.tokenizer = config.model;
   if (config.served_model_names.empty()) {
-    std::filesystem::path path(config.model);
-    if (!path.has_filename()) path = path.parent_path();
-    config.served_model_names.push_back(path.filename().string());
+    config.served_model_names.push_back(served_name(config.model));
   }
   if (worker.dtype == "auto") {
     worker.dtype = model.torch_dtype == "float32" ? "float32" : "bfloat16";
@@ -96,10 +111,9 @@ Status finish_engine_config(EngineConfig& config, const ModelConfig& model) {
                       "--enable-auto-tool-choice needs --tool-call-parser, which says how the "
                       "model writes its calls");
   }
-  REFRAIN_ASSIGN_OR_RETURN(
-      config.generation_defaults,
-      load_generation_defaults(config.model, config.generation_config,
-                               config.override_generation_config));
+  REFRAIN_ASSIGN_OR_RETURN(config.generation_defaults,
+                           load_generation_defaults(config.model, config.generation_config,
+                                                    config.override_generation_config));
   REFRAIN_RETURN_IF_ERROR(check_lists(worker));
   worker.load_dummy = config.load_format == "dummy";
   worker.audit = config.audit_rate > 0;

@@ -4,8 +4,10 @@
 #include <memory>
 
 #include "ipc/protocol/limits.h"
+#include "runtime/base/log.h"
 #include "runtime/config/answer_options.h"
 #include "runtime/config/compilation_config.h"
+#include "runtime/config/option_values.h"
 
 namespace refrain {
 namespace {
@@ -16,21 +18,13 @@ constexpr double kServerQueueWait = 60.0;
 // Workers beat twice a second: in less than two beats a healthy one may be silent.
 constexpr double kLeastHeartbeatTimeout = 1.0;
 
-// CLI::Range lets "nan" pass.
-CLI::Validator number_in(double least, double most) {
-  return CLI::Validator(
-      [least, most](const std::string& text) {
-        double value = 0;
-        const bool number = CLI::detail::lexical_cast(text, value);
-        if (number && value >= least && value <= most) return std::string();
-        return fmt::format("\"{}\" is not a number from {} to {}", text, least, most);
-      },
-      fmt::format("FLOAT in [{} - {}]", least, most));
-}
-
 void add_model_options(CLI::App& app, EngineConfig& config, bool positional) {
   const char* names = positional ? "--model,model" : "--model";
-  app.add_option(names, config.model, "Directory with config.json, tokenizer.json, *.safetensors")
+  app.add_option(
+         names, config.model,
+         "Directory with config.json, tokenizer.json, *.safetensors, or the name of a model "
+         "in the Hugging Face cache")
+      ->transform(model_directory())
       ->group("Model");
   app.add_option("--tokenizer", config.tokenizer, "Tokenizer directory (default: the model's)")
       ->group("Model");
@@ -48,8 +42,8 @@ void add_model_options(CLI::App& app, EngineConfig& config, bool positional) {
       ->check(CLI::IsMember({"auto", "safetensors", "dummy"}))
       ->group("Model");
   app.add_option("--max-model-len", config.worker.max_model_len,
-                 "Longest prompt plus output (default: the model's)")
-      ->check(CLI::Range(1, 1 << 24))
+                 "Longest prompt plus output, e.g. 32k (default: the model's)")
+      ->transform(human_int(1, 1 << 24))
       ->group("Model");
   app.add_option("--seed", config.worker.seed, "Seed of dummy weights and unseeded requests")
       ->group("Model");
@@ -85,13 +79,9 @@ void add_parallel_options(CLI::App& app, EngineConfig& config) {
   app.add_option("--max-restarts", config.max_restarts,
                  "Restarts of a worker group within a minute before serve gives up")
       ->check(CLI::Range(0, 1000000))
-      ->capture_default_str()
       ->group(group);
   app.add_option("--incident-dir", config.incident_dir,
                  "Directory for records of lost processes (default: one that goes at the end)")
-      ->group(group);
-  app.add_option("--fault", config.fault,
-                 "For drills: workers stage this fault, e.g. kind=spin,rank=1")
       ->group(group);
   app.add_option("--collective-timeout-ms", config.worker.collective_timeout_ms,
                  "Deadline of a collective between workers")
@@ -105,13 +95,11 @@ void add_parallel_options(CLI::App& app, EngineConfig& config) {
 void add_scheduling_options(CLI::App& app, EngineConfig& config) {
   const char* group = "Scheduling";
   app.add_option("--max-num-seqs", config.worker.max_num_seqs, "Requests that run at once")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str()
+      ->transform(human_int(1, 65536))
       ->group(group);
   app.add_option("--max-num-batched-tokens", config.worker.max_num_batched_tokens,
-                 "Tokens of one step (prefills are chunked to fit)")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str()
+                 "Tokens of one step (prefills are chunked to fit), e.g. 8k")
+      ->transform(human_int(1, 1 << 20))
       ->group(group);
   app.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", config.enable_prefix_caching,
                "Reuse the cache of equal prompt beginnings (on)")
@@ -123,13 +111,11 @@ void add_scheduling_options(CLI::App& app, EngineConfig& config) {
                  "Share of the steps that run a second time, eagerly, and are compared: logits, "
                  "tokens, keys and values")
       ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str()
       ->group(group);
   app.add_option("--schedule-lead-ms", config.schedule_lead_ms,
                  "Plan step n+1 that long before n is expected to end, so that requests which come "
                  "meanwhile are in it; a large value plans it when n begins")
       ->check(CLI::Range(0.0, 1e6))
-      ->capture_default_str()
       ->group(group);
 }
 
@@ -137,36 +123,42 @@ void add_cache_options(CLI::App& app, EngineConfig& config) {
   const char* group = "KV cache";
   app.add_option("--block-size", config.worker.block_size, "Tokens a block: 8, 16, 32, 64 or 128")
       ->check(CLI::IsMember({8, 16, 32, 64, 128}))
-      ->capture_default_str()
       ->group(group);
   app.add_option("--kv-cache-dtype", config.worker.kv_cache_dtype, "auto, bfloat16 or float32")
       ->check(CLI::IsMember({"auto", "bfloat16", "float32"}))
       ->group(group);
   app.add_option("--kv-cache-memory-bytes", config.worker.kv_cache_memory_bytes,
                  "Size of the cache a worker (default: the device decides)")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 50))
+      ->transform(human_int(0, int64_t{1} << 50))
       ->group(group);
-  app.add_option("--gpu-memory-utilization", config.worker.gpu_memory_utilization,
+  app.add_option("--gpu-memory-utilization,--mem-fraction-static",
+                 config.worker.gpu_memory_utilization,
                  "Share of a GPU's memory that a worker may use")
       ->check(number_in(0.01, 1.0))
-      ->capture_default_str()
       ->group(group);
   app.add_option("--num-gpu-blocks-override", config.worker.num_gpu_blocks_override,
-                 "Blocks of the cache, whatever the memory says")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
+                 "Blocks of the cache (default: as many as the memory holds)")
+      ->transform(human_int(0, int64_t{1} << 40))
       ->group(group);
 }
 
 void add_graph_options(CLI::App& app, EngineConfig& config) {
   const char* group = "CUDA graphs";
   ipc::WorkerConfig& worker = config.worker;
-  app.add_flag("--enforce-eager", worker.enforce_eager, "No graphs at all")->group(group);
-  app.add_option("--cudagraph-mode", worker.cudagraph_mode,
-                 "NONE, PIECEWISE, FULL, FULL_DECODE_ONLY or FULL_AND_PIECEWISE")
-      ->capture_default_str()
+  app.add_flag("--enforce-eager,--disable-cuda-graph", worker.enforce_eager, "No graphs at all")
+      ->group(group);
+  CLI::Option* mode =
+      app.add_option("--cudagraph-mode", worker.cudagraph_mode,
+                     "NONE, PIECEWISE, FULL, FULL_DECODE_ONLY or FULL_AND_PIECEWISE")
+          ->group(group);
+  app.add_flag_callback(
+         "--enable-piecewise-cuda-graph",
+         [&worker] { worker.cudagraph_mode = "FULL_AND_PIECEWISE"; },
+         "SGLang's name for --cudagraph-mode FULL_AND_PIECEWISE")
+      ->excludes(mode)
       ->group(group);
   app.add_option_function<std::vector<int32_t>>(
-         "--cudagraph-capture-sizes",
+         "--cudagraph-capture-sizes,--cuda-graph-bs",
          [&worker](const std::vector<int32_t>& sizes) {
            worker.has_capture_sizes = true;
            worker.cudagraph_capture_sizes = sizes;
@@ -174,8 +166,9 @@ void add_graph_options(CLI::App& app, EngineConfig& config) {
          "Batch sizes to capture, e.g. 1,2,4,8")
       ->delimiter(',')
       ->group(group);
-  app.add_option("--max-cudagraph-capture-size", worker.max_cudagraph_capture_size,
-                 "Largest size of the default list")
+  app.add_option("--max-cudagraph-capture-size,--cuda-graph-max-bs",
+                 worker.max_cudagraph_capture_size,
+                 "Largest size of the default list (default: 512, less with few requests)")
       ->check(CLI::Range(1, ipc::kMaxCaptureSize))
       ->group(group);
   app.add_option_function<std::vector<std::string>>(
@@ -190,12 +183,14 @@ void add_graph_options(CLI::App& app, EngineConfig& config) {
   app.add_option_function<std::string>(
          "--compilation-config,-O",
          [&config](const std::string& json) {
-           if (Status status = apply_compilation_config(json, config.worker); !status)
-             throw CLI::ValidationError("--compilation-config", status.error().message);
+           const auto ignored = apply_compilation_config(json, config.worker);
+           if (!ignored)
+             throw CLI::ValidationError("--compilation-config", ignored.error().message);
+           for (const std::string& key : *ignored) log::info("--compilation-config: {}", key);
          },
-         "JSON with cudagraph_mode, cudagraph_capture_sizes, max_cudagraph_capture_size, …")
+         "vLLM's object of graph settings (JSON); what it ignores is logged with the reason")
       ->group(group);
-  app.add_flag("--disable-padding", worker.disable_padding,
+  app.add_flag("--disable-padding,--disable-cuda-graph-padding", worker.disable_padding,
                "Only batches of exactly a graph's size")
       ->group(group);
   app.add_option("--max-padding-ratio", worker.max_padding_ratio,
@@ -203,21 +198,32 @@ void add_graph_options(CLI::App& app, EngineConfig& config) {
       ->check(number_in(0.0, 1e6))
       ->group(group);
   app.add_option("--attention-backend", worker.attention_backend, "Attention implementation")
-      ->capture_default_str()
       ->group(group);
-  app.add_flag("--debug-cudagraph", worker.debug_cudagraph,
+}
+
+// What only tests, drills and the search for a fault need.
+void add_testing_options(CLI::App& app, EngineConfig& config) {
+  app.add_flag("--debug-cudagraph", config.worker.debug_cudagraph,
                "Compare addresses of every replay with those of its capture")
-      ->group(group);
+      ->group("Debugging");
+  app.add_option("--fault", config.fault,
+                 "For drills: workers stage this fault, e.g. kind=spin,rank=1")
+      ->group("Testing");
+}
+
+// A default is shown unless the description tells what it is.
+void show_defaults(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    const bool told = option->get_description().find("(default") != std::string::npos;
+    if (!told && option->get_type_size() != 0) option->capture_default_str();
+  }
 }
 
 void add_server_options(CLI::App& app, EngineConfig& config) {
   const char* group = "Server";
-  app.add_option("--host", config.host, "Address to listen on")
-      ->capture_default_str()
-      ->group(group);
+  app.add_option("--host", config.host, "Address to listen on")->group(group);
   app.add_option("--port", config.port, "Port to listen on (0: any free one)")
       ->check(CLI::Range(0, 65535))
-      ->capture_default_str()
       ->group(group);
   app.add_option("--api-key", config.api_keys,
                  "Key that clients must send as Bearer (give it again for more keys)")
@@ -234,28 +240,26 @@ void add_server_options(CLI::App& app, EngineConfig& config) {
   app.add_option("--sse-keep-alive-interval", config.sse_keep_alive_interval,
                  "Seconds after which a stream that waits gets a comment (0: none)")
       ->check(number_in(0.0, 3600.0))
-      ->capture_default_str()
       ->group(group);
   config.max_queue = kServerQueue;
   app.add_option("--max-queue", config.max_queue, "Waiting requests before 429 (0: no limit)")
-      ->check(CLI::Range(0, 1 << 30))
-      ->capture_default_str()
+      ->transform(human_int(0, 1 << 30))
       ->group(group);
   config.max_queue_wait = kServerQueueWait;
   app.add_option("--max-queue-wait", config.max_queue_wait,
                  "Seconds that a request may wait for its first token before 429 (0: no limit)")
       ->check(number_in(0.0, 86400.0))
-      ->capture_default_str()
       ->group(group);
   app.add_option("--drain-timeout", config.drain_timeout,
                  "Seconds that running requests get after SIGTERM")
       ->check(number_in(0.0, 86400.0))
-      ->capture_default_str()
+      ->group(group);
+  app.add_flag("--disable-log-stats", config.disable_log_stats,
+               "No line of throughput every ten seconds under load")
       ->group(group);
   app.add_option("--log-stats-interval", config.log_stats_interval,
                  "Seconds between tables of the graphs that ran (0: none)")
       ->check(number_in(0.0, 86400.0))
-      ->capture_default_str()
       ->group(group);
 }
 
@@ -271,8 +275,10 @@ void add_engine_options(CLI::App& app, EngineConfig& config, const OptionGroups&
   add_scheduling_options(app, config);
   add_cache_options(app, config);
   add_graph_options(app, config);
-  add_debug_options(app, config.debug);
   if (groups.server) add_server_options(app, config);
+  add_debug_options(app, config.debug);
+  add_testing_options(app, config);
+  show_defaults(app);
 }
 
 }  // namespace refrain

@@ -25,8 +25,8 @@ struct OptionGroups {
 void add_engine_options(CLI::App& app, EngineConfig& config, const OptionGroups& groups);
 
 // Parses argv[1..]. `--config FILE` is replaced in place by the file's options first, so that the
-// command line wins. Errors name the option (and near ones when it is unknown). --help and
-// --version print and give an exit code of 0.
+// command line wins. Errors name the option (and near ones when it is unknown). --help,
+// --help-page (docs/options.md) and --version print and give an exit code of 0.
 struct ParseOutcome {
   bool exit_now = false;  // help or version was printed
 };
@@ -34,6 +34,8 @@ Result<ParseOutcome> parse_command_line(CLI::App& app, std::vector<std::string> 
 
 // Reads a configuration file into command-line arguments: {"max-num-seqs": 8} -> --max-num-seqs 8.
 Result<std::vector<std::string>> config_file_arguments(const std::string& path);
+// The same of a file's text; errors name `path`.
+Result<std::vector<std::string>> config_arguments(const std::string& text, const std::string& path);
 
 // Checks ranges and what depends on the model; fills defaults that depend on it (max_model_len,
 // dtype auto, served name). Errors name the option.

@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
 #include <sstream>
 
+#include "runtime/config/help.h"
 #include "runtime/config/options.h"
 
 namespace refrain {
@@ -48,11 +50,46 @@ Result<std::string> word_of(const Json& value, const std::string& path, const st
                     key);
 }
 
-std::string name_of(const std::string& word) { return word.substr(0, word.find('=')); }
+// Options of vLLM and SGLang that people try and that nothing here is near to.
+const char* absent_option(const std::string& name) {
+  static const std::map<std::string, const char*> absent = {
+      {"--pipeline-parallel-size", "a model is shared by --tensor-parallel-size workers alone"},
+      {"--pp-size", "a model is shared by --tensor-parallel-size workers alone"},
+      {"--data-parallel-size", "run a server for each copy of the model"},
+      {"--dp-size", "run a server for each copy of the model"},
+      {"--enable-expert-parallel", "there are no mixtures of experts yet"},
+      {"--quantization", "weights are bfloat16 or float32"},
+      {"--speculative-config", "there is no speculative decoding yet"},
+      {"--enable-lora", "there are no LoRA adapters yet"},
+      {"--lora-modules", "there are no LoRA adapters yet"},
+      {"--enable-chunked-prefill", "it is always on: leave the option out"},
+      {"--trust-remote-code", "a model's own code is never run: leave the option out"},
+      {"--swap-space", "preempted requests are computed again: leave the option out"},
+      {"--cpu-offload-gb", "weights stay on the device"},
+      {"--revision", "name the directory of the revision with --model"},
+      {"--model-path", "the option is --model"},
+      {"--context-length", "the option is --max-model-len"},
+      {"--max-running-requests", "the option is --max-num-seqs"},
+      {"--chunked-prefill-size", "the option is --max-num-batched-tokens"},
+      {"--max-total-tokens", "the option is --num-gpu-blocks-override (blocks of --block-size)"},
+      {"--disable-radix-cache", "the option is --no-enable-prefix-caching"},
+      {"--disable-cuda-graph-for-decode", "the option is --cudagraph-mode PIECEWISE"},
+      {"--uvicorn-log-level", "the option is --log-level"},
+  };
+  const auto at = absent.find(name);
+  return at == absent.end() ? nullptr : at->second;
+}
 
 // The command line wins, also over a list, which would take more members otherwise. A file's words
 // are "--name=true" or "--name", "value".
-void drop_given(const std::vector<std::string>& given, std::vector<std::string>& from_files) {
+void drop_given(CLI::App& app, const std::vector<std::string>& given,
+                std::vector<std::string>& from_files) {
+  // An option has one name for all of its aliases.
+  const auto name_of = [&app](const std::string& word) {
+    const std::string name = word.substr(0, word.find('='));
+    const CLI::Option* option = app.get_option_no_throw(name);
+    return option == nullptr ? name : option->get_name();
+  };
   std::set<std::string> names;
   for (const std::string& word : given)
     if (word.starts_with("--")) names.insert(name_of(word));
@@ -66,7 +103,8 @@ void drop_given(const std::vector<std::string>& given, std::vector<std::string>&
   from_files = std::move(kept);
 }
 
-Result<std::vector<std::string>> expand_config_files(std::vector<std::string> arguments) {
+Result<std::vector<std::string>> expand_config_files(CLI::App& app,
+                                                     std::vector<std::string> arguments) {
   std::vector<std::string> from_files, rest;
   for (size_t i = 0; i < arguments.size(); ++i) {
     std::string path;
@@ -82,7 +120,7 @@ Result<std::vector<std::string>> expand_config_files(std::vector<std::string> ar
     REFRAIN_ASSIGN_OR_RETURN(const auto words, config_file_arguments(path));
     from_files.insert(from_files.end(), words.begin(), words.end());
   }
-  drop_given(rest, from_files);
+  drop_given(app, rest, from_files);
   from_files.insert(from_files.end(), rest.begin(), rest.end());
   return from_files;
 }
@@ -91,7 +129,7 @@ Result<std::vector<std::string>> expand_config_files(std::vector<std::string> ar
 
 std::string nearest_name(const std::string& name, const std::vector<std::string>& candidates) {
   std::string best;
-  size_t best_distance = std::max<size_t>(2, name.size() / 3) + 1;
+  size_t best_distance = std::max<size_t>(2, name.size() / 6) + 1;
   for (const std::string& candidate : candidates) {
     const size_t distance = edit_distance(name, candidate);
     if (distance < best_distance) {
@@ -107,7 +145,12 @@ Result<std::vector<std::string>> config_file_arguments(const std::string& path) 
   if (!file) return fail(ErrorCode::kNotFound, "configuration file {} cannot be read", path);
   std::stringstream text;
   text << file.rdbuf();
-  const Json json = Json::parse(text.str(), nullptr, /*allow_exceptions=*/false, true);
+  return config_arguments(text.str(), path);
+}
+
+Result<std::vector<std::string>> config_arguments(const std::string& text,
+                                                  const std::string& path) {
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false, true);
   if (!json.is_object()) {
     return fail(ErrorCode::kInvalidArgument,
                 "{}: a configuration file is one JSON object of options", path);
@@ -147,7 +190,12 @@ Result<std::vector<std::string>> config_file_arguments(const std::string& path) 
 }
 
 Result<ParseOutcome> parse_command_line(CLI::App& app, std::vector<std::string> arguments) {
-  REFRAIN_ASSIGN_OR_RETURN(arguments, expand_config_files(std::move(arguments)));
+  REFRAIN_ASSIGN_OR_RETURN(arguments, expand_config_files(app, std::move(arguments)));
+  app.formatter(std::make_shared<HelpFormatter>());
+  if (arguments == std::vector<std::string>{"--help-page"}) {
+    std::fputs(options_page(app).c_str(), stdout);
+    return ParseOutcome{true};
+  }
   // Options given twice (file, then command line): the last one wins.
   for (CLI::Option* option : app.get_options()) {
     if (option->get_expected_max() == 1)
@@ -169,6 +217,9 @@ Result<ParseOutcome> parse_command_line(CLI::App& app, std::vector<std::string> 
     const std::vector<std::string> extras = app.remaining();
     const std::string name =
         extras.empty() ? "?" : extras.front().substr(0, extras.front().find('='));
+    if (const char* why = absent_option(name)) {
+      return fail_field(name, "unknown option {}: {}", name, why);
+    }
     const std::string near = nearest_name(name, option_names(app));
     return fail_field(name, "unknown option {}{}; --help lists them", name,
                       near.empty() ? "" : fmt::format(" (did you mean {}?)", near));

@@ -169,7 +169,8 @@ void EngineCore::on_step(ipc::StepResult result) {
   } else {
     updated = scheduler_->update(result, events_);
   }
-  if (!updated) return group_->fence("answers", 0, fmt::format("rank 0: {}", updated.error().message));
+  if (!updated)
+    return group_->fence("answers", 0, fmt::format("rank 0: {}", updated.error().message));
   last_answer_ = executor_->clock().now();
   pace_.done(last_answer_);
   if (result.audit.audited) note_audit(result);

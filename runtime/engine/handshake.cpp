@@ -85,6 +85,23 @@ std::optional<std::string> ready_mismatch(const std::vector<ipc::Ready>& ranks) 
   return std::nullopt;
 }
 
+std::optional<std::string> recaptured_otherwise(const std::vector<ipc::Ready>& before,
+                                                const std::vector<ipc::Ready>& now) {
+  for (size_t rank = 0; rank < std::min(before.size(), now.size()); ++rank) {
+    for (const ipc::ManifestEntry& entry : now[rank].manifest) {
+      const auto earlier = std::ranges::find_if(
+          before[rank].manifest, [&](const auto& other) { return same_key(entry, other); });
+      if (earlier == before[rank].manifest.end() || earlier->launch_digest == entry.launch_digest)
+        continue;
+      return fmt::format(
+          "rank {} captured {} with other launches ({:016x}) than the group before it ({:016x}); "
+          "its device, driver or memory may have changed",
+          rank, describe(entry), entry.launch_digest, earlier->launch_digest);
+    }
+  }
+  return std::nullopt;
+}
+
 std::optional<std::string> key_mismatch(const std::vector<ipc::StepResult>& ranks) {
   for (size_t rank = 1; rank < ranks.size(); ++rank) {
     const ipc::StepResult& first = ranks.front();

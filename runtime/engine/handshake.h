@@ -22,6 +22,11 @@ std::optional<std::string> refusal(const ipc::Hello& hello, const GroupIdentity&
 // their captures differ. Nothing when they agree.
 std::optional<std::string> ready_mismatch(const std::vector<ipc::Ready>& ranks);
 
+// Names the first rank and key whose launches are not those that the same rank captured in the
+// group before. Nothing when there was none, or when it captured the same.
+std::optional<std::string> recaptured_otherwise(const std::vector<ipc::Ready>& before,
+                                                const std::vector<ipc::Ready>& now);
+
 // Names two ranks whose answers to one step come from different keys (CG-31).
 std::optional<std::string> key_mismatch(const std::vector<ipc::StepResult>& ranks);
 

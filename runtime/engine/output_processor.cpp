@@ -78,10 +78,10 @@ void OutputProcessor::push(std::vector<TokenArrival> arrivals) {
   }
 }
 
-// Before min_tokens nothing stops a request, its text passes as it is.
+// The first min_tokens tokens end no stop string, though one may begin there.
 void OutputProcessor::add_text(Request& request, std::string_view text, RequestOutput& output) {
-  if (request.output_tokens < request.min_tokens) {
-    output.text += text;
+  if (request.output_tokens <= request.min_tokens) {
+    output.text += request.stops.pass(text);
     return;
   }
   StopStrings::Found found = request.stops.push(text);
@@ -97,8 +97,9 @@ void OutputProcessor::finish_text(Request& request, const TokenArrival& arrival,
   if (output.finish == FinishReason::kStop) return;
   output.text += request.stops.flush();
   output.finish = finish_reason(arrival.stop);
-  if (arrival.stop == StopCause::kStopToken)
-    output.stop_reason = std::to_string(arrival.token.token);
+  if (arrival.stop != StopCause::kStopToken) return;
+  output.stop_reason = std::to_string(arrival.token.token);
+  output.stop_token = arrival.token.token;
 }
 
 void OutputProcessor::end(RequestId id, FinishReason reason, std::optional<Error> error) {

@@ -6,6 +6,7 @@
 
 #include "runtime/base/log.h"
 #include "runtime/engine/engine_core.h"
+#include "runtime/engine/handshake.h"
 
 namespace refrain {
 namespace {
@@ -29,6 +30,8 @@ SchedulerOptions scheduler_options(const EngineConfig& config, const ModelConfig
 
 // Block tables, prefix cache and slots begin empty, as the new workers' memory does.
 void EngineCore::on_ready(int64_t num_kv_blocks) {
+  if (const auto changed = recaptured_otherwise(stats_.snapshot().ready, group_->ready()))
+    log::warn("{}", *changed);
   scheduler_ = std::make_unique<Scheduler>(scheduler_options(config_, model_, num_kv_blocks));
   // Whether these workers are good decides who is to blame for the losses before.
   proving_ = group_->distrusted() || to_explain_ > 0;

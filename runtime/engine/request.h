@@ -71,7 +71,8 @@ struct RequestOutput {
   std::vector<TokenOutput> tokens;  // new since the last output
   std::string text;                 // new text; never a part of a character
   FinishReason finish = FinishReason::kNone;
-  std::string stop_reason;     // the stop string or token that matched, if any
+  std::string stop_reason;  // the stop string that matched, or the token's id, if any
+  std::optional<TokenId> stop_token;
   std::optional<Error> error;  // of kError
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;

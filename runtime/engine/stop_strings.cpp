@@ -14,7 +14,8 @@ StopStrings::Found StopStrings::push(std::string_view text) {
   const std::string* match = nullptr;
   size_t start = 0;
   for (const std::string& stop : stops_) {
-    const size_t at = held_.find(stop);
+    const size_t from = passed_ < stop.size() ? 0 : passed_ - stop.size() + 1;
+    const size_t at = held_.find(stop, from);
     if (at == std::string::npos) continue;
     const size_t end = at + stop.size();
     const size_t best = match == nullptr ? std::string::npos : start + match->size();
@@ -25,12 +26,25 @@ StopStrings::Found StopStrings::push(std::string_view text) {
   }
   if (match != nullptr) {
     held_.resize(include_in_output_ ? start + match->size() : start);
+    passed_ = 0;
     return {std::exchange(held_, {}), *match};
   }
+  return {take_certain(), std::nullopt};
+}
+
+std::string StopStrings::pass(std::string_view text) {
+  if (stops_.empty()) return std::string(text);
+  held_.append(text);
+  passed_ = held_.size();
+  return take_certain();
+}
+
+std::string StopStrings::take_certain() {
   const size_t certain = held_.size() - held_back();
-  Found found{held_.substr(0, certain), std::nullopt};
+  std::string text = held_.substr(0, certain);
   held_.erase(0, certain);
-  return found;
+  passed_ -= std::min(passed_, certain);
+  return text;
 }
 
 // The longest end of the held text that a stop string begins with.
@@ -45,6 +59,9 @@ size_t StopStrings::held_back() const {
   return longest;
 }
 
-std::string StopStrings::flush() { return std::exchange(held_, {}); }
+std::string StopStrings::flush() {
+  passed_ = 0;
+  return std::exchange(held_, {});
+}
 
 }  // namespace refrain

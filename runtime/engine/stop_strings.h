@@ -20,14 +20,18 @@ class StopStrings {
   };
   // The match that ends first wins; of those, the longest.
   Found push(std::string_view text);
+  // Text in which no stop string may end; what may be the beginning of one is held back.
+  std::string pass(std::string_view text);
   std::string flush();  // what was held back, at the end of the text
 
  private:
   size_t held_back() const;
+  std::string take_certain();
 
   std::vector<std::string> stops_;
   bool include_in_output_;
   std::string held_;
+  size_t passed_ = 0;  // bytes of it where no stop string may end
 };
 
 }  // namespace refrain

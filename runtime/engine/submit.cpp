@@ -45,10 +45,11 @@ Status EngineCore::check(const GenerateRequest& request) const {
   const auto length = static_cast<int64_t>(request.prompt.size());
   if (length == 0) return fail_field("prompt", "the prompt has no tokens; at least one is needed");
   if (length >= config_.worker.max_model_len)
-    return fail_field("prompt",
-                      "the prompt has {} tokens; max_model_len {} leaves room for an "
-                      "answer to at most {}",
-                      length, config_.worker.max_model_len, config_.worker.max_model_len - 1);
+    return fail_field(
+        "prompt",
+        "the prompt has {} tokens, but this model's maximum context length is {} tokens "
+        "(max_model_len), answer included",
+        length, config_.worker.max_model_len);
   if (!config_.enable_chunked_prefill && length > config_.worker.max_num_batched_tokens)
     return fail_field("prompt",
                       "the prompt has {} tokens; without chunked prefill at most "

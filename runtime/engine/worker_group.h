@@ -60,7 +60,8 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
 
   void start();
   void send_step(const ipc::Message& step);  // only while ready
-  // A rank's answer is wrong ("answers"), or it takes no messages ("connection"): the group is lost.
+  // A rank's answer is wrong ("answers"), or it takes no messages ("connection"): the group is
+  // lost.
   void fence(std::string detector, int32_t rank, std::string reason);
   // A canary got no finite logit. The group is lost, and the next one checks its weights; of
   // that one the same is the end for good.

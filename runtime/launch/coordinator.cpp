@@ -17,6 +17,7 @@
 #include "runtime/launch/progress_display.h"
 #include "runtime/launch/run_directory.h"
 #include "runtime/launch/signal_hold.h"
+#include "runtime/launch/throughput_log.h"
 #include "runtime/server/api_response.h"
 #include "runtime/server/cudagraph_page.h"
 
@@ -78,7 +79,9 @@ class Shutdown {
         http_(http),
         watch_(watch),
         strand_(std::move(strand)),
-        graphs_(host.engine(), strand_, host.config().log_stats_interval) {}
+        graphs_(host.engine(), strand_, host.config().log_stats_interval) {
+    if (!host.config().disable_log_stats) throughput_.emplace(host.engine(), strand_);
+  }
 
   void on_signal(int number) {
     if (++signals_ > 1) return end();
@@ -119,6 +122,7 @@ class Shutdown {
   EndingWatch& watch_;
   std::shared_ptr<Executor> strand_;
   GraphLog graphs_;
+  std::optional<ThroughputLog> throughput_;
   int signals_ = 0;
   bool ended_ = false;
 };

@@ -1,6 +1,7 @@
 #include "runtime/launch/generate.h"
 
 #include <cstdio>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -15,16 +16,20 @@
 namespace refrain {
 namespace {
 
-constexpr int64_t kDefaultMaxTokens = 16;
-
+// A line's request, and the form of its answer.
 struct Line {
   GenerateRequest request;
   bool wants_logprobs = false;
+  bool chat = false;
+  std::optional<Error> error;  // instead of the request
+  // Of a line of an OpenAI batch file, whose answers are batch lines.
+  bool batch = false;
+  Json custom_id;  // null: none given
 };
 
-tl::unexpected<Error> at_line(const std::string& file, size_t number, Error error) {
+Error at_line(const std::string& file, size_t number, Error error) {
   error.message = fmt::format("{}:{}: {}", file, number, error.message);
-  return forward_error(std::move(error));
+  return error;
 }
 
 Result<std::vector<TokenId>> prompt_of(const Json& json, const OrderedJson& ordered,
@@ -60,14 +65,12 @@ Status read_logprobs(const Json& json, SamplingParams& params) {
   return fields.status();
 }
 
-Result<Line> parse_line(const std::string& text, const TextSide& side,
-                        const GenerationDefaults& defaults) {
-  REFRAIN_ASSIGN_OR_RETURN(const OrderedJson ordered, parse_ordered_json(text));
+Status parse_request(const OrderedJson& ordered, LocalEngine& local, const GenerateOptions& options,
+                     Line& line) {
+  const GenerationDefaults& defaults = local.engine().config().generation_defaults;
   const Json json(ordered);
-  if (!json.is_object()) return fail(ErrorCode::kInvalidArgument, "a line must be a JSON object");
-  Line line;
   SamplingParams& params = line.request.sampling;
-  REFRAIN_ASSIGN_OR_RETURN(line.request.prompt, prompt_of(json, ordered, side));
+  REFRAIN_ASSIGN_OR_RETURN(line.request.prompt, prompt_of(json, ordered, local.text()));
   apply_defaults(defaults, params);
   REFRAIN_RETURN_IF_ERROR(read_sampling_params(json, params));
   REFRAIN_RETURN_IF_ERROR(read_logprobs(json, params));
@@ -75,7 +78,10 @@ Result<Line> parse_line(const std::string& text, const TextSide& side,
   if (fields.integer("n", 1, INT32_MAX).value_or(1) != 1) {
     fields.fail_on("n", "n must be 1, since a line has one answer; repeat the line instead");
   }
-  params.max_tokens = fields.integer("max_tokens", 1, INT32_MAX).value_or(kDefaultMaxTokens);
+  if (options.temperature && !fields.has("temperature")) {
+    params.temperature = static_cast<float>(*options.temperature);
+  }
+  params.max_tokens = fields.integer("max_tokens", 1, INT32_MAX).value_or(options.max_tokens);
   if (const auto most = fields.integer("max_completion_tokens", 1, INT32_MAX)) {
     params.max_tokens = *most;
   }
@@ -83,7 +89,36 @@ Result<Line> parse_line(const std::string& text, const TextSide& side,
       std::min(params.max_tokens, defaults.max_new_tokens.value_or(params.max_tokens));
   REFRAIN_RETURN_IF_ERROR(fields.status());
   line.wants_logprobs = params.logprobs >= 0;
-  return line;
+  line.chat = fields.has("messages");
+  return {};
+}
+
+// {"custom_id", "method", "url", "body"}: the body is the request, the url says of what kind.
+Result<OrderedJson> batch_body(const OrderedJson& line) {
+  const auto url = line.find("url");
+  const std::string route = url != line.end() && url->is_string() ? url->get<std::string>() : "";
+  if (route != "/v1/chat/completions" && route != "/v1/completions") {
+    return fail_field("url", "url must be /v1/chat/completions or /v1/completions");
+  }
+  const OrderedJson& body = line["body"];
+  if (!body.is_object()) return fail_field("body", "body must be a JSON object");
+  if (body.contains("messages") != (route == "/v1/chat/completions")) {
+    return fail_field("url", "{} and the fields of body do not fit each other", route);
+  }
+  return body;
+}
+
+Status parse_line(const std::string& text, LocalEngine& local, const GenerateOptions& options,
+                  Line& line) {
+  REFRAIN_ASSIGN_OR_RETURN(OrderedJson ordered, parse_ordered_json(text));
+  if (!ordered.is_object())
+    return fail(ErrorCode::kInvalidArgument, "a line must be a JSON object");
+  if (const auto id = ordered.find("custom_id"); id != ordered.end()) line.custom_id = Json(*id);
+  line.batch = ordered.contains("body");
+  if (line.batch) {
+    REFRAIN_ASSIGN_OR_RETURN(ordered, batch_body(ordered));
+  }
+  return parse_request(ordered, local, options, line);
 }
 
 Result<std::vector<std::string>> read_lines(const std::string& path) {
@@ -109,16 +144,53 @@ Json logprobs_of(const RequestOutput& output) {
   return list;
 }
 
-std::string answer_line(const std::vector<TokenId>& prompt, const RequestOutput& output,
-                        bool logprobs) {
+Json own_answer(const Line& line, const std::vector<TokenId>& prompt, const RequestOutput& output) {
   Json ids = Json::array();
   for (const TokenOutput& token : output.tokens) ids.push_back(token.token);
   Json json = {{"prompt_ids", prompt},
                {"output_ids", std::move(ids)},
                {"text", output.text},
                {"finish_reason", to_string(output.finish)}};
-  if (logprobs) json["logprobs"] = logprobs_of(output);
-  return dump(json) + "\n";
+  if (line.wants_logprobs) json["logprobs"] = logprobs_of(output);
+  if (!line.custom_id.is_null()) json["custom_id"] = line.custom_id;
+  return json;
+}
+
+// The object that the server would have answered.
+Json api_answer(const Line& line, size_t number, const RequestOutput& output,
+                const LocalEngine& local) {
+  AnswerHead head;
+  head.id = fmt::format("{}-{}", line.chat ? "chatcmpl" : "cmpl", number);
+  head.model = local.config().served_model_names.front();
+  head.created = std::time(nullptr);
+  head.chat = line.chat;
+  head.logprobs = line.wants_logprobs;
+  ChoiceText choice;
+  choice.text = output.text;
+  choice.tokens = output.tokens;
+  choice.finish = output.finish;
+  choice.stop_reason = output.stop_reason;
+  const Usage usage{output.prompt_tokens, output.output_tokens, output.cached_tokens};
+  return whole_answer(head, {choice}, usage, *local.text().tokenizer);
+}
+
+// A line of OpenAI's batch output: `body` is an answer, or an error with its status.
+Json batch_answer(const Line& line, size_t number, int status, Json body) {
+  return {{"id", fmt::format("batch_req_{}", number)},
+          {"custom_id", line.custom_id},
+          {"response",
+           {{"status_code", status},
+            {"request_id", fmt::format("req_{}", number)},
+            {"body", std::move(body)}}},
+          {"error", nullptr}};
+}
+
+Json error_answer(const Line& line, size_t number) {
+  const int status = http_status(line.error->code);
+  Json error = error_json(status, *line.error);
+  if (line.batch) return batch_answer(line, number, status, std::move(error));
+  if (!line.custom_id.is_null()) error["custom_id"] = line.custom_id;
+  return error;
 }
 
 // Before anything is computed: an answer that cannot be kept is no use.
@@ -165,37 +237,61 @@ Result<std::vector<std::string>> input_lines(const GenerateOptions& options) {
   return lines;
 }
 
+// The line with its request, or with what is wrong in it.
+Line read_line(const std::string& text, LocalEngine& local, const GenerateOptions& options) {
+  Line line;
+  Status read = parse_line(text, local, options, line);
+  if (read) read = local.engine().check(line.request);
+  if (!read) line.error = read.error();
+  return line;
+}
+
+// The first line at fault is returned when all are written.
 Status generate(const GenerateOptions& options) {
-  REFRAIN_ASSIGN_OR_RETURN(const auto lines, input_lines(options));
+  REFRAIN_ASSIGN_OR_RETURN(const auto texts, input_lines(options));
   REFRAIN_RETURN_IF_ERROR(check_output(options.output));
   REFRAIN_ASSIGN_OR_RETURN(auto local, LocalEngine::create(options.config));
-  std::vector<GenerateRequest> requests;
-  std::vector<std::vector<TokenId>> prompts;
-  std::vector<bool> wants_logprobs;
   const std::string file = options.prompts.empty() ? "--prompt" : options.prompts;
-  for (size_t i = 0; i < lines.size(); ++i) {
-    if (lines[i].find_first_not_of(" \t\r") == std::string::npos) continue;
-    auto line = parse_line(lines[i], local->text(), local->engine().config().generation_defaults);
-    if (!line) return at_line(file, i + 1, line.error());
-    if (Status status = local->engine().check(line->request); !status) {
-      return at_line(file, i + 1, status.error());
+  Status first;
+  std::vector<Line> lines;
+  std::vector<GenerateRequest> requests;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    if (texts[i].find_first_not_of(" \t\r") == std::string::npos) continue;
+    lines.push_back(read_line(texts[i], *local, options));
+    if (!lines.back().error) {
+      requests.push_back(lines.back().request);
+    } else {
+      Error error = at_line(file, i + 1, *lines.back().error);
+      if (!first) log::error("{}", error.message);  // the first is said at the end
+      if (first) first = forward_error(std::move(error));
     }
-    prompts.push_back(line->request.prompt);
-    wants_logprobs.push_back(line->wants_logprobs);
-    requests.push_back(std::move(line->request));
   }
-  if (requests.empty()) return fail_field("--prompts", "{} holds no prompts", file);
-  REFRAIN_RETURN_IF_ERROR(local->start());
-  REFRAIN_ASSIGN_OR_RETURN(const auto outputs, local->run(std::move(requests)));
+  if (lines.empty()) return fail_field("--prompts", "{} holds no prompts", file);
+  std::vector<RequestOutput> outputs;
+  if (!requests.empty()) {
+    REFRAIN_RETURN_IF_ERROR(local->start());
+    REFRAIN_ASSIGN_OR_RETURN(outputs, local->run(std::move(requests)));
+  }
   std::string text;
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    text += options.prompts.empty() ? outputs[i].text + "\n"
-                                    : answer_line(prompts[i], outputs[i], wants_logprobs[i]);
+  size_t answered = 0;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const Line& line = lines[i];
+    if (options.prompts.empty()) {
+      if (!line.error) text += outputs[answered++].text + "\n";
+    } else if (line.error) {
+      text += dump(error_answer(line, i + 1)) + "\n";
+    } else {
+      const RequestOutput& output = outputs[answered++];
+      text +=
+          dump(line.batch ? batch_answer(line, i + 1, 200, api_answer(line, i + 1, output, *local))
+                          : own_answer(line, line.request.prompt, output)) +
+          "\n";
+    }
   }
   REFRAIN_RETURN_IF_ERROR(write_output(options.output, text));
   const EngineStats stats = local->engine().stats();
   log::debug("{} preemptions; graphs that ran:\n{}", stats.preemptions, cudagraph_text(stats));
-  return {};
+  return first;
 }
 
 }  // namespace

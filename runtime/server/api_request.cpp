@@ -4,6 +4,8 @@
 #include <charconv>
 #include <limits>
 
+#include "runtime/server/ignored_fields.h"
+
 namespace refrain {
 namespace {
 
@@ -115,6 +117,12 @@ Status read_common(const Json& body, const RequestRules& rules, ApiRequest& requ
     }
   }
   request.return_token_ids = fields.boolean("return_token_ids").value_or(false);
+  request.return_tokens_as_token_ids = fields.boolean("return_tokens_as_token_ids").value_or(false);
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  request.truncate_prompt_tokens = fields.integer("truncate_prompt_tokens", -1, kMost);
+  if (request.truncate_prompt_tokens == 0)
+    fields.fail_on("truncate_prompt_tokens", "must be -1 or positive");
+  request.ignored = ignored_fields(body, request.chat);
   request.add_special_tokens = fields.boolean("add_special_tokens").value_or(!request.chat);
   REFRAIN_RETURN_IF_ERROR(fields.status());
   REFRAIN_RETURN_IF_ERROR(read_sampling_params(body, request.sampling));

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "runtime/base/ids.h"
-#include "runtime/engine/request.h"
 #include "runtime/config/engine_config.h"
+#include "runtime/engine/request.h"
 #include "runtime/server/chat_input.h"
 #include "runtime/server/json_fields.h"
 #include "runtime/text/answer/reasoning.h"
@@ -24,10 +24,10 @@ using Prompt = std::variant<std::string, std::vector<TokenId>>;
 struct ApiRequest {
   bool chat = false;
   std::string model;
-  std::vector<Prompt> prompts;  // completions
-  ChatInput chat_input;         // chat
+  std::vector<Prompt> prompts;                                  // completions
+  ChatInput chat_input;                                         // chat
   text::ThinkingStart thinking = text::ThinkingStart::kUnsaid;  // known when it is rendered
-  Json tools;                   // that the answer may call; null: none
+  Json tools;  // that the answer may call; null: none
   bool parallel_tool_calls = true;
   bool include_reasoning = true;
   SamplingParams sampling;
@@ -42,6 +42,9 @@ struct ApiRequest {
   bool logprobs = false;
   bool add_special_tokens = true;
   bool return_token_ids = false;
+  bool return_tokens_as_token_ids = false;
+  std::optional<int64_t> truncate_prompt_tokens;  // -1: what fits
+  std::vector<std::string> ignored;               // names of fields that nothing reads
 };
 
 // What the server's options say of requests.

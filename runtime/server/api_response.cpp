@@ -51,38 +51,61 @@ Json bytes_json(const std::string& bytes) {
   return list;
 }
 
-Json chat_token(TokenId token, float logprob, const text::Tokenizer& tokenizer) {
-  const std::string bytes = tokenizer.token_bytes(token);
-  return {{"token", tokenizer.token_to_string(token)},
-          {"logprob", logprob},
-          {"bytes", bytes_json(bytes)}};
+// JSON has no minus infinity, which a token has that was not allowed; vLLM tells it so.
+float finite(float logprob) {
+  constexpr float kLeast = -9999.0f;
+  return std::max(logprob, kLeast);
 }
 
-Json chat_logprobs(const ChoiceText& choice, const text::Tokenizer& tokenizer) {
+std::string token_by_id(TokenId token) { return fmt::format("token_id:{}", token); }
+
+std::string token_name(const AnswerHead& head, TokenId token, const text::Tokenizer& tokenizer) {
+  return head.tokens_as_ids ? token_by_id(token) : tokenizer.token_to_string(token);
+}
+
+Json chat_token(const AnswerHead& head, TokenId token, float logprob,
+                const text::Tokenizer& tokenizer) {
+  return {{"token", token_name(head, token, tokenizer)},
+          {"logprob", finite(logprob)},
+          {"bytes", bytes_json(tokenizer.token_bytes(token))}};
+}
+
+Json chat_logprobs(const AnswerHead& head, const ChoiceText& choice,
+                   const text::Tokenizer& tokenizer) {
   Json content = Json::array();
   for (const TokenOutput& output : choice.tokens) {
-    Json entry = chat_token(output.token, output.logprob, tokenizer);
+    Json entry = chat_token(head, output.token, output.logprob, tokenizer);
     entry["top_logprobs"] = Json::array();
     for (const TokenLogprob& top : output.top) {
-      entry["top_logprobs"].push_back(chat_token(top.token, top.logprob, tokenizer));
+      entry["top_logprobs"].push_back(chat_token(head, top.token, top.logprob, tokenizer));
     }
     content.push_back(std::move(entry));
   }
   return {{"content", std::move(content)}};
 }
 
-Json completion_logprobs(const ChoiceText& choice, int64_t offset,
+// By the tokens' text, the sampled one always among them. Of tokens with one text the further ones
+// go by their ids.
+Json top_of_completion(const AnswerHead& head, const TokenOutput& output,
+                       const text::Tokenizer& tokenizer) {
+  Json top = {{token_name(head, output.token, tokenizer), finite(output.logprob)}};
+  for (const TokenLogprob& other : output.top) {
+    if (other.token == output.token) continue;
+    std::string name = token_name(head, other.token, tokenizer);
+    if (top.contains(name)) name = token_by_id(other.token);
+    top[name] = finite(other.logprob);
+  }
+  return top;
+}
+
+Json completion_logprobs(const AnswerHead& head, const ChoiceText& choice, int64_t offset,
                          const text::Tokenizer& tokenizer) {
   Json tokens = Json::array(), values = Json::array(), tops = Json::array(),
        offsets = Json::array();
   for (const TokenOutput& output : choice.tokens) {
-    tokens.push_back(tokenizer.token_to_string(output.token));
-    values.push_back(output.logprob);
-    Json top = Json::object();
-    for (const TokenLogprob& other : output.top) {
-      top[tokenizer.token_to_string(other.token)] = other.logprob;
-    }
-    tops.push_back(std::move(top));
+    tokens.push_back(token_name(head, output.token, tokenizer));
+    values.push_back(finite(output.logprob));
+    tops.push_back(top_of_completion(head, output, tokenizer));
     offsets.push_back(offset);
     offset += count_characters(tokenizer.token_bytes(output.token));
   }
@@ -97,8 +120,8 @@ Json completion_logprobs(const ChoiceText& choice, int64_t offset,
 Json logprobs_json(const AnswerHead& head, const ChoiceText& choice, int64_t offset,
                    const text::Tokenizer& tokenizer) {
   if (!head.logprobs) return nullptr;
-  return head.chat ? chat_logprobs(choice, tokenizer)
-                   : completion_logprobs(choice, offset, tokenizer);
+  return head.chat ? chat_logprobs(head, choice, tokenizer)
+                   : completion_logprobs(head, choice, offset, tokenizer);
 }
 
 const char* finish_word(const ChoiceText& choice) {
@@ -107,6 +130,7 @@ const char* finish_word(const ChoiceText& choice) {
 }
 
 Json stop_reason_json(const ChoiceText& choice) {
+  if (choice.stop_token) return *choice.stop_token;
   if (choice.stop_reason.empty()) return nullptr;
   return choice.stop_reason;
 }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,7 @@ struct ChoiceText {
   std::vector<TokenOutput> tokens;
   FinishReason finish = FinishReason::kNone;
   std::string stop_reason;
+  std::optional<TokenId> stop_token;
   std::string reasoning;  // of a chat
   std::vector<ToolCallPart> calls;
   bool called = false;  // it ends with calls, which is its reason to end
@@ -54,7 +56,8 @@ struct AnswerHead {
   int64_t created = 0;
   bool chat = false;
   bool logprobs = false;
-  bool token_ids = false;  // return_token_ids
+  bool token_ids = false;      // return_token_ids
+  bool tokens_as_ids = false;  // return_tokens_as_token_ids: of log-probabilities
 };
 
 Json whole_answer(const AnswerHead& head, const std::vector<ChoiceText>& choices,

@@ -6,7 +6,6 @@
 #include <random>
 
 #include "runtime/base/build_info.h"
-#include "runtime/base/log.h"
 #include "runtime/server/api_response.h"
 #include "runtime/server/completion_session.h"
 #include "runtime/server/cudagraph_page.h"
@@ -37,14 +36,6 @@ Result<ApiRequest> parse_request(const std::string& text, bool chat, const Reque
   }
   REFRAIN_ASSIGN_OR_RETURN(const OrderedJson body, parse_ordered_json(text));
   return parse_chat_request(body, rules);
-}
-
-// Nothing that a client sends ends the process.
-Error error_of(const std::exception& error) {
-  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
-    return {ErrorCode::kUnavailable, "the server has no memory for this request now", {}};
-  }
-  return {ErrorCode::kInternal, "internal error", {}};
 }
 
 std::string header_of(const HttpRequest& request, const char* name) {
@@ -98,17 +89,16 @@ std::shared_ptr<ApiKey> ApiServer::key_of(const HttpRequest& request) const {
 }
 
 std::optional<Error> ApiServer::refusal(const HttpRequest& request, HttpHeaders& headers) {
-  const auto at = routes().find(request.path);
-  const bool known = at != routes().end();
-  if (!(known && at->second.open) && !key_of(request)) {
+  const RouteEntry* at = route_of(request);
+  if (!(at != nullptr && at->open) && !key_of(request)) {
     headers.emplace_back("WWW-Authenticate", "Bearer");
     return Error{
         ErrorCode::kUnauthenticated, "this server needs a key: Authorization: Bearer KEY", {}};
   }
-  if (!known) {
+  if (at == nullptr) {
     return Error{ErrorCode::kNotFound, fmt::format("there is no route {}", request.path), {}};
   }
-  const RouteEntry& entry = at->second;
+  const RouteEntry& entry = *at;
   const bool head = request.method == "HEAD" && std::string_view(entry.method) == "GET";
   if (request.method != entry.method && !head) {
     headers.emplace_back("Allow", entry.method);
@@ -154,7 +144,7 @@ std::optional<HttpReply> ApiServer::check_head(const HttpRequest& request) {
 
 void ApiServer::handle(HttpRequest request, Exchange exchange) {
   if (auto refused = check_head(request)) return exchange->reply(std::move(*refused));
-  (this->*routes().at(request.path).route)(request, std::move(exchange));
+  (this->*route_of(request)->route)(request, std::move(exchange));
 }
 
 void ApiServer::reply_json(const Exchange& exchange, const Json& json, int status) const {
@@ -200,7 +190,6 @@ void ApiServer::post_text(HttpRequest& request, Exchange exchange,
                         "try again later",
                         {}});
   }
-  ++text_tasks_;
   // A std::function must be copyable, a lease is not.
   struct Held {
     HttpRequest request;
@@ -208,20 +197,9 @@ void ApiServer::post_text(HttpRequest& request, Exchange exchange,
   };
   auto held = std::make_shared<Held>(Held{std::move(request), std::move(lease)});
   const std::string owner = held->lease.key().name();
-  const auto task = [this, held, exchange = std::move(exchange), work = std::move(work)] {
-    try {
-      if (stop_text_) {
-        reply_error(exchange, {ErrorCode::kUnavailable, "the server is shutting down", {}});
-      } else {
-        work(std::move(held->request), std::move(held->lease), exchange);
-      }
-    } catch (const std::exception& error) {
-      log::error("reading a request: {}", error.what());
-      reply_error(exchange, error_of(error));
-    }
-    --text_tasks_;
-  };
-  pool_.post(owner, task);  // keys take turns
+  post_turn(owner, exchange, [held, exchange, work = std::move(work)] {
+    work(std::move(held->request), std::move(held->lease), exchange);
+  });
 }
 
 void ApiServer::complete(HttpRequest& request, Exchange exchange, bool chat) {
@@ -230,23 +208,28 @@ void ApiServer::complete(HttpRequest& request, Exchange exchange, bool chat) {
               auto parsed = parse_request(request.body, chat, request_rules(engine_.config()));
               request = {};
               if (!parsed) return reply_error(exchange, parsed.error());
+              ignored_.say(parsed->ignored);
               if (auto known = check_model(parsed->model); !known)
                 return reply_error(exchange, known.error());
-              auto prompts = tokenize(*parsed);
-              if (!prompts) return reply_error(exchange, prompts.error());
-              AnswerHead head;
-              head.id = fresh_id(chat ? "chatcmpl" : "cmpl");
-              head.model = parsed->model.empty() ? engine_.config().served_model_names.front()
-                                                 : parsed->model;
-              head.created = now_seconds();
-              head.chat = chat;
-              head.logprobs = parsed->logprobs;
-              head.token_ids = parsed->return_token_ids;
-              auto session = std::make_shared<CompletionSession>(
-                  std::move(*parsed), std::move(head), engine_, text_.tokenizer, metrics_, exchange,
-                  std::move(lease));
-              session->start(std::move(*prompts));
+              read_prompts(std::make_shared<Reading>(
+                  Reading{std::move(*parsed), std::move(lease), exchange, {}}));
             });
+}
+
+void ApiServer::start_session(Reading& reading) {
+  const ApiRequest& request = reading.request;
+  AnswerHead head;
+  head.id = fresh_id(request.chat ? "chatcmpl" : "cmpl");
+  head.model = request.model.empty() ? engine_.config().served_model_names.front() : request.model;
+  head.created = now_seconds();
+  head.chat = request.chat;
+  head.logprobs = request.logprobs;
+  head.token_ids = request.return_token_ids;
+  head.tokens_as_ids = request.return_tokens_as_token_ids;
+  auto session = std::make_shared<CompletionSession>(
+      std::move(reading.request), std::move(head), engine_, text_.tokenizer, metrics_,
+      std::move(reading.exchange), std::move(reading.lease));
+  session->start(std::move(reading.prompts));
 }
 
 void ApiServer::post_completions(HttpRequest& request, Exchange exchange) {
@@ -316,20 +299,6 @@ Result<Json> ApiServer::detokenize_body(const OrderedJson& ordered) const {
     }
   }
   return Json{{"prompt", text_.tokenizer->decode(ids, /*skip_special_tokens=*/false)}};
-}
-
-void ApiServer::get_models(HttpRequest&, Exchange exchange) {
-  Json data = Json::array();
-  for (const std::string& name : engine_.config().served_model_names) {
-    data.push_back({{"id", name},
-                    {"object", "model"},
-                    {"created", started_},
-                    {"owned_by", "refrain"},
-                    {"root", engine_.config().served_model_names.front()},
-                    {"parent", nullptr},
-                    {"max_model_len", engine_.config().worker.max_model_len}});
-  }
-  reply_json(exchange, {{"object", "list"}, {"data", std::move(data)}});
 }
 
 void ApiServer::get_live(HttpRequest&, Exchange exchange) {

@@ -15,6 +15,7 @@
 #include "runtime/server/api_request.h"
 #include "runtime/server/cors.h"
 #include "runtime/server/http_server.h"
+#include "runtime/server/ignored_fields.h"
 #include "runtime/server/metrics.h"
 #include "runtime/text/text_limits.h"
 
@@ -72,11 +73,27 @@ class ApiServer {
   // `work` takes the request's body, and drops it as soon as it is parsed.
   void post_text(HttpRequest& request, Exchange exchange,
                  std::function<void(HttpRequest body, KeyLease, Exchange)> work);
+  // `work` on a text thread; keys take turns, and so do the requests of one key. Answers with an
+  // error when the work throws.
+  void post_turn(const std::string& owner, Exchange exchange, std::function<void()> work);
   void complete(HttpRequest& request, Exchange exchange, bool chat);
+  // A request on its way from text to token ids.
+  struct Reading {
+    ApiRequest request;
+    KeyLease lease;
+    Exchange exchange;
+    std::vector<std::vector<TokenId>> prompts;  // that are token ids by now
+  };
+  void read_prompts(std::shared_ptr<Reading> reading);
+  void start_session(Reading& reading);
   bool too_many_to_read() const;
   text::TextLimits text_limits() const;
-  // Takes the prompts out of the request.
-  Result<std::vector<std::vector<TokenId>>> tokenize(ApiRequest& request) const;
+  // Where a prompt that is too long may be cut, only its bytes are limited.
+  text::TextLimits text_limits(const ApiRequest& request) const;
+  Status truncate(const ApiRequest& request, std::vector<TokenId>& ids) const;
+  // Takes the next prompts out of the request, as much text as one turn may take. True: all are
+  // out.
+  Result<bool> tokenize_some(ApiRequest& request, std::vector<std::vector<TokenId>>& ids) const;
   Status check_model(const std::string& name) const;
   Result<Json> tokenize_body(const OrderedJson& body) const;
   Result<Json> detokenize_body(const OrderedJson& body) const;
@@ -88,6 +105,7 @@ class ApiServer {
                Result<Json> (ApiServer::*work)(const OrderedJson&) const);
 
   void get_models(HttpRequest&, Exchange);
+  void get_model(HttpRequest&, Exchange);
   void get_live(HttpRequest&, Exchange);
   void get_ready(HttpRequest&, Exchange);
   void get_health(HttpRequest&, Exchange);
@@ -100,7 +118,10 @@ class ApiServer {
   void post_tokenize(HttpRequest&, Exchange);
   void post_detokenize(HttpRequest&, Exchange);
 
+  Json model_json(const std::string& name) const;
+
   static const std::map<std::string, RouteEntry>& routes();
+  static const RouteEntry* route_of(const HttpRequest& request);  // null: there is none
 
   Engine& engine_;
   const TextSide text_;
@@ -109,6 +130,7 @@ class ApiServer {
   const std::shared_ptr<Metrics> metrics_;
   std::function<std::string()> more_metrics_ = [] { return std::string(); };
   const int64_t started_;  // seconds since the epoch, for /v1/models
+  IgnoredFields ignored_;
   std::atomic<bool> draining_{false};
   std::atomic<bool> stop_text_{false};
   std::atomic<int> text_tasks_{0};  // bodies that wait to be parsed and tokenized

@@ -73,8 +73,7 @@ void ChatAnswer::collect(std::string_view text, bool last, ChatParts& whole) {
         break;
       case AnswerPart::kCallBegin:
         ++calls_;
-        if (!left_out())
-          whole.calls.push_back({calls_ - 1, call_id(), std::move(event.text), {}});
+        if (!left_out()) whole.calls.push_back({calls_ - 1, call_id(), std::move(event.text), {}});
         break;
       case AnswerPart::kArguments:
         if (!left_out()) whole.calls.back().arguments += event.text;

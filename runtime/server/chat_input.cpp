@@ -24,7 +24,8 @@ const OrderedJson* text_of_part(const OrderedJson& part) {
   const OrderedJson* type = part.is_object() ? given(part, "type") : nullptr;
   if (type == nullptr || !type->is_string()) return nullptr;
   const bool refusal = *type == "refusal";
-  if (!refusal && *type != "text" && *type != "input_text" && *type != "output_text") return nullptr;
+  if (!refusal && *type != "text" && *type != "input_text" && *type != "output_text")
+    return nullptr;
   const OrderedJson* text = given(part, refusal ? "refusal" : "text");
   return text != nullptr && text->is_string() ? text : nullptr;
 }
@@ -35,8 +36,9 @@ Result<std::string> joined_text(const OrderedJson& parts, size_t message) {
   for (size_t i = 0; i < parts.size(); ++i) {
     const OrderedJson* part = text_of_part(parts[i]);
     if (part == nullptr) {
-      return fail_field("messages", "messages[{}].content[{}] is no text; only parts of type text are supported",
-                        message, i);
+      return fail_field(
+          "messages", "messages[{}].content[{}] is no text; only parts of type text are supported",
+          message, i);
     }
     if (i > 0) text += '\n';
     text += part->get_ref<const std::string&>();
@@ -59,7 +61,8 @@ Status read_tool_calls(OrderedJson& message, size_t i) {
     message.erase("tool_calls");
     return {};
   }
-  if (!calls->is_array()) return fail_field("messages", "messages[{}].tool_calls must be a list", i);
+  if (!calls->is_array())
+    return fail_field("messages", "messages[{}].tool_calls must be a list", i);
   OrderedJson list = OrderedJson::array();
   for (size_t k = 0; k < calls->size(); ++k) {
     const std::string where = fmt::format("messages[{}].tool_calls[{}]", i, k);
@@ -136,8 +139,8 @@ Status read_kwargs(const OrderedJson& body, OrderedJson& variables) {
 Status read_rendering(const OrderedJson& body, bool trust_chat_template, ChatInput& input) {
   REFRAIN_ASSIGN_OR_RETURN(input.continue_final_message,
                            flag(body, "continue_final_message", false));
-  REFRAIN_ASSIGN_OR_RETURN(const bool add, flag(body, "add_generation_prompt",
-                                                !input.continue_final_message));
+  REFRAIN_ASSIGN_OR_RETURN(const bool add,
+                           flag(body, "add_generation_prompt", !input.continue_final_message));
   if (add && input.continue_final_message) {
     return fail_field("continue_final_message",
                       "continue_final_message and add_generation_prompt exclude each other");

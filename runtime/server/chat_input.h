@@ -10,8 +10,8 @@
 namespace refrain {
 
 struct ChatInput {
-  OrderedJson variables;      // messages, tools, add_generation_prompt, chat_template_kwargs' members
-  std::string chat_template;  // the request's own; empty: the model's
+  OrderedJson variables;  // messages, tools, add_generation_prompt, chat_template_kwargs' members
+  std::string chat_template;            // the request's own; empty: the model's
   bool continue_final_message = false;  // the prompt ends inside the last message's text
 };
 

@@ -99,6 +99,7 @@ void CompletionSession::on_output(size_t index, RequestOutput output) {
     if (index % static_cast<size_t>(request_.n) == 0) usage_.cached_tokens += output.cached_tokens;
     choice.text.finish = output.finish;
     choice.text.stop_reason = output.stop_reason;
+    choice.text.stop_token = output.stop_token;
     --unfinished_;
   }
   if (request_.stream) {
@@ -171,6 +172,7 @@ void CompletionSession::stream_output(Choice& choice, RequestOutput output) {
   part.tokens = std::move(output.tokens);
   part.finish = output.finish;
   part.stop_reason = std::move(output.stop_reason);
+  part.stop_token = output.stop_token;
   const bool says_nothing = part.text.empty() && part.reasoning.empty() && part.calls.empty();
   if (says_nothing && part.finish == FinishReason::kNone &&
       (part.tokens.empty() || !(head_.logprobs || head_.token_ids))) {

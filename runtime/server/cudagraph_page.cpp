@@ -128,6 +128,7 @@ Json cudagraph_json(const EngineStats& stats) {
                                   {"bytes", entry.bytes},
                                   {"capture_ms", entry.capture_ms},
                                   {"digest", fmt::format("{:016x}", entry.digest)},
+                                  {"launch_digest", fmt::format("{:016x}", entry.launch_digest)},
                                   {"replayed", replayed(stats, entry)}});
     }
     for (size_t i = 0; i < ready.memory_tags.size() && i < ready.memory_bytes.size(); ++i) {

@@ -22,8 +22,8 @@ using Templates = std::map<std::string, NamedTemplate>;
 }  // namespace
 
 struct ChatTemplate::Parts {
-  Templates templates;                               // "default", perhaps "tool_use" and others
-  std::map<std::string, std::string> tokens;         // "bos_token" and so on
+  Templates templates;                        // "default", perhaps "tool_use" and others
+  std::map<std::string, std::string> tokens;  // "bos_token" and so on
 };
 
 namespace {

@@ -13,9 +13,11 @@ namespace {
 constexpr size_t kGrowthPerByte = 16;
 
 tl::unexpected<Error> too_many(const TextLimits& limits) {
-  return fail_field("prompt",
-                    "the prompt has more than {} tokens, the most that max_model_len allows",
-                    limits.max_tokens);
+  return fail_field(
+      "prompt",
+      "the prompt has more than {} tokens, but this model's maximum context length is "
+      "{} tokens (max_model_len)",
+      limits.max_tokens, limits.max_tokens);
 }
 
 }  // namespace
@@ -63,7 +65,9 @@ Status Tokenizer::Parts::encode_text(std::string_view text, bool at_start, const
 Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, bool add_special_tokens,
                                                const TextLimits& limits) const {
   if (text.size() > limits.max_bytes)
-    return fail_field("prompt", "the prompt has {} bytes; max_model_len allows at most {}",
+    return fail_field("prompt",
+                      "the prompt has {} bytes, but this model's maximum context length is at most "
+                      "{} bytes of text (max_model_len)",
                       text.size(), limits.max_bytes);
   std::string repaired;
   if (!is_valid_utf8(text)) {

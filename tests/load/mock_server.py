@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.error
@@ -14,13 +15,19 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "tests/fixtures/models/qwen3"
 READY_SECONDS = 120
+AUDIT_RATE = 0.02  # a mock worker has nothing to compare: who is asked, and what becomes of the answers, is the coordinator's
+sys.path.insert(0, str(ROOT / "tools"))
+from drills import ledger  # noqa: E402
 
 
 class MockServer:
     """with MockServer(build, "--max-num-seqs", 8, step_us=1000) as server: ..."""
 
-    def __init__(self, build, *options, step_us=0, blocks=4096, max_positions=0):
-        self.build, self.options, self.step_us, self.blocks = Path(build), options, step_us, blocks
+    def __init__(self, build, *options, step_us=0, blocks=4096, max_positions=0, audit_rate=AUDIT_RATE,
+                 audit_differences=0):
+        self.build, self.step_us, self.blocks = Path(build), step_us, blocks
+        self.options = ("--audit-rate", audit_rate, *options)
+        self.audit_differences = audit_differences  # what a mock audit finds
         self.max_positions = max_positions  # 0: as the fixture says
         self.port = 0
         self.processes = []
@@ -35,7 +42,7 @@ class MockServer:
                                            address, "--port", 0, "--log-stats-interval", 0, *self.options)
             self.start_worker = lambda: self._start(
                 self.folder / "worker.log", self.build / "tests/mock_worker", "--coordinator", address, "--model", model,
-                "--blocks", self.blocks, "--step-us", self.step_us)
+                "--blocks", self.blocks, "--step-us", self.step_us, "--audit-differences", self.audit_differences)
             self.worker = self.start_worker()
             self._wait_ready()
         except BaseException:
@@ -44,7 +51,7 @@ class MockServer:
         return self
 
     def __exit__(self, kind, *_):
-        """What was right until here is worth nothing if the workers were lost on the way (R-21)."""
+        """What was right until here is worth nothing if the workers were lost on the way (R-21), or audits found a difference."""
         try:
             if kind is None and self.coordinator.poll() is None:  # else the test has ended it
                 self.expect_undisturbed()
@@ -56,6 +63,9 @@ class MockServer:
                   ("worker_group_restarts", "requests_resumed", "requests_without_logit")}
         if any(counts.values()):
             raise AssertionError(f"the workers failed though no fault was planted: {counts}")
+        metrics = self.metrics()
+        if faults := ledger.check_audit(metrics) + ledger.check_audited({}, metrics, AUDIT_RATE):
+            raise AssertionError("; ".join(map(str, faults)))
 
     def replace_worker(self):
         """A planted fault: the worker is killed and another one comes."""
@@ -118,15 +128,33 @@ class MockServer:
             return json.loads(Path(options[options.index("--api-key-file") + 1]).read_text())["keys"][0]["key"]
         return None
 
+    def post(self, path, body):
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", json.dumps(body).encode(),
+                                         {"Content-Type": "application/json"})
+        return self._answer(request)
+
     def get(self, path, key=None):
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}")
         if key:
             request.add_header("Authorization", f"Bearer {key}")
+        return self._answer(request)
+
+    def _answer(self, request):
         try:
             with urllib.request.urlopen(request, timeout=60) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
+
+    def metrics(self):
+        """{name: sum over its labels}"""
+        values = {}
+        for line in self.get("/metrics", self._key())[1].splitlines():
+            if line and not line.startswith("#"):
+                label, value = line.rsplit(" ", 1)
+                name = label.split("{")[0]
+                values[name] = values.get(name, 0.0) + float(value)
+        return values
 
     def metric(self, name, labels=""):
         """The value of a metric; `labels` is a part of its label text."""

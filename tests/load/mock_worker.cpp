@@ -19,7 +19,8 @@ namespace {
 struct Options {
   std::string address, model;
   int64_t blocks = 4096;
-  int64_t step_us = 0;  // 0: at once
+  int64_t step_us = 0;            // 0: at once
+  int32_t audit_differences = 0;  // what each audit finds
 };
 
 int run(const Options& options) {
@@ -42,6 +43,13 @@ int run(const Options& options) {
   rank_options.num_kv_blocks = options.blocks;
   testing::MockRank rank(std::move(*client), rank_options);
   rank.hold_answers = options.step_us > 0;
+  rank.audits = [&options](const ipc::Step&) {
+    ipc::AuditResult result;
+    result.audited = true;
+    result.differences = options.audit_differences;
+    if (result.differences > 0) result.first = "planted";
+    return result;
+  };
   strand->post([&rank] { rank.hello(); });
   io.on_signals({SIGINT, SIGTERM}, strand, [&io](int) { io.stop(); });
   constexpr int64_t kTidyUs = 10'000;
@@ -68,6 +76,7 @@ int main(int argc, char** argv) {
   app.add_option("--model", options.model)->required();
   app.add_option("--blocks", options.blocks)->check(CLI::Range(2, 1 << 24));
   app.add_option("--step-us", options.step_us)->check(CLI::Range(0, 60'000'000));
+  app.add_option("--audit-differences", options.audit_differences)->check(CLI::Range(0, 1000));
   CLI11_PARSE(app, argc, argv);
   return refrain::run(options);
 }

@@ -6,6 +6,7 @@ import pytest
 import scenarios
 from mock_server import MockServer
 
+ASK = {"model": "qwen3", "prompt": [5, 6], "max_tokens": 200, "ignore_eos": True}
 BUILD = Path(os.environ.get("REFRAIN_BUILD_DIR", Path(__file__).resolve().parents[2] / "build"))
 
 
@@ -29,3 +30,16 @@ def test_a_lost_worker_fails_the_load_whatever_else_was_right_R21():
     with pytest.raises(AssertionError, match="no fault was planted.*'worker_group_restarts': 1"), MockServer(BUILD) as server:
         server.replace_worker()
         assert server.get("/ready")[0] == 200
+
+
+def test_what_an_audit_finds_fails_the_load_whatever_else_was_right_CG41():
+    with pytest.raises(AssertionError, match="audits found [0-9]+ differences"), MockServer(BUILD, audit_differences=1) as server:
+        assert server.post("/v1/completions", ASK)[0] == 200
+    with MockServer(BUILD) as server:
+        assert server.post("/v1/completions", ASK)[0] == 200
+        assert server.metric("refrain:audit_steps_total") > 0
+
+
+def test_a_load_in_which_nothing_was_audited_fails_CG41():
+    with pytest.raises(AssertionError, match="none of [0-9]+ steps was audited"), MockServer(BUILD, audit_rate=0) as server:
+        assert server.post("/v1/completions", ASK)[0] == 200

@@ -4,7 +4,7 @@ import signal
 import subprocess
 
 import pytest
-from conftest import BIN, SMOLLM2, TINY, command_line, descendants, within
+from conftest import BIN, ROOT, SMOLLM2, TINY, command_line, descendants, within
 
 TINY_MODEL = TINY / "qwen3"
 
@@ -61,10 +61,55 @@ def test_a_seed_repeats_and_another_differs(generate):
     ('{"prompt": "a", "max_tokens": 0}', "max_tokens"), ('{"prompt": "a", "n": 1, "logprobs": 50}', "logprobs"),
     ('{"prompt": "a", "n": 2}', "n must be 1"), ('{"prompt_ids": []}', "prompt"), ('{"prompt_ids": [999999]}', "999999"),
 ])
-def test_a_bad_line_is_named_and_nothing_is_written(generate, line, word):
-    answers, done = generate([{"prompt_ids": [1, 2], "max_tokens": 1}, line], model=TINY_MODEL, check=False)
-    assert done.returncode == 64 and answers is None, done.stderr
-    assert ":2:" in done.stderr and word in done.stderr, done.stderr
+def test_a_bad_line_is_one_error_and_the_others_are_answered(generate, line, word):
+    good = {"prompt_ids": [1, 2], "max_tokens": 1, "temperature": 0}
+    answers, done = generate([good, line, good], model=TINY_MODEL, check=False)
+    assert done.returncode == 64 and ":2:" in done.stderr and word in done.stderr, done.stderr
+    assert len(answers) == 3 and answers[0] == answers[2] and len(answers[0]["output_ids"]) == 1
+    assert set(answers[1]) == {"error"} and word in answers[1]["error"]["message"]
+
+
+def test_each_of_several_bad_lines_is_said_and_no_worker_starts_for_them_alone(generate):
+    answers, done = generate(["[1]", "{}"], "--log-level", "info", model=TINY_MODEL, check=False)
+    assert done.returncode == 64 and ":1:" in done.stderr and ":2:" in done.stderr and "[worker" not in done.stderr
+    assert [list(answer) for answer in answers] == [["error"], ["error"]]
+
+
+def test_a_batch_file_of_openai_is_answered_in_its_form(generate):
+    chat = {"model": "any", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3, "temperature": 0}
+    text = {"model": "any", "prompt": "a", "max_tokens": 2, "temperature": 0, "ignore_eos": True}
+    lines = [{"custom_id": "one", "method": "POST", "url": "/v1/chat/completions", "body": chat},
+             {"custom_id": "two", "method": "POST", "url": "/v1/completions", "body": text},
+             {"custom_id": "bad", "method": "POST", "url": "/v1/completions", "body": {**text, "max_tokens": 0}},
+             {"custom_id": "other", "method": "POST", "url": "/v1/embeddings", "body": {"input": "a"}},
+             {"custom_id": "own", "prompt_ids": [1], "max_tokens": 1}]
+    (one, two, bad, other, own), done = generate(lines, model=TINY_MODEL, check=False)
+    assert done.returncode == 64 and [a["custom_id"] for a in (one, two, bad, other, own)] == [
+        "one", "two", "bad", "other", "own"]
+    assert one["response"]["status_code"] == two["response"]["status_code"] == 200 and one["error"] is None
+    assert one["response"]["body"]["object"] == "chat.completion"
+    assert one["response"]["body"]["choices"][0]["message"]["role"] == "assistant"
+    assert two["response"]["body"]["usage"]["completion_tokens"] == 2
+    assert bad["response"]["status_code"] == 400 and bad["response"]["body"]["error"]["param"] == "max_tokens"
+    assert other["response"]["status_code"] == 400 and "url" in other["response"]["body"]["error"]["message"]
+    assert len(own["output_ids"]) == 1
+
+
+def test_tokens_and_temperature_beside_a_prompt(generate):
+    def words(*options):
+        done = subprocess.run([str(BIN / "refrain"), "generate", "--model", str(TINY_MODEL), "--prompt", "a", *options],
+                              capture_output=True, text=True, timeout=within(60))
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    greedy = words("--temperature", "0", "--max-tokens", "40")
+    assert greedy == words("--temperature", "0", "--max-tokens", "40")
+    assert greedy.startswith(words("--temperature", "0", "--max-tokens", "5").rstrip("\n\ufffd"))
+    assert len({words("--temperature", "2", "--max-tokens", "40", "--seed", str(seed)) for seed in range(3)}) > 1
+    (short, long), _ = generate([{"prompt_ids": [1], "ignore_eos": True},
+                                 {"prompt_ids": [1], "max_tokens": 9, "ignore_eos": True}],
+                                "--max-tokens", 4, model=TINY_MODEL)
+    assert len(short["output_ids"]) == 4 and len(long["output_ids"]) == 9
 
 
 @pytest.mark.parametrize("options, word", [
@@ -145,6 +190,32 @@ def test_plan_refuses_a_bad_field_with_exit_2():
     assert code == 2 and answer["error"]["field"] == "cudagraph_capture_sizes"
     code, answer = plan('{"cudagraph_mode": "HALF", "batches": []}')
     assert code == 2 and answer["error"]["field"] == "cudagraph_mode" and "FULL_AND_PIECEWISE" in answer["error"]["message"]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs/engine").glob("*.json")), ids=lambda p: p.stem)
+def test_plan_takes_the_files_of_configs(path):
+    done = subprocess.run([str(BIN / "refrain"), "plan", str(path)], capture_output=True, text=True, cwd=ROOT,
+                          timeout=within(30))
+    answer = json.loads(done.stdout)
+    assert done.returncode == 0 and max(answer["capture_sizes"]) >= json.loads(path.read_text())["max-num-seqs"]
+    assert answer["cudagraph_mode"] == "FULL_AND_PIECEWISE" and answer["keys"]["FULL"]
+
+
+def test_plan_takes_options_with_batches_and_names_bad_ones():
+    """CG-33: a bad field is exit 2, also in a file of options."""
+    options = {"max-num-seqs": 4, "cudagraph-capture-sizes": [1, 4], "compilation-config": {"mode": 3}}
+    code, answer = plan(json.dumps({**options, "batches": [{"query_lens": [1, 1]}]}))
+    assert code == 0 and [(d["mode"], d["num_tokens"]) for d in answer["dispatch"]] == [("FULL", 4)]
+    for wrong, name in (({"max-num-seqz": 4}, "--max-num-seqz"), ({"block-size": 7}, "--block-size")):
+        code, answer = plan(json.dumps({**options, **wrong}))
+        assert code == 2 and name in answer["error"]["message"], answer
+
+
+def test_plan_says_its_format_and_which_file_cannot_be_read():
+    run = lambda *words: subprocess.run([str(BIN / "refrain"), "plan", *words], capture_output=True, text=True)  # noqa: E731
+    assert run("--help").returncode == 0 and "query_lens" in run("--help").stdout
+    assert run("no-such-file").returncode == 64 and "no-such-file" in run("no-such-file").stderr
+    assert run().returncode == 64
 
 
 def test_serve_and_generate_give_the_same_tokens(generate, start_server):

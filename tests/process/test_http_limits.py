@@ -1,6 +1,7 @@
 """Hostile and careless clients against a coordinator in front of a mock worker, whose steps take a programmed time."""
 import json
 import resource
+import select
 import signal
 import socket
 import subprocess
@@ -212,6 +213,24 @@ def test_two_thousand_requests_at_once_are_accepted_R17(mock):
         statuses[status] = statuses.get(status, 0) + 1
         sock.close()
     assert statuses == {200: 2000}
+
+
+def test_a_short_request_waits_for_no_whole_reading_of_large_ones_R25(mock):
+    """Twice as many large requests as there are text threads, all of one key."""
+    server = mock(max_positions=1 << 17, blocks=1 << 14)
+    threads = sum(name.startswith("text-") for name, _ in server.thread_seconds())
+    text = "lorem ipsum dolor " * 2000
+    large = raw_request("/v1/completions", {"prompt": [text] * 255 + ["a" * 1_000_000], "max_tokens": 1})
+    socks = [socket.create_connection(("127.0.0.1", server.port), timeout=within(60)) for _ in range(2 * threads)]
+    for sock in socks:
+        sock.sendall(large)
+    for _ in range(3):
+        assert exchange(server, raw_request("/v1/completions", completion(1)))[0] == 200
+    readable, _, _ = select.select(socks, [], [], 0)
+    assert not readable, "the short ones waited for a whole large one"
+    for sock in socks:  # the last prompt does not fit
+        assert int(sock.recv(65536)[9:12]) == 400
+        sock.close()
 
 
 def test_what_cannot_begin_in_time_ends_with_503_R17(mock):

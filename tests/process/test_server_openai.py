@@ -29,6 +29,40 @@ def test_models_are_listed(client):
     assert [m.id for m in models] == ["smol"] and models[0].object == "model"
 
 
+def test_a_model_is_retrieved_by_its_name(client):
+    assert client.models.retrieve("smol").max_model_len == 1024
+    with pytest.raises(openai.NotFoundError, match="does not exist"):
+        client.models.retrieve("org/other")
+
+
+def test_a_prompt_is_cut_to_its_last_tokens_when_asked(client):
+    def ask(prompt, **fields):
+        answer = client.completions.create(model="smol", prompt=prompt, temperature=0, max_tokens=4, extra_body=fields)
+        return answer.choices[0].text, answer.usage.prompt_tokens
+    assert ask("Hello there. " + PROMPT, truncate_prompt_tokens=5) == (ask(PROMPT)[0], 5)
+    assert ask([1, 2, 3, 504, 3575, 282, 4649, 314], truncate_prompt_tokens=5) == (ask(PROMPT)[0], 5)
+    assert ask(PROMPT, truncate_prompt_tokens=500)[1] == 5
+    assert ask("word " * 3000, truncate_prompt_tokens=-1)[1] == 1020
+    with pytest.raises(openai.BadRequestError, match="truncate_prompt_tokens"):
+        ask(PROMPT, truncate_prompt_tokens=1025)
+
+
+def test_a_stop_token_is_the_reason_as_a_number(client):
+    answer = client.completions.create(model="smol", prompt=PROMPT, temperature=0, max_tokens=8,
+                                       extra_body={"stop_token_ids": [7042]})
+    assert (answer.choices[0].finish_reason, answer.choices[0].stop_reason) == ("stop", 7042)
+    at_border = client.completions.create(model="smol", prompt=PROMPT, temperature=0, max_tokens=8, stop=["."],
+                                          extra_body={"min_tokens": 1})
+    assert at_border.choices[0].text == " Paris"
+
+
+def test_what_is_ignored_is_said_once(server, client):
+    for _ in range(2):
+        client.completions.create(model="smol", prompt=PROMPT, max_tokens=1, user="me", extra_body={"temprature": 0})
+    log = server.log.read_text()
+    assert log.count("temprature") == log.count('the field "user"') == 1
+
+
 def test_completion_has_text_usage_and_reason(client):
     answer = client.completions.create(model="smol", prompt=PROMPT, **GREEDY)
     assert answer.choices[0].text.startswith(" Paris.")
@@ -94,6 +128,16 @@ def test_completion_logprobs(client):
     assert len(logprobs.top_logprobs[0]) == 5
     assert max(logprobs.top_logprobs[0].values()) == pytest.approx(logprobs.token_logprobs[0])
     assert "".join(logprobs.tokens) == answer.choices[0].text
+    only = client.completions.create(model="smol", prompt=PROMPT, logprobs=0, temperature=0, max_tokens=3).choices[0].logprobs
+    assert [list(top) for top in only.top_logprobs] == [[token] for token in only.tokens]
+
+
+def test_a_sampled_token_is_listed_and_nothing_is_null(client):
+    drawn = client.completions.create(model="smol", prompt=PROMPT, logprobs=2, temperature=2, seed=5, max_tokens=16,
+                                      extra_body={"allowed_token_ids": [7042, 504]})
+    logprobs = drawn.choices[0].logprobs
+    for token, value, top in zip(logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs):
+        assert top[token] == value and all(isinstance(other, float) for other in top.values())
 
 
 def test_chat_logprobs(client):
@@ -183,7 +227,7 @@ def test_numbers_out_of_range_are_400_and_name_the_field(server, field, value):
 def test_errors_reach_the_client_as_its_own_types(client):
     with pytest.raises(openai.NotFoundError, match="does not exist"):
         client.completions.create(model="other", prompt="x")
-    with pytest.raises(openai.BadRequestError, match="1024 tokens, the most that max_model_len allows"):
+    with pytest.raises(openai.BadRequestError, match="this model's maximum context length is 1024 tokens"):
         client.completions.create(model="smol", prompt="word " * 3000)
     with pytest.raises(openai.BadRequestError, match="messages"):
         client.chat.completions.create(model="smol", messages=[])

@@ -76,8 +76,13 @@ class Graph {
  public:
   virtual ~Graph() = default;
   virtual int num_nodes() const = 0;
-  virtual size_t bytes() const = 0;     // device memory it keeps
-  virtual uint64_t digest() const = 0;  // of node names and launch shapes, equal on equal ranks
+  virtual size_t bytes() const = 0;  // device memory it keeps
+  // Of what all ranks of a group record alike, however unequal their shards: on CUDA the exchanges,
+  // on the host the names under which launches go and the sizes of their arguments.
+  virtual uint64_t digest() const = 0;
+  // Of the launches themselves, but no address: the same whenever this rank records the same. On
+  // CUDA of the recorded nodes and edges (cuda/graph_nodes.h); on the host as digest().
+  virtual uint64_t launch_digest() const = 0;
   // For debugging: the name a node was launched under; empty where the device does not keep it.
   virtual std::string_view node_name(int /*index*/) const { return {}; }
 };

@@ -4,6 +4,7 @@
 
 #include "kernels/core/no_room.h"
 #include "runtime/base/clock.h"
+#include "worker/graph/capture_digest.h"
 
 namespace refrain::worker {
 namespace {
@@ -13,18 +14,6 @@ std::string describe(RuntimeMode mode, const BatchDescriptor& key) {
                      key.uniform ? ", uniform" : "");
 }
 
-// FNV-1a over the key and its graphs' digests.
-class Digest {
- public:
-  void add(uint64_t word) {
-    for (int i = 0; i < 8; ++i) value_ = (value_ ^ (word >> (8 * i) & 0xff)) * 0x100000001b3u;
-  }
-  uint64_t value() const { return value_; }
-
- private:
-  uint64_t value_ = 0xcbf29ce484222325u;
-};
-
 ipc::ManifestEntry manifest_entry(RuntimeMode mode, const Executable& executable, double ms) {
   ipc::ManifestEntry entry;
   entry.mode = ipc::to_string(mode);
@@ -33,19 +22,12 @@ ipc::ManifestEntry manifest_entry(RuntimeMode mode, const Executable& executable
   entry.uniform = executable.key.uniform;
   entry.pieces = static_cast<int32_t>(executable.pieces.size());
   entry.capture_ms = ms;
-  Digest digest;
-  digest.add(static_cast<uint64_t>(mode));
-  digest.add(static_cast<uint64_t>(entry.num_tokens));
-  digest.add(static_cast<uint64_t>(entry.num_reqs));
-  digest.add(entry.uniform ? 1 : 0);
   for (const Piece& piece : executable.pieces) {
     const auto* captured = std::get_if<GraphPiece>(&piece);
     if (captured == nullptr) continue;
     entry.nodes += captured->graph->num_nodes();
     entry.bytes += static_cast<int64_t>(captured->graph->bytes());
-    digest.add(captured->graph->digest());
   }
-  entry.digest = digest.value();
   return entry;
 }
 
@@ -159,6 +141,7 @@ CaptureResult capture_all(const CaptureJob& job, const CaptureHooks& hooks, Grap
                           ExecutableTable<BatchDescriptor>& table) {
   CaptureResult result;
   Capturer capturer(job, hooks, pool);
+  CaptureDigests digests;
   for (const BatchDescriptor& key : job.uncaptured) {
     if (capturer.warm_up(key)) continue;
     result.warnings.push_back(fmt::format(
@@ -183,6 +166,7 @@ CaptureResult capture_all(const CaptureJob& job, const CaptureHooks& hooks, Grap
       if (executable) {
         enter_into_pool(*executable, pool);
         result.manifest.push_back(manifest_entry(mode, *executable, seconds * 1e3));
+        digests.set(job.lowering(keys[id]), *executable, result.manifest.back());
         table.put(mode, static_cast<int32_t>(id), std::move(*executable));
         progress.detail +=
             fmt::format(", {:.3f} s, {} bytes", seconds, result.manifest.back().bytes);

@@ -16,15 +16,6 @@ using kernels::RowDistance;
 // cent of the typical magnitude; a wrong row, key or length by more than the whole of it.
 constexpr float kBound = 0.15f, kFloat32Bound = 0.005f;
 
-template <class T>
-std::vector<T> read_array(Device& device, Stream& stream, const T* from, int32_t count) {
-  const size_t bytes = static_cast<size_t>(count) * sizeof(T);
-  const auto pinned = device.allocate_pinned(bytes);
-  stream.copy(pinned->data(), from, bytes);
-  stream.synchronize();
-  return {static_cast<const T*>(pinned->data()), static_cast<const T*>(pinned->data()) + count};
-}
-
 // [T] of the step, as prepare_inputs made them.
 const int64_t* kv_slots(const Lowering& lowering) {
   return static_cast<const int64_t*>(
@@ -53,7 +44,7 @@ size_t StepAudit::row_bytes(const KvLayer& layer) const {
 
 StepAudit::StepAudit(Device& device, const Lowering& plain, const KvCache& cache,
                      const InputSizes& sizes)
-    : device_(device), cache_(cache), block_size_(sizes.block_size), nan_(device, 0xff) {
+    : cache_(cache), block_size_(sizes.block_size), nan_(device, 0xff) {
   const auto tokens = static_cast<size_t>(sizes.max_tokens);
   const auto reqs = static_cast<size_t>(sizes.max_reqs);
   size_t of_one_layer = 1, of_all = 1;
@@ -70,6 +61,7 @@ StepAudit::StepAudit(Device& device, const Lowering& plain, const KvCache& cache
                                   MemoryTag::kOther);
   distances_ = device.allocate_pinned((2 * cache.layers().size() * tokens + shards * reqs) *
                                       sizeof(RowDistance));
+  slots_ = device.allocate_pinned(tokens * sizeof(int64_t));
   last_token_ = device.allocate((reqs + 1) * sizeof(int32_t), MemoryTag::kOther);
   sampled_ = allocate_outputs(device, plain.program, outputs_);
   const ValueId sampled = sample_op(plain.program).tokens;
@@ -213,10 +205,12 @@ void StepAudit::compare_and_restore(const Audited& step, const Lowering& plain, 
 
 // Both runs have the same; a padded token belongs into the reserved block, and no other there.
 void StepAudit::judge_inputs(const Audited& step, Stream& stream, Findings& findings) {
-  const std::vector<int64_t> slots =
-      read_array(device_, stream, kv_slots(step.ran), step.key.num_tokens);
+  const auto* slots = static_cast<const int64_t*>(slots_->data());
+  stream.copy(slots_->data(), kv_slots(step.ran),
+              static_cast<size_t>(step.key.num_tokens) * sizeof *slots);
+  stream.synchronize();
   for (int32_t token = 0; token < step.key.num_tokens; ++token) {
-    const int64_t block = slots[static_cast<size_t>(token)] / block_size_;
+    const int64_t block = slots[token] / block_size_;
     const bool padded = token >= step.batch.num_tokens;
     if ((block == kReservedBlock) == padded) continue;
     findings.note(fmt::format("prepare_inputs: the {}token {} goes to block {}",

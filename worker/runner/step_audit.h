@@ -66,13 +66,13 @@ class StepAudit {
   void move_rows(const Lowering& lowering, const KvLayer& layer, Buffer& rows, int32_t tokens,
                  Move move) const;
 
-  Device& device_;
   const KvCache& cache_;
   const int32_t block_size_;
   std::unique_ptr<Buffer> first_rows_, rows_;  // of one layer, [T, row_bytes]
   std::unique_ptr<Buffer> kept_rows_;          // of all layers one after the other, pinned
   std::unique_ptr<Buffer> first_logits_;       // [shards][R, cols]
   std::unique_ptr<Buffer> distances_;          // pinned: [layers][T][K, V], then [shards][R]
+  std::unique_ptr<Buffer> slots_;              // [T] pinned
   std::unique_ptr<Buffer> last_token_;         // [S+1], the second run's
   std::unique_ptr<Buffer> sampled_;            // outputs_, pinned
   std::vector<Addresses> outputs_;             // of the second run, by ValueId

@@ -3,7 +3,8 @@
 // a step. Dummy weights; --device by REFRAIN_TEST_DEVICE.
 // usage: step_bench MODEL_DIRECTORY CONTEXT BATCH...      decode, two steps in flight
 //        step_bench MODEL_DIRECTORY prefill TOKENS...     a prompt's only step
-//        step_bench MODEL_DIRECTORY mixed CONTEXT BATCH TOKENS...   decode rows beside prompts of 230
+//        step_bench MODEL_DIRECTORY mixed CONTEXT BATCH TOKENS...   decode rows beside prompts of
+//        230
 //                                   in sum TOKENS, default mode and sizes, two steps in flight;
 //                                   of the last TOKENS each kind of op, too
 
@@ -210,8 +211,8 @@ void bench_mixed(const std::string& model, int context, int batch,
     };
     const double us = time_steps(session, next, 4, 14);
     const int total = batch + tokens;
-    std::printf("mixed: %d rows of context %d, %d prompt tokens, %d in all: %.1f us a step\n", batch,
-                context, tokens, total, us);
+    std::printf("mixed: %d rows of context %d, %d prompt tokens, %d in all: %.1f us a step\n",
+                batch, context, tokens, total, us);
     if (tokens != prompt_tokens.back()) continue;
     const worker::BatchShape shape = worker::batch_shape(next(), 1);
     const worker::BatchDescriptor key{shape.num_tokens, shape.num_reqs, false, false};

@@ -65,6 +65,8 @@ TEST_F(CudaDeviceTest, NamesItselfAndOffersEveryKernel) {
   EXPECT_NE(table.attention, nullptr);
   EXPECT_NE(table.select_rows, nullptr);
   EXPECT_NE(table.sample, nullptr);
+  EXPECT_NE(table.kv_rows, nullptr);
+  EXPECT_NE(table.row_distances, nullptr);
 }
 
 TEST_F(CudaDeviceTest, MemoryIsCountedByTag) {
@@ -133,6 +135,56 @@ TEST_F(CudaDeviceTest, CG22DigestsFollowTheCollectives) {
   EXPECT_EQ(capture(1000, 2), first);
   EXPECT_NE(capture(1000, 3), first);
   EXPECT_NE(capture(64, 2), first);
+}
+
+// Functions, launch shapes, parameters of at most four bytes, sizes of copies and the order: each
+// gives other launches, an address does not.
+TEST_F(CudaDeviceTest, CG22LaunchDigestsFollowFunctionsShapesAndParameters) {
+  constexpr int64_t kCount = 4096;
+  auto a = filled(kCount, 1.0f), b = filled(kCount, 1.0f), c = filled(kCount, 1.0f);
+  const auto norm = [&](int32_t cols, int32_t rows) {
+    kernels::RmsNormArgs args;
+    args.in = {a->data(), DType::kFloat32, cols};
+    args.out = {b->data(), DType::kFloat32, cols};
+    args.weight = static_cast<const float*>(c->data());
+    args.cols = cols;
+    args.rows = {rows, nullptr};
+    device_->kernels().rms_norm(stream_->ref(), args);
+  };
+  const auto distances = [&](Buffer& of, int64_t offset) {  // its second parameter is a bool
+    kernels::RowDistancesArgs args;
+    args.got = {static_cast<float*>(of.data()) + offset, DType::kFloat32, 64};
+    args.expected = {of.data(), DType::kFloat32, 64};
+    args.out = static_cast<kernels::RowDistance*>(c->data());
+    args.cols = 32;
+    args.rows = {4, nullptr};
+    device_->kernels().row_distances(stream_->ref(), args);
+  };
+  const auto digest = [&](const std::function<void()>& record) {
+    record();  // warm up
+    stream_->synchronize();
+    stream_->begin_capture();
+    record();
+    return stream_->end_capture()->launch_digest();
+  };
+  const std::vector<uint64_t> digests = {
+      digest([&] { launch_add(*a, *b, 64); }),
+      digest([&] { norm(64, 1); }),
+      digest([&] { norm(64, 8); }),
+      digest([&] { distances(*a, 0); }),
+      digest([&] { distances(*a, 1); }),
+      digest([&] { stream_->copy(b->data(), a->data(), 64); }),
+      digest([&] { stream_->copy(b->data(), a->data(), 128); }),
+      digest([&] { launch_add(*a, *b, 64), norm(64, 1); }),
+      digest([&] { norm(64, 1), launch_add(*a, *b, 64); }),
+      digest([] {}),
+  };
+  for (size_t i = 0; i < digests.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) EXPECT_NE(digests[i], digests[j]) << i << " and " << j;
+  }
+  EXPECT_EQ(digest([&] { launch_add(*c, *a, 64); }), digests[0]) << "at other addresses";
+  EXPECT_EQ(digest([&] { distances(*b, 0); }), digests[3]);
+  EXPECT_EQ(digest([&] { norm(64, 8); }), digests[2]);
 }
 
 // Somebody takes all memory; captures end in OutOfMemory, and what was captured before still runs.

@@ -72,6 +72,19 @@ INSTANTIATE_TEST_SUITE_P(Modes, AuditOfMode,
                                            "FULL_AND_PIECEWISE"),
                          [](const auto& info) { return std::string(info.param); });
 
+TEST(Audit, CG41InBFloat16) {
+  SessionOptions plain = with_mode("FULL"), with_audit = audited("FULL");
+  plain.config.dtype = with_audit.config.dtype = "bfloat16";
+  const auto session = started(with_audit);
+  const Outcome got = run_mix(*session, true);
+  EXPECT_EQ(got.tokens, run_mix(*started(plain), false).tokens);
+  for (const ipc::AuditResult& audit : got.audits) EXPECT_EQ(audit.differences, 0) << audit.first;
+  for (worker::Op& op : session->runner().hosted().program.ops) {
+    if (auto* norm = std::get_if<worker::AddRmsNormOp>(&op)) norm->eps = 10;
+  }
+  EXPECT_GT(run_audited(*session, {{0, prompt(10, 1), 0}}).audit.differences, 0);
+}
+
 TEST(Audit, CG41RanksAuditTogether) {
   if (SessionOptions{}.device != "host") GTEST_SKIP() << "a GPU a rank";
   std::vector<Outcome> outcomes(2);

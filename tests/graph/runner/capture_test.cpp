@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 
 #include "tests/graph/runner/late_device.h"
 #include "tests/graph/runner/session.h"
@@ -156,6 +157,47 @@ TEST(Capture, CG22DigestsAreEqualOnTwoRunsAndDifferWithTheSizes) {
   ASSERT_EQ(first.size(), changed.size());
   EXPECT_NE(first, changed);
   EXPECT_EQ(first.front(), changed.front());  // the key both have
+}
+
+// The Program of a session, changed before it is captured: an attribute that ranks share, or one
+// that follows from a rank's shard.
+ipc::ManifestEntry captured_entry(const std::function<void(worker::Op&)>& change,
+                                  int inner = TinyModelShape{}.inner) {
+  SessionOptions options = with_mode("FULL");
+  options.config.cudagraph_capture_sizes = {8};
+  TinyModelShape shape;
+  shape.inner = inner;
+  const TinyModel model(shape);
+  Session session(model.directory(), options);
+  for (worker::Lowering* lowering : session.runner().hosted().lowerings()) {
+    for (worker::Op& op : lowering->program.ops) change(op);
+  }
+  session.start();
+  return session.ready.manifest.front();
+}
+
+TEST(Capture, CG22DigestsTellParametersFunctionsAndShapesApart) {
+  const auto nothing = [](worker::Op&) {};
+  const ipc::ManifestEntry plain = captured_entry(nothing), again = captured_entry(nothing);
+  EXPECT_EQ(again.digest, plain.digest);
+  EXPECT_EQ(again.launch_digest, plain.launch_digest) << "at other addresses";
+
+  const ipc::ManifestEntry scaled = captured_entry([](worker::Op& op) {
+    if (auto* attention = std::get_if<worker::AttentionOp>(&op)) attention->scale *= 2;
+  });
+  EXPECT_NE(scaled.digest, plain.digest) << "no rank scales otherwise";
+  EXPECT_NE(scaled.launch_digest, plain.launch_digest);
+
+  const ipc::ManifestEntry wider = captured_entry(nothing, 128);
+  EXPECT_EQ(wider.digest, plain.digest) << "as ranks of unequal shards do";
+  EXPECT_NE(wider.launch_digest, plain.launch_digest);
+
+  const ipc::ManifestEntry other = captured_entry([](worker::Op& op) {
+    if (const auto* norm = std::get_if<worker::RmsNormOp>(&op); norm != nullptr && norm->group == 0)
+      op = worker::AddOp{.a = norm->in, .b = norm->in, .out = norm->out};
+  });
+  EXPECT_NE(other.digest, plain.digest);
+  EXPECT_NE(other.launch_digest, plain.launch_digest);
 }
 
 TEST(Capture, CG23UncapturedKeyRaises) {

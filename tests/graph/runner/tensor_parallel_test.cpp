@@ -76,6 +76,7 @@ TEST(TensorParallel, CG22RanksOfUnequalHeadsHaveEqualManifests) {
   ASSERT_FALSE(ready[0].manifest.empty());
   for (size_t i = 0; i < ready[0].manifest.size(); ++i) {
     EXPECT_EQ(ready[0].manifest[i].digest, ready[1].manifest[i].digest) << i;
+    EXPECT_NE(ready[0].manifest[i].launch_digest, ready[1].manifest[i].launch_digest) << i;
     EXPECT_EQ(ready[0].manifest[i].num_tokens, ready[1].manifest[i].num_tokens) << i;
   }
 }

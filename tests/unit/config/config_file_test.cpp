@@ -87,5 +87,14 @@ TEST(ConfigFiles, OfTheProjectParse) {
   EXPECT_GT(count, 0);
 }
 
+TEST_F(ConfigFile, TheCommandLineWinsUnderEitherName) {
+  const auto path = write(R"({"cudagraph-capture-sizes": [1, 2], "mem-fraction-static": 0.3})");
+  const Parsed parsed =
+      parse_words({"--config", path, "--cuda-graph-bs", "4", "--gpu-memory-utilization", "0.4"});
+  ASSERT_TRUE(parsed.outcome) << parsed.error();
+  EXPECT_EQ(parsed.config.worker.cudagraph_capture_sizes, std::vector<int32_t>{4});
+  EXPECT_EQ(parsed.config.worker.gpu_memory_utilization, 0.4);
+}
+
 }  // namespace
 }  // namespace refrain

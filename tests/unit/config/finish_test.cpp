@@ -133,23 +133,63 @@ TEST_F(FinishConfig, RefusesListsThatNoFrameHolds) {
 
 std::string compilation_error(const std::string& json) {
   ipc::WorkerConfig config;
-  const Status status = apply_compilation_config(json, config);
+  const auto status = apply_compilation_config(json, config);
   return status ? "" : status.error().field + ": " + status.error().message;
 }
 
 TEST(CompilationConfig, TakesVllmsKeys) {
   ipc::WorkerConfig config;
-  const Status status = apply_compilation_config(
+  const auto status = apply_compilation_config(
       R"({"cudagraph_mode": "PIECEWISE", "cudagraph_capture_sizes": [8, 1],
-          "max_cudagraph_capture_size": 16, "splitting_ops": ["attention"]})",
+          "max_cudagraph_capture_size": 8, "splitting_ops": ["attention"]})",
       config);
   ASSERT_TRUE(status) << status.error().message;
   EXPECT_EQ(config.cudagraph_mode, "PIECEWISE");
   EXPECT_TRUE(config.has_capture_sizes);
   EXPECT_EQ(config.cudagraph_capture_sizes, (std::vector<int32_t>{8, 1}));
-  EXPECT_EQ(config.max_cudagraph_capture_size, 16);
+  EXPECT_EQ(config.max_cudagraph_capture_size, 8);
   EXPECT_TRUE(config.has_splitting_ops);
   EXPECT_EQ(config.splitting_ops, std::vector<std::string>{"attention"});
+}
+
+// The object of vLLM's own pages, and what its programs print.
+TEST(CompilationConfig, SaysWhichOfVllmsKeysItIgnoresAndWhy) {
+  ipc::WorkerConfig config;
+  const auto ignored = apply_compilation_config(
+      R"({"mode": 3, "cudagraph_mode": "FULL", "cudagraph_num_of_warmups": 1, "cache_dir": null,
+          "compile_sizes": [1, 2], "inductor_compile_config": {}, "custom_ops": ["none"],
+          "pass_config": {"fuse_norm_quant": true},
+          "splitting_ops": ["vllm::unified_attention", "vllm::unified_attention_with_output"]})",
+      config);
+  ASSERT_TRUE(ignored) << ignored.error().message;
+  EXPECT_EQ(config.cudagraph_mode, "FULL");
+  EXPECT_EQ(config.splitting_ops, std::vector<std::string>{"attention"});
+  EXPECT_THAT(*ignored,
+              testing::UnorderedElementsAre(HasSubstr("mode is ignored: nothing is compiled"),
+                                            HasSubstr("num_of_warmups"), HasSubstr("compile_sizes"),
+                                            HasSubstr("inductor_compile_config"),
+                                            HasSubstr("custom_ops"), HasSubstr("pass_config")));
+}
+
+TEST(CompilationConfig, AListOfSizesSaysMoreThanALargerMaximum) {
+  ipc::WorkerConfig config;
+  const auto ignored = apply_compilation_config(
+      R"({"cudagraph_capture_sizes": [1, 256, 8], "max_cudagraph_capture_size": 512})", config);
+  ASSERT_TRUE(ignored) << ignored.error().message;
+  EXPECT_THAT(*ignored, testing::ElementsAre(testing::AllOf(HasSubstr("512"), HasSubstr("256"))));
+  EXPECT_EQ(config.max_cudagraph_capture_size, 0);
+}
+
+TEST(CompilationConfig, TakesALevelAndTheOlderSwitches) {
+  ipc::WorkerConfig config;
+  EXPECT_THAT(*apply_compilation_config("3", config), testing::SizeIs(1));
+  ASSERT_TRUE(
+      apply_compilation_config(R"({"use_cudagraph": true, "full_cuda_graph": false})", config));
+  EXPECT_EQ(config.cudagraph_mode, ipc::WorkerConfig().cudagraph_mode);
+  ASSERT_TRUE(apply_compilation_config(R"({"full_cuda_graph": true})", config));
+  EXPECT_EQ(config.cudagraph_mode, "FULL");
+  ASSERT_TRUE(apply_compilation_config(R"({"use_cudagraph": false})", config));
+  EXPECT_EQ(config.cudagraph_mode, "NONE");
 }
 
 TEST(CompilationConfig, AnEmptyListIsGivenAllTheSame) {
@@ -161,7 +201,8 @@ TEST(CompilationConfig, AnEmptyListIsGivenAllTheSame) {
 
 TEST(CompilationConfig, MistakesNameTheKey) {
   EXPECT_THAT(compilation_error("{"), HasSubstr("JSON object"));
-  EXPECT_THAT(compilation_error("3"), HasSubstr("JSON object"));
+  EXPECT_THAT(compilation_error("4"), HasSubstr("JSON object"));
+  EXPECT_THAT(compilation_error(R"({"use_cudagraph": 1})"), HasSubstr("use_cudagraph"));
   EXPECT_THAT(compilation_error(R"({"cudagraph_mod": 1})"), HasSubstr("cudagraph_mod"));
   EXPECT_THAT(compilation_error(R"({"cudagraph_mode": 1})"), HasSubstr("cudagraph_mode"));
   EXPECT_THAT(compilation_error(R"({"splitting_ops": [1]})"), HasSubstr("splitting_ops"));
@@ -172,6 +213,12 @@ TEST(CompilationConfig, MistakesNameTheKey) {
                 HasSubstr("cudagraph_capture_sizes"))
         << sizes;
   }
+}
+
+TEST_F(FinishConfig, AModelOfTheHuggingFaceCacheIsServedUnderItsName) {
+  config_.model = "/cache/hub/models--Qwen--Qwen3-0.6B/snapshots/0123abc";
+  EXPECT_EQ(error(), "");
+  EXPECT_EQ(config_.served_model_names, std::vector<std::string>{"Qwen/Qwen3-0.6B"});
 }
 
 TEST(NearestName, IsNoneWhenNothingIsNear) {

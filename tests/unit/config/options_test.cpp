@@ -2,9 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
 
+#include "tests/temporary_directory.h"
 #include "tests/unit/config/command_line.h"
 
 namespace refrain {
@@ -38,6 +41,7 @@ std::vector<OptionCase> model_cases() {
       {{"--dtype", "float32"}, [](C c) { return c.worker.dtype == "float32"; }},
       {{"--load-format", "dummy"}, [](C c) { return c.load_format == "dummy"; }},
       {{"--max-model-len", "77"}, [](C c) { return c.worker.max_model_len == 77; }},
+      {{"--max-model-len", "1.5k"}, [](C c) { return c.worker.max_model_len == 1500; }},
       {{"--seed", "5"}, [](C c) { return c.worker.seed == 5; }},
       {{"--tensor-parallel-size", "3"}, [](C c) { return c.worker.tensor_parallel_size == 3; }},
       {{"--tp", "2"}, [](C c) { return c.worker.tensor_parallel_size == 2; }},
@@ -65,6 +69,20 @@ std::vector<OptionCase> engine_cases() {
   return {
       {{"--max-num-seqs", "9"}, [](C c) { return c.worker.max_num_seqs == 9; }},
       {{"--max-num-batched-tokens=99"}, [](C c) { return c.worker.max_num_batched_tokens == 99; }},
+      {{"--max-num-batched-tokens", "8K"},
+       [](C c) { return c.worker.max_num_batched_tokens == 8192; }},
+      {{"--kv-cache-memory-bytes", "2G"},
+       [](C c) { return c.worker.kv_cache_memory_bytes == int64_t{2} << 30; }},
+      {{"--mem-fraction-static", "0.5"},
+       [](C c) { return c.worker.gpu_memory_utilization == 0.5; }},
+      {{"--disable-cuda-graph"}, [](C c) { return c.worker.enforce_eager; }},
+      {{"--cuda-graph-bs", "1", "2", "4"},
+       [](C c) {
+         return c.worker.cudagraph_capture_sizes == std::vector<int32_t>{1, 2, 4};
+       }},
+      {{"--cuda-graph-max-bs", "64"},
+       [](C c) { return c.worker.max_cudagraph_capture_size == 64; }},
+      {{"--disable-cuda-graph-padding"}, [](C c) { return c.worker.disable_padding; }},
       {{"--max-queue", "3"}, [](C c) { return c.max_queue == 3; }},
       {{"--max-queue-wait", "1.5"}, [](C c) { return c.max_queue_wait == 1.5; }},
       {{"--api-key-file", "k"}, [](C c) { return c.api_key_file == "k"; }},
@@ -121,6 +139,7 @@ std::vector<OptionCase> engine_cases() {
        }},
       {{"--sse-keep-alive-interval", "2"}, [](C c) { return c.sse_keep_alive_interval == 2; }},
       {{"--drain-timeout", "1.5"}, [](C c) { return c.drain_timeout == 1.5; }},
+      {{"--disable-log-stats"}, [](C c) { return c.disable_log_stats; }},
       {{"--log-stats-interval", "0"}, [](C c) { return c.log_stats_interval == 0; }},
   };
 }
@@ -137,8 +156,42 @@ TEST_P(EachOption, ReachesTheConfiguration) {
 INSTANTIATE_TEST_SUITE_P(Model, EachOption, testing::ValuesIn(model_cases()));
 INSTANTIATE_TEST_SUITE_P(Engine, EachOption, testing::ValuesIn(engine_cases()));
 
+TEST(Options, SGLangsPiecewiseSwitchIsAMode) {
+  EXPECT_EQ(parse_words({"--enable-piecewise-cuda-graph"}).config.worker.cudagraph_mode,
+            "FULL_AND_PIECEWISE");
+  EXPECT_THAT(parse_words({"--enable-piecewise-cuda-graph", "--cudagraph-mode", "FULL"}).error(),
+              HasSubstr("excludes"));
+}
+
+TEST(Options, WhatIsNotHereIsExplainedAndNotHintedAsSomethingElse) {
+  EXPECT_THAT(parse_words({"--pipeline-parallel-size", "2"}).error(),
+              testing::AllOf(HasSubstr("unknown option --pipeline-parallel-size"),
+                             testing::Not(HasSubstr("did you mean"))));
+  EXPECT_THAT(parse_words({"--max-parallel-loading-workers", "2"}).error(),
+              testing::Not(HasSubstr("did you mean")));
+}
+
+TEST(Options, AHuggingFaceNameIsFoundInTheCacheOrTheCommandThatFetchesIt) {
+  const tests::TemporaryDirectory cache;
+  const auto model = cache.path() / "hub/models--owner--name";
+  std::filesystem::create_directories(model / "snapshots/abc");
+  std::filesystem::create_directories(model / "snapshots/def");
+  std::filesystem::create_directories(model / "refs");
+  ASSERT_EQ(setenv("HF_HOME", cache.path().c_str(), 1), 0);
+  const std::string unclear = parse_words({"owner/name"}).error();
+  std::ofstream(model / "refs/main") << "def";
+  const Parsed found = parse_words({"owner/name"});
+  const std::string missing = parse_words({"--model", "owner/other"}).error();
+  ASSERT_EQ(unsetenv("HF_HOME"), 0);
+  EXPECT_THAT(unclear, HasSubstr("hf download owner/name"));
+  EXPECT_EQ(found.config.model, (model / "snapshots/def").string());
+  EXPECT_THAT(missing, HasSubstr("hf download owner/other"));
+  EXPECT_EQ(parse_words({"plain"}).config.model, "plain");
+  EXPECT_EQ(parse_words({"/a/b"}).config.model, "/a/b");
+}
+
 TEST(Options, EveryDeclaredOptionHasACaseAbove) {
-  std::string tested = "--config --help";
+  std::string tested = "--config --help --enable-piecewise-cuda-graph";
   for (const auto& cases : {model_cases(), engine_cases()}) {
     for (const OptionCase& one : cases) tested += " " + one.words.front();
   }
@@ -175,7 +228,8 @@ TEST(Options, ValuesOutOfRangeNameTheOption) {
       {"--dtype", "float16"},        {"--gpu-memory-utilization", "nan"},
       {"--block-size", "17"},        {"--host-isa", "mmx"},
       {"--max-padding-ratio", "-1"}, {"--cudagraph-capture-sizes", "1,x"},
-      {"--compilation-config", "{"}};
+      {"--compilation-config", "{"}, {"--max-model-len", "1.0001k"},
+      {"--max-model-len", "20M"},    {"--max-model-len", "k"}};
   for (const auto& words : bad) {
     EXPECT_THAT(parse_words(words).error(), HasSubstr(words[0])) << words[1];
   }

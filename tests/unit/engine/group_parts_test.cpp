@@ -34,7 +34,8 @@ TEST(Handshake, RefusesWhatDiffersAndSaysWhat) {  // R-4
             std::string::npos);
   EXPECT_NE(reason([](auto& h) { h.rank = 2; }).find("ranks are 0 to 1"), std::string::npos);
   EXPECT_NE(reason([](auto& h) { h.rank = -1; }).find("rank -1"), std::string::npos);
-  EXPECT_NE(reason([](auto& h) { h.protocol_version = 9; }).find("protocol 9"), std::string::npos);
+  EXPECT_NE(reason([](auto& h) { h.protocol_version = 99; }).find("protocol 99"),
+            std::string::npos);
 }
 
 ipc::Ready ready_with(std::vector<int32_t> sizes) {
@@ -63,6 +64,20 @@ TEST(Handshake, NamesBothRanksAndTheFirstKeyThatDiffers) {  // CG-22
   other = ready_with({8, 4});
   other.cudagraph_mode = "PIECEWISE";
   EXPECT_TRUE(ready_mismatch({ready_with({8, 4}), other}).has_value());
+}
+
+TEST(Handshake, NamesTheRankThatCapturesOtherLaunchesThanBefore) {  // CG-22
+  const std::vector<ipc::Ready> before = {ready_with({8, 4}), ready_with({8, 4})};
+  EXPECT_FALSE(recaptured_otherwise({}, before).has_value()) << "the first group";
+  EXPECT_FALSE(recaptured_otherwise(before, before).has_value());
+  std::vector<ipc::Ready> now = {ready_with({4}), ready_with({16, 4})};
+  EXPECT_FALSE(recaptured_otherwise(before, now).has_value()) << "other keys are no other launches";
+  now[1].manifest[1].launch_digest = 77;
+  const std::string text = recaptured_otherwise(before, now).value_or("none");
+  EXPECT_NE(text.find("rank 1 captured FULL 4 tokens"), std::string::npos) << text;
+  now[0] = now[1];
+  now[0].manifest[1].launch_digest = 0;
+  EXPECT_FALSE(ready_mismatch(now).has_value()) << "unequal shards launch unequally";
 }
 
 ipc::StepResult answer(StepId step, int32_t rank, int32_t key = 4) {

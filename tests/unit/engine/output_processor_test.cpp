@@ -64,13 +64,23 @@ TEST_F(OutputProcessorTest, BeforeMinTokensNoStopStringCounts) {
   sampling.min_tokens = 3;
   open(1, sampling);
   const TokenId a = encode("a").at(0);
-  for (int i = 0; i < 3; ++i) push(1, a);
-  EXPECT_EQ(text, "aa");
-  EXPECT_EQ(all.size(), 3u);
+  for (int i = 0; i < 4; ++i) push(1, a);
+  EXPECT_EQ(text, "aaa");  // min_tokens of them; the next one may stop it, as an end token may
+  EXPECT_EQ(all.size(), 4u);
   EXPECT_EQ(all.back().finish, FinishReason::kStop);
   EXPECT_EQ(stopped, std::vector<RequestId>{1});
   push(1, a);  // a token of a step that was in flight
-  EXPECT_EQ(all.size(), 3u);
+  EXPECT_EQ(all.size(), 4u);
+}
+
+TEST_F(OutputProcessorTest, AStopStringThatBeginsBeforeMinTokensCountsWhereItEnds) {
+  SamplingParams sampling;
+  sampling.stop = {"abc"};
+  sampling.min_tokens = 2;
+  open(1, sampling);
+  for (const char* word : {"x", "a", "b", "c"}) push(1, encode(word).at(0));
+  EXPECT_EQ(text, "x");
+  EXPECT_EQ(all.back().stop_reason, "abc");
 }
 
 TEST_F(OutputProcessorTest, AStopTokenIsReportedByItsIdAndNotShown) {
@@ -78,7 +88,7 @@ TEST_F(OutputProcessorTest, AStopTokenIsReportedByItsIdAndNotShown) {
   push(1, encode("a").at(0));
   push(1, encode("b").at(0), StopCause::kStopToken);
   EXPECT_EQ(text, "a");
-  EXPECT_EQ(all.back().stop_reason, std::to_string(encode("b").at(0)));
+  EXPECT_EQ(all.back().stop_token, encode("b").at(0));
   EXPECT_EQ(all.back().tokens.size(), 1u);
   EXPECT_EQ(all.back().output_tokens, 2);
 }

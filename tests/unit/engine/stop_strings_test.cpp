@@ -45,6 +45,16 @@ TEST(StopStrings, TheMatchThatEndsFirstWinsAndOfThoseTheLongest) {
 }
 
 // However the text is cut, the same text comes out and the same stop string is found.
+TEST(StopStrings, WhatPassesEndsNoStopStringAndMayBeginOne) {
+  StopStrings stops({"ab", "xabc"}, false);
+  EXPECT_EQ(stops.pass("ab xab"), "ab ");
+  EXPECT_EQ(stops.push("d").text, "xabd");
+  EXPECT_EQ(stops.pass("xa"), "");
+  const StopStrings::Found found = stops.push("bab");
+  EXPECT_EQ(found.text, "x");
+  EXPECT_EQ(found.stop, "ab");
+}
+
 RC_GTEST_PROP(StopStringsProperty, TheCutsDoNotMatter, ()) {
   const auto letters = rc::gen::container<std::string>(rc::gen::element('a', 'b', 'c'));
   const auto text = *letters;

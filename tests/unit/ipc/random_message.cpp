@@ -81,7 +81,7 @@ void fill(Generator& g, Loaded& m) {
 void fill(Generator& g, InitCache& m) { g.all(m.num_kv_blocks); }
 void fill(Generator& g, ManifestEntry& m) {
   g.all(m.mode, m.num_tokens, m.num_reqs, m.uniform, m.pieces, m.nodes, m.bytes, m.capture_ms,
-        m.digest);
+        m.digest, m.launch_digest);
 }
 void fill(Generator& g, Ready& m) {
   g.all(m.cudagraph_mode, m.uniform_query_len, m.capture_sizes, m.arena_bytes, m.warnings,

@@ -61,12 +61,14 @@ TEST_F(ApiResponse, CallsAndReasoningStandBesideTheContent) {
   choice_.calls = {{0, "id-a", "f", "{}"}};
   choice_.called = true;
   const Json json = whole_answer(head_, {choice_}, usage_, tokenizer_)["choices"][0];
-  EXPECT_EQ(json["message"], Json::parse(R"({"role": "assistant", "content": null, "reasoning": "Hm",
+  EXPECT_EQ(json["message"],
+            Json::parse(R"({"role": "assistant", "content": null, "reasoning": "Hm",
       "reasoning_content": "Hm", "tool_calls": [{"id": "id-a", "type": "function",
       "function": {"name": "f", "arguments": "{}"}}]})"));
   EXPECT_EQ(json["finish_reason"], "tool_calls");
   choice_.finish = FinishReason::kLength;  // cut off behind the call
-  EXPECT_EQ(whole_answer(head_, {choice_}, usage_, tokenizer_)["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(whole_answer(head_, {choice_}, usage_, tokenizer_)["choices"][0]["finish_reason"],
+            "length");
 }
 
 // vLLM's places: a chat's prompt beside the choices, a completion's in each of them.
@@ -82,6 +84,42 @@ TEST_F(ApiResponse, TokenIdsStandWhereVllmHasThem) {
   EXPECT_EQ(chat["choices"][0]["token_ids"], (Json{64, 65}));
   EXPECT_FALSE(chat["choices"][0].contains("prompt_token_ids"));
   EXPECT_EQ(chat["prompt_token_ids"], (Json{7, 8}));
+}
+
+TEST_F(ApiResponse, AStopTokenIsANumber) {
+  choice_.stop_token = 64;
+  EXPECT_EQ(whole_answer(head_, {choice_}, usage_, tokenizer_)["choices"][0]["stop_reason"], 64);
+}
+
+// The sampled token is in the list whether it is among the most likely or not; a logprob of minus
+// infinity is a number, and tokens of one text stay two.
+TEST_F(ApiResponse, LogprobsOfCompletionsListTheSampledTokenAndKeepTokensApart) {
+  head_.logprobs = true;
+  const TokenId half = *tokenizer_.id_of("Ã"),
+                other = *tokenizer_.id_of("Å");  // halves of characters
+  choice_.tokens = {{65, -2.5f, {{64, -0.5f}}},
+                    {66, -0.25f, {}},
+                    {half, -1.0f, {{half, -1.0f}, {other, -INFINITY}}}};
+  const Json logprobs =
+      whole_answer(head_, {choice_}, usage_, tokenizer_)["choices"][0]["logprobs"];
+  const auto text = [this](TokenId token) { return tokenizer_.token_to_string(token); };
+  EXPECT_EQ(logprobs["top_logprobs"][0], (Json{{text(65), -2.5f}, {text(64), -0.5f}}));
+  EXPECT_EQ(logprobs["top_logprobs"][1], (Json{{text(66), -0.25f}}));  // logprobs: 0
+  ASSERT_EQ(text(half), text(other));
+  EXPECT_EQ(logprobs["top_logprobs"][2],
+            (Json{{text(half), -1.0f}, {fmt::format("token_id:{}", other), -9999.0f}}));
+  head_.chat = true;
+  const Json chat = whole_answer(head_, {choice_}, usage_, tokenizer_)["choices"][0]["logprobs"];
+  EXPECT_EQ(chat["content"][0]["top_logprobs"].size(), 1u);  // as many as were asked for
+  EXPECT_EQ(chat["content"][2]["top_logprobs"][1]["logprob"], -9999.0f);
+}
+
+TEST_F(ApiResponse, TokensMayBeNamedByTheirIds) {
+  head_.tokens_as_ids = true;
+  const Json logprobs =
+      whole_answer(head_, {choice_}, usage_, tokenizer_)["choices"][0]["logprobs"];
+  EXPECT_EQ(logprobs["tokens"], (Json{"token_id:64", "token_id:65"}));
+  EXPECT_TRUE(logprobs["top_logprobs"][0].contains("token_id:65"));
 }
 
 TEST_F(ApiResponse, ErrorsCarryTypeParamAndStatus) {

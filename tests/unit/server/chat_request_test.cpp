@@ -25,7 +25,8 @@ std::string error_of(const std::string& json, const RequestRules& rules = {}) {
 // The message that the template gets.
 OrderedJson message(const std::string& json) {
   const auto request = chat(R"({"messages": [)" + json + "]}");
-  return request ? request->chat_input.variables["messages"][0] : OrderedJson(request.error().message);
+  return request ? request->chat_input.variables["messages"][0]
+                 : OrderedJson(request.error().message);
 }
 RequestRules with_tools() {
   RequestRules rules;
@@ -36,7 +37,8 @@ RequestRules with_tools() {
 TEST(ChatRequest, MessagesReachTheTemplateAsTheyStand) {
   const auto request = chat("{" + kGood + R"(, "tools": [)" + kTool + R"(],
       "chat_template_kwargs": {"enable_thinking": false}, "reasoning_effort": "low",
-      "max_completion_tokens": 9, "logprobs": true, "top_logprobs": 4})", with_tools());
+      "max_completion_tokens": 9, "logprobs": true, "top_logprobs": 4})",
+                            with_tools());
   ASSERT_TRUE(request) << request.error().message;
   const OrderedJson& variables = request->chat_input.variables;
   EXPECT_EQ(variables["messages"][0].dump(), R"({"role":"user","content":"a"})");
@@ -51,9 +53,15 @@ TEST(ChatRequest, MessagesReachTheTemplateAsTheyStand) {
 }
 
 TEST(ChatRequest, ContentIsTextWithALineForEachPart) {
-  EXPECT_EQ(message(R"({"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]})")
-                ["content"], "one\ntwo");
-  EXPECT_EQ(message(R"({"role": "user", "content": ["a", {"type": "refusal", "refusal": "no"}]})")["content"], "a\nno");
+  EXPECT_EQ(
+      message(
+          R"({"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]})")
+          ["content"],
+      "one\ntwo");
+  EXPECT_EQ(
+      message(
+          R"({"role": "user", "content": ["a", {"type": "refusal", "refusal": "no"}]})")["content"],
+      "a\nno");
   EXPECT_EQ(message(R"({"role": "tool", "content": []})")["content"], "");
   EXPECT_EQ(message(R"({"role": "user", "content": null})")["content"], "");
   EXPECT_EQ(message(R"({"role": "assistant"})")["content"], "");
@@ -71,18 +79,21 @@ TEST(ChatRequest, CallsOfTheHistoryHaveTheirArgumentsAsObjects) {
   EXPECT_EQ(parsed["tool_calls"][2]["function"]["arguments"], OrderedJson::object());
   EXPECT_EQ(parsed["tool_calls"][3]["function"]["arguments"].dump(), R"({"x":1})");
   for (const char* none : {"null", "[]"}) {
-    const auto plain = message(std::string(R"({"role": "assistant", "content": "a", "tool_calls": )") + none + "}");
+    const auto plain = message(
+        std::string(R"({"role": "assistant", "content": "a", "tool_calls": )") + none + "}");
     EXPECT_FALSE(plain.contains("tool_calls"));
   }
 }
 
 TEST(ChatRequest, AnAnswerIsContinuedInsteadOfBegun) {
-  const std::string body = R"({"messages": [{"role": "assistant", "content": "a"}], "continue_final_message": true)";
+  const std::string body =
+      R"({"messages": [{"role": "assistant", "content": "a"}], "continue_final_message": true)";
   const auto request = chat(body + "}");
   ASSERT_TRUE(request) << request.error().message;
   EXPECT_TRUE(request->chat_input.continue_final_message);
   EXPECT_EQ(request->chat_input.variables["add_generation_prompt"], false);
-  EXPECT_THAT(error_of(body + R"(, "add_generation_prompt": true})"), HasSubstr("exclude each other"));
+  EXPECT_THAT(error_of(body + R"(, "add_generation_prompt": true})"),
+              HasSubstr("exclude each other"));
 }
 
 TEST(ChatRequest, ATemplateOfItsOwnNeedsTrust) {
@@ -110,30 +121,38 @@ TEST(ChatRequest, ToolsMayBeCalledWhereTheServerReadsCalls) {
 
 TEST(ChatRequest, AChoiceThatNeedsAGrammarIsRefusedWithItsReason) {
   const std::string body = "{" + kGood + R"(, "tools": [)" + kTool + R"(], "tool_choice": )";
-  EXPECT_THAT(error_of(body + R"("required"})", with_tools()), HasSubstr("needs structured output"));
+  EXPECT_THAT(error_of(body + R"("required"})", with_tools()),
+              HasSubstr("needs structured output"));
   EXPECT_THAT(error_of(body + R"({"type": "function", "function": {"name": "f"}}})", with_tools()),
               HasSubstr("needs structured output"));
   EXPECT_THAT(error_of(body + "5}", with_tools()), HasSubstr("tool_choice must be"));
-  EXPECT_THAT(error_of("{" + kGood + R"(, "tool_choice": "auto"})", with_tools()), HasSubstr("tools must be set"));
+  EXPECT_THAT(error_of("{" + kGood + R"(, "tool_choice": "auto"})", with_tools()),
+              HasSubstr("tools must be set"));
 }
 
 TEST(ChatRequest, MistakesNameTheirField) {
-  for (const char* messages :
-       {"5", "[]", "[5]", "[{}]", R"([{"role": 5, "content": "a"}])", R"([{"role": "user"}])",
-        R"([{"role": "user", "content": 5}])", R"([{"role": "user", "content": [{"type": "image_url"}]}])",
-        R"([{"role": "user", "content": [5]}])", R"([{"role": "assistant", "tool_calls": 5}])",
-        R"([{"role": "assistant", "tool_calls": [5]}])", R"([{"role": "assistant", "tool_calls": [{}]}])",
-        R"([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}])"}) {
-    EXPECT_THAT(error_of(std::string(R"({"messages": )") + messages + "}"), HasSubstr("messages")) << messages;
+  for (
+      const char* messages :
+      {"5", "[]", "[5]", "[{}]", R"([{"role": 5, "content": "a"}])", R"([{"role": "user"}])",
+       R"([{"role": "user", "content": 5}])",
+       R"([{"role": "user", "content": [{"type": "image_url"}]}])",
+       R"([{"role": "user", "content": [5]}])", R"([{"role": "assistant", "tool_calls": 5}])",
+       R"([{"role": "assistant", "tool_calls": [5]}])",
+       R"([{"role": "assistant", "tool_calls": [{}]}])",
+       R"([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}])"}) {
+    EXPECT_THAT(error_of(std::string(R"({"messages": )") + messages + "}"), HasSubstr("messages"))
+        << messages;
   }
   const std::string begin = "{" + kGood;
   EXPECT_THAT(error_of("{}"), HasSubstr("messages"));
   EXPECT_THAT(error_of(begin + R"(, "top_logprobs": 2})"), HasSubstr("top_logprobs"));
   EXPECT_THAT(error_of(begin + R"(, "tools": 5})"), HasSubstr("tools"));
   EXPECT_THAT(error_of(begin + R"(, "tools": [{"type": "function"}]})"), HasSubstr("tools[0]"));
-  EXPECT_THAT(error_of(begin + R"(, "add_generation_prompt": 1})"), HasSubstr("add_generation_prompt"));
+  EXPECT_THAT(error_of(begin + R"(, "add_generation_prompt": 1})"),
+              HasSubstr("add_generation_prompt"));
   EXPECT_THAT(error_of(begin + R"(, "chat_template": 1})"), HasSubstr("chat_template"));
-  EXPECT_THAT(error_of(begin + R"(, "chat_template_kwargs": {"messages": []}})"), HasSubstr("chat_template_kwargs"));
+  EXPECT_THAT(error_of(begin + R"(, "chat_template_kwargs": {"messages": []}})"),
+              HasSubstr("chat_template_kwargs"));
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
 #pragma once
-// An instantiated and uploaded CUDA graph and the names of its nodes. The digest is made of the
-// collectives alone: ranks of unequal shards run other kernels in other shapes, but must meet in
-// the same exchanges. Holds the communicators whose operations it contains. Device thread.
+// An instantiated and uploaded CUDA graph and the names of its nodes. The digest that ranks share
+// is made of the collectives: ranks of unequal shards run other kernels in other shapes, but must
+// meet in the same exchanges. The launches' is made of the nodes (graph_nodes.h). Holds the
+// communicators whose operations it contains. Device thread.
 
 #include <cuda_runtime.h>
 
@@ -37,19 +38,19 @@ class CudaGraph final : public Graph {
   // What free memory fell by; 0 where the driver reused memory of graphs that are gone.
   size_t bytes() const override { return bytes_; }
   uint64_t digest() const override { return digest_; }
+  uint64_t launch_digest() const override { return launch_digest_; }
   std::string_view node_name(int index) const override {
     return names_.at(static_cast<size_t>(index));
   }
   cudaGraphExec_t executable() const { return executable_; }
 
  private:
-  void describe(cudaGraph_t recorded);
   void instantiate(cudaGraph_t recorded, cudaStream_t upload_on);
 
   std::shared_ptr<CudaContext> context_;
   std::vector<std::shared_ptr<const void>> holds_;
   std::vector<const char*> names_;  // owned by the modules
-  uint64_t digest_ = 0;
+  uint64_t digest_ = 0, launch_digest_ = 0;
   cudaGraphExec_t executable_ = nullptr;
   size_t bytes_ = 0;
 };

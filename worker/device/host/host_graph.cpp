@@ -4,20 +4,13 @@
 #include <cstring>
 #include <utility>
 
+#include "worker/device/digest.h"
+
 namespace refrain::worker {
 
 namespace {
 
 constexpr size_t kArgAlignment = alignof(std::max_align_t);
-
-struct Fnv1a {
-  uint64_t value = 0xcbf29ce484222325u;
-  void add(const void* data, size_t bytes) {
-    for (size_t i = 0; i < bytes; ++i) {
-      value = (value ^ static_cast<const unsigned char*>(data)[i]) * 0x100000001b3u;
-    }
-  }
-};
 
 }  // namespace
 
@@ -54,13 +47,13 @@ size_t HostGraph::bytes() const {
 }
 
 uint64_t HostGraph::digest() const {
-  Fnv1a hash;
+  Digest digest;
   for (const LaunchNode& node : nodes_) {
-    hash.add(node.name, std::strlen(node.name) + 1);
-    hash.add(&node.arg_bytes, sizeof node.arg_bytes);
-    hash.add(&node.single, sizeof node.single);
+    digest.add(std::string_view(node.name));
+    digest.add(uint64_t{node.arg_bytes});
+    digest.add(uint64_t{node.single});
   }
-  return hash.value;
+  return digest.value();
 }
 
 std::string_view HostGraph::node_name(int index) const {

@@ -38,6 +38,7 @@ class HostGraph final : public Graph {
   int num_nodes() const override { return static_cast<int>(nodes_.size()); }
   size_t bytes() const override;
   uint64_t digest() const override;
+  uint64_t launch_digest() const override { return digest(); }
   std::string_view node_name(int index) const override;
   std::span<const LaunchNode> nodes() const { return nodes_; }
 
