@@ -30,6 +30,7 @@ const OpDef& definition(const Op& op) { return kDefinitions[op.index()]; }
 
 std::vector<const OpDef*> definitions() {
   std::vector<const OpDef*> all;
+  all.reserve(kDefinitions.size());
   for (const OpDef& def : kDefinitions) all.push_back(&def);
   return all;
 }

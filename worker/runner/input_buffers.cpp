@@ -7,7 +7,6 @@ namespace refrain::worker {
 namespace {
 
 using kernels::kMaxLogitBias;
-using kernels::kMaxLogprobs;
 
 constexpr size_t kAlignment = 256;
 

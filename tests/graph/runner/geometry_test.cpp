@@ -69,7 +69,7 @@ std::vector<TokenId> part(const std::vector<TokenId>& tokens, int begin, int end
 
 // The tokens are given, not sampled, so that the last bits of a step do not change the next one's
 // input. Steps that are alone and mixed, chunks, decodes at every key, one above all keys.
-std::vector<Step> play(Session& session) {
+std::vector<Step> play_batches(Session& session) {
   std::vector<Step> steps;
   const auto run = [&](const std::vector<Row>& rows) {
     const ipc::StepResult result = session.run(rows);
@@ -96,7 +96,7 @@ std::vector<Step> steps_of(const Geometry& geometry, const SessionOptions& optio
   Session session(model_of(geometry).directory(), options);
   session.start();
   session.runner().run_eager_at_key(eager_at_key);
-  return play(session);
+  return play_batches(session);
 }
 
 const std::vector<Step>& steps_of_none(const Geometry& geometry) {
@@ -106,7 +106,7 @@ const std::vector<Step>& steps_of_none(const Geometry& geometry) {
   return steps;
 }
 
-// The runtime modes of play(), by configured mode.
+// The runtime modes of play_batches(), by configured mode.
 std::vector<RuntimeMode> modes_of(const std::string& mode) {
   const auto n = RuntimeMode::kNone, p = RuntimeMode::kPiecewise, f = RuntimeMode::kFull;
   if (mode == "PIECEWISE") return {p, p, p, p, p, p, p, p, p, p, n, p};

@@ -199,20 +199,21 @@ struct RopeAttentionOp {
   bool operator==(const RopeAttentionOp&) const = default;
 };
 
-// An attribute of the attention inside.
+// An attribute of the attention inside, and one that is an ordinal there.
 template <size_t index>
 constexpr Attribute of_attention() {
-  constexpr const Attribute& inner = Definition<AttentionOp>::attributes[index];
-  Attribute attribute{[](const void* op) {
+  return {[](const void* op) {
     return Definition<AttentionOp>::attributes[index].text(
         &static_cast<const RopeAttentionOp*>(op)->attention);
   }};
-  if (inner.forget != nullptr) {
-    attribute.forget = [](void* op) {
-      Definition<AttentionOp>::attributes[index].forget(
-          &static_cast<RopeAttentionOp*>(op)->attention);
-    };
-  }
+}
+template <size_t index>
+constexpr Attribute ordinal_of_attention() {
+  Attribute attribute = of_attention<index>();
+  attribute.forget = [](void* op) {
+    Definition<AttentionOp>::attributes[index].forget(
+        &static_cast<RopeAttentionOp*>(op)->attention);
+  };
   return attribute;
 }
 
@@ -237,8 +238,8 @@ struct Definition<RopeAttentionOp> {
       write("out", offsetof(O, attention.out))};
   static std::string rope(const O& op) { return Rope::text(op.rope); }
   static constexpr Attribute attributes[] = {
-      shown_as<O, &rope>(), of_attention<0>(), of_attention<1>(), of_attention<2>(),
-      of_attention<3>(),    of_attention<4>(), of_attention<5>()};
+      shown_as<O, &rope>(), ordinal_of_attention<0>(), of_attention<1>(), of_attention<2>(),
+      of_attention<3>(),    of_attention<4>(),         of_attention<5>()};
   static std::string shape(const Shapes& v, const O& op) {
     return expect(Rope::operands_agree(v, op.rope) && Attention::batch_agrees(v, op.attention) &&
                       v[op.attention.out].cols == op.rope.q_heads * op.rope.head_dim &&

@@ -1,0 +1,92 @@
+// CG-27, CG-29: debug mode names what moved since the capture; poison is where it should be.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/graph/runner/session.h"
+#include "tests/graph/tiny_model.h"
+
+namespace refrain::tests {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(Debug, CG29MovedInputIsNamed) {
+  SessionOptions options = with_mode("FULL");
+  options.config.debug_cudagraph = true;
+  const auto session = started(options);
+  session->run({{0, prompt(4, 0), 0}});  // nothing moved
+  auto& context = session->runner().hosted().context;
+  const auto& program = session->runner().hosted().program;
+  for (size_t i = 0; i < program.values.size(); ++i) {
+    if (program.values[i].name != "kv_cache.1") continue;
+    const auto id = static_cast<worker::ValueId>(i);
+    context.addresses[i].fill(static_cast<std::byte*>(context.address(id)) + 256);
+  }
+  try {
+    session->run({{0, {kTokenOnDevice}, 4}});
+    FAIL() << "the moved cache was not noticed";
+  } catch (const FatalError& error) {
+    EXPECT_THAT(error.what(),
+                AllOf(HasSubstr("rope_kv_write"), HasSubstr("cache"), HasSubstr("kv_cache.1")));
+  }
+}
+
+TEST(Debug, CG29MovedStepBufferIsNamed) {
+  SessionOptions options = with_mode("PIECEWISE");
+  options.config.debug_cudagraph = true;
+  const auto session = started(options);
+  auto& hosted = session->runner().hosted();
+  const worker::ValueId sampled = worker::sample_op(hosted.program).tokens;
+  void*& odd = hosted.context.addresses[static_cast<size_t>(sampled)][1];  // of odd turns
+  odd = static_cast<std::byte*>(odd) + 64;
+  try {
+    session->run({{0, prompt(4, 0), 0}});
+    FAIL() << "the moved output was not noticed";
+  } catch (const FatalError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("sample"), HasSubstr("argument tokens (sampled)")));
+  }
+}
+
+// Whatever the ops name: inputs, states, outputs, scratch memory, weights, activations.
+TEST(Debug, CG29AnyValueThatMovesIsNamed) {
+  const auto session = started(with_mode("FULL"));
+  worker::HostedProgram& hosted = session->runner().hosted();
+  worker::OpContext& context = hosted.context;
+  const auto captured = worker::collect_addresses(context, hosted.all_ops());
+  EXPECT_EQ(worker::describe_moved(hosted.program, captured, captured), "");
+  for (size_t id = 0; id < context.addresses.size(); ++id) {
+    for (void*& address : context.addresses[id]) {
+      void* const place = address;
+      const std::string& name = hosted.program.values[id].name;
+      ASSERT_NE(place, nullptr) << name;
+      address = static_cast<std::byte*>(place) + 1;
+      const bool by_turn = hosted.program.values[id].storage == worker::Storage::kPinned;
+      const bool used = by_turn || &address == context.addresses[id].data();
+      const std::string moved = worker::describe_moved(
+          hosted.program, captured, worker::collect_addresses(context, hosted.all_ops()));
+      EXPECT_THAT(moved, used ? HasSubstr("(" + name + ")") : testing::Matcher<std::string>(""));
+      address = place;
+    }
+  }
+}
+
+TEST(Debug, CG27PoisonIsRealPaddedRowsHoldNaN) {
+  SessionOptions options = with_mode("FULL");
+  options.poison_padding = true;
+  const auto session = started(options);
+  session->run({{0, prompt(3, 0), 0}});  // FULL 4: one row live of four
+  const auto& hosted = session->runner().hosted();
+  const auto& sample = std::get<worker::SampleOp>(hosted.program.ops.back());
+  const auto cols = static_cast<size_t>(hosted.program.value(sample.logits).cols);
+  const std::vector<float> logits =
+      session->read(static_cast<const float*>(hosted.context.address(sample.logits)), cols + 1);
+  EXPECT_TRUE(std::isfinite(logits[0]));
+  EXPECT_TRUE(std::isnan(logits[cols]));
+}
+
+}  // namespace
+}  // namespace refrain::tests
