@@ -16,10 +16,11 @@ struct RowDistance {
   float apart = 0;
   float largest = 0;  // the greatest magnitude among the finite expected values
 
-  // The distance in units of the largest magnitude beside it.
+  // The distance in units of the largest magnitude beside it; never NaN, which no bound would find.
   constexpr float worst() const {
     if (apart == 0) return 0;
-    return largest > 0 ? apart / largest : std::numeric_limits<float>::infinity();
+    const bool finite = apart <= std::numeric_limits<float>::max();
+    return finite && largest > 0 ? apart / largest : std::numeric_limits<float>::infinity();
   }
   // Of two parts of one row.
   constexpr RowDistance with(const RowDistance& other) const {

@@ -123,16 +123,17 @@ void remove_oldest(const std::string& directory) {
 int lagging_rank(const Incident& incident) {
   if (incident.loss && incident.loss->ranks.size() == 1 && hangs(*incident.loss))
     return incident.loss->ranks.front();
-  const auto named = [&](const RankFlight& flight) {
-    const bool by_coordinator =
-        incident.loss &&
-        std::ranges::find(incident.loss->ranks, flight.rank) != incident.loss->ranks.end();
-    return !flight.ended.empty() || by_coordinator;
+  // A rank that misses its peer ends by itself, and may be the one that the coordinator missed.
+  const auto innocence = [&](const RankFlight& flight) {
+    if (flight.ended.starts_with("signal")) return 0;
+    if (!flight.ended.empty()) return 1;
+    const bool named = incident.loss && std::ranges::count(incident.loss->ranks, flight.rank) > 0;
+    return named ? 2 : 3;
   };
-  std::vector<std::pair<std::tuple<StepId, StepId, StepId, bool>, int>> order;
+  std::vector<std::pair<std::tuple<StepId, StepId, StepId, int>, int>> order;
   for (const RankFlight& flight : incident.flights) {
     const Steps steps = progress(flight);
-    order.push_back({{steps.done, steps.submitted, steps.taken, !named(flight)}, flight.rank});
+    order.push_back({{steps.done, steps.submitted, steps.taken, innocence(flight)}, flight.rank});
   }
   if (order.empty()) return -1;
   std::ranges::sort(order);

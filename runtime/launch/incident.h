@@ -29,8 +29,9 @@ struct Incident {
 };
 
 // The rank that is behind: in a hang the one that the coordinator named, which knows more than the
-// rings tell; else fewest steps done, then submitted, then taken; of equal ones the rank that ended
-// or that the coordinator named; -1: none stands out.
+// rings tell; else fewest steps done, then submitted, then taken; of equal ones the rank that a
+// signal ended, then one that ended by itself, then one that the coordinator named; -1: none stands
+// out.
 int lagging_rank(const Incident& incident);
 // The last step that this process, or for a coordinator any rank, has taken.
 StepId last_step(const Incident& incident);

@@ -60,6 +60,11 @@ TEST(Incident, AmongEqualRanksTheOneThatEndedOrWasNamedLags_R12) {
   Incident named = incident({flight(0, 8, 9), flight(1, 8, 9)});
   named.loss.emplace().ranks = {0};
   EXPECT_EQ(lagging_rank(named), 0);
+  // It ended because its peer was gone, and the coordinator missed it first.
+  named.flights[1].ended = "signal 9 (Killed)";
+  EXPECT_EQ(lagging_rank(named), 1);
+  named.flights[0].ended = "exit code 70";
+  EXPECT_EQ(lagging_rank(named), 1);
 }
 
 // One that drops steps has taken more than one that waits for it in the step before.
