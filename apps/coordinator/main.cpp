@@ -11,6 +11,7 @@
 #include "runtime/launch/coordinator.h"
 
 int main(int argc, char** argv) {
+  refrain::end_by_what_is_lacking();
   using namespace refrain;
   CoordinatorOptions options;
   CLI::App app("Schedules requests onto tensor-parallel workers and serves the OpenAI API.",

@@ -50,6 +50,7 @@ int run(const std::string& command, const std::vector<std::string>& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  refrain::end_by_what_is_lacking();
   refrain::init_logging("refrain");
   try {
     return run(argc > 1 ? argv[1] : "", {argv + (argc > 1 ? 2 : 1), argv + argc});

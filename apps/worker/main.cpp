@@ -23,6 +23,7 @@ bool die_with(pid_t parent) {
 int main(int argc, char** argv) {
   using namespace refrain;
   const bool bench = argc > 1 && std::string_view(argv[1]) == "bench";
+  end_by_what_is_lacking();
   init_logging("worker");
   try {
     return bench ? bench_command({argv + 2, argv + argc}) : serve_command({argv + 1, argv + argc});

@@ -57,9 +57,10 @@ void read_token_list(JsonFields& fields, const char* name, std::vector<TokenId>&
 // Fields that OpenAI or vLLM know and this server does not serve: a clear refusal, not silence.
 void refuse_unsupported(JsonFields& fields) {
   for (const char* name :
-       {"suffix", "prompt_logprobs", "guided_json", "guided_regex", "guided_choice",
+       {"suffix", "bad_words", "prompt_logprobs", "guided_json", "guided_regex", "guided_choice",
         "guided_grammar", "structured_outputs", "functions", "audio", "modalities"}) {
-    if (const Json* value = fields.get(name); value != nullptr && *value != "") {
+    if (const Json* value = fields.get(name);
+        value != nullptr && *value != "" && *value != Json::array()) {
       fields.fail_on(name, "is not supported");
     }
   }

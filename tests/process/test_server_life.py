@@ -321,12 +321,18 @@ def test_a_file_size_limit_of_zero_leaves_nothing_behind(tmp_path):
         assert leftovers() == []
 
 
-def test_too_little_address_space_exits_75_and_says_so(tmp_path):
+# Who asks first depends on the machine: a thread's stack, ZeroMQ (which says OUT OF MEMORY and aborts), the worker's
+# buffers, or its KV cache, whose size is a matter of configuration.
+@pytest.mark.parametrize("kilobytes", [60000, 80000, 90000])
+def test_too_little_address_space_exits_75_and_says_so(tmp_path, kilobytes):
     with (tmp_path / "log").open("w") as output:
-        done = limited("-v 80000", BIN / "refrain", "serve", TINY / "qwen3", "--port", 0, "--max-restarts", 0, *SMALL,
+        done = limited(f"-v {kilobytes}", BIN / "refrain", "serve", TINY / "qwen3", "--port", 0, "--max-restarts", 0, *SMALL,
                        output=output)
-    assert done.returncode == 75 and "ulimit -v" in (tmp_path / "log").read_text()
-
+    log = (tmp_path / "log").read_text()
+    if "KV blocks do not fit" in log:
+        assert done.returncode == 64, log
+    else:
+        assert done.returncode == 75 and ("the system gave no" in log or "OUT OF MEMORY" in log), log
 
 
 def test_second_worker_of_a_rank_is_refused(tmp_path):

@@ -170,6 +170,7 @@ TEST(CompletionRequest, NumbersOutOfRangeNameTheirField) {
       {"stream_options", {"{}"}},
       {"response_format", {"\"text\"", "{\"type\": \"json_object\"}"}},
       {"suffix", {"\"x\""}},
+      {"bad_words", {"[\"x\"]"}},
       {"truncate_prompt_tokens", {"0", "-2", "1.5", "\"a\""}},
       {"return_tokens_as_token_ids", {"1"}},
       {"prompt", {"5", "{}", "[]", "[{}]", "[1, \"a\"]", "[1.5]", "[[-1]]", "null"}},
