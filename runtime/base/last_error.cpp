@@ -28,7 +28,8 @@ void on_terminate() {
   } catch (const std::bad_alloc&) {
     end_for_want("the system gave no memory (see ulimit -v)\n");
   } catch (const std::system_error& error) {
-    if (is_lack(error)) end_for_want("the system gave no thread or memory (see ulimit -u and -v)\n");
+    if (is_lack(error))
+      end_for_want("the system gave no thread or memory (see ulimit -u and -v)\n");
   } catch (...) {  // a fault inside
   }
   std::abort();
