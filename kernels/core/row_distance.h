@@ -48,8 +48,9 @@ struct DistanceBits {
     largest = std::max(largest, size & finite);
   }
   constexpr RowDistance value() const {
-    return {std::bit_cast<float>(apart < kInfinity ? apart : kInfinity),
-            std::bit_cast<float>(largest)};
+    // A copy of the constant: device code has no address of it.
+    const int32_t bits = apart < kInfinity ? apart : int32_t{kInfinity};
+    return {std::bit_cast<float>(bits), std::bit_cast<float>(largest)};
   }
 };
 
