@@ -132,8 +132,7 @@ void DeviceThread::run(std::promise<Result<std::string>> started) {
   } catch (const std::exception& error) {  // this process is broken: say so and end
     Error broken = error_of(error);
     // Memory that a start does not get may be there at a later try (exit 75).
-    const bool starting = last_submitted_ == 0 && last_step_ == 0;
-    if (starting && dynamic_cast<const OutOfMemory*>(&error) != nullptr)
+    if (!ready_ && dynamic_cast<const OutOfMemory*>(&error) != nullptr)
       broken.code = ErrorCode::kUnavailable;
     if (!named) {
       started.set_value(forward_error(broken));
