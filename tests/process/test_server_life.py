@@ -8,7 +8,7 @@ import threading
 
 import openai
 import pytest
-from conftest import BIN, SMOLLM2, TINY, Server, command_line, descendants, leftovers, start_by_hand, wait_for, within
+from conftest import BIN, SMOLLM2, TINY, Server, command_line, descendants, start_by_hand, wait_for, within
 
 SMALL = ["--max-num-seqs", 8, "--max-model-len", 512]
 
@@ -303,36 +303,6 @@ def test_a_slow_start_exits_75():
     done = run("coordinator", "--model", TINY / "qwen3", "--listen", f"ipc:///tmp/slow-{port}/engine", "--port", port,
                "--start-timeout", 1, *SMALL)
     assert done.returncode == 75 and "within 1 s" in done.stderr, (done.returncode, done.stderr)
-
-
-def limited(limit, *argv, output):
-    """A run under a limit of the shell's."""
-    words = " ".join(map(str, argv))
-    return subprocess.run(["bash", "-c", f"ulimit {limit}; exec {words}"], stdout=output, stderr=output,
-                          timeout=within(60))
-
-
-def test_a_file_size_limit_of_zero_leaves_nothing_behind(tmp_path):
-    """With a log that cannot be written, too; the server may serve or say why not."""
-    for output in subprocess.DEVNULL, (tmp_path / "log").open("w"):
-        done = limited("-f 0", "timeout", "-s", "TERM", 5, BIN / "refrain", "serve", TINY / "qwen3", "--port", 0, *SMALL,
-                       output=output)
-        assert done.returncode in (64, 75, 124), "no signal ends it"
-        assert leftovers() == []
-
-
-# Who asks first depends on the machine: a thread's stack, a library that aborts, the worker's buffers, or its KV cache,
-# whose size is a matter of configuration.
-@pytest.mark.parametrize("kilobytes", [60000, 80000, 90000])
-def test_too_little_address_space_exits_75_and_says_so(tmp_path, kilobytes):
-    with (tmp_path / "log").open("w") as output:
-        done = limited(f"-v {kilobytes}", BIN / "refrain", "serve", TINY / "qwen3", "--port", 0, "--max-restarts", 0, *SMALL,
-                       output=output)
-    log = (tmp_path / "log").read_text()
-    if "KV blocks do not fit" in log:
-        assert done.returncode == 64, log
-    else:
-        assert done.returncode == 75 and ("the system gave no" in log or "signal 6 (Aborted)" in log), log
 
 
 def test_second_worker_of_a_rank_is_refused(tmp_path):
