@@ -1,6 +1,7 @@
 """Every process ends in every ending, also when a thread of the coordinator never gets on again (R-25)."""
 import contextlib
 import ctypes
+import errno
 import json
 import os
 import signal
@@ -31,7 +32,10 @@ class Stuck:
         self.over, self.held, self.error = threading.Event(), threading.Event(), None
         self.tracer = threading.Thread(target=self._hold, daemon=True)  # one thread asks and waits
         self.tracer.start()
-        assert self.held.wait(within(10)) and not self.error, self.error
+        assert self.held.wait(within(10))
+        if self.error and self.error.errno in (errno.EPERM, errno.ENOSYS):
+            pytest.skip(f"this system lets nobody hold threads: {self.error}")
+        assert not self.error, self.error
 
     def _call(self, request, task):
         if self.libc.ptrace(request, task, None, None) != 0:
