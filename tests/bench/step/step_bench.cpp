@@ -203,6 +203,7 @@ void bench_mixed(const std::string& model, int context, int batch,
     int computed = context;
     const auto next = [&] {
       std::vector<Row> rows;
+      rows.reserve(static_cast<size_t>(batch + kMostPrompts));
       for (int slot = 0; slot < batch; ++slot) rows.push_back({slot, {kTokenOnDevice}, computed});
       ++computed;
       for (int left = tokens, slot = batch; left > 0; left -= kPromptTokens, ++slot)
