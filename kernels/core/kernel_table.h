@@ -3,7 +3,10 @@
 // enqueues its kernel on the stream (or records it, while the stream captures). A null slot means
 // the device cannot run that op; program validation finds it when the worker starts.
 
+#include "kernels/core/draft_args.h"
 #include "kernels/core/op_args.h"
+#include "kernels/core/pool_args.h"
+#include "kernels/core/sample_args.h"
 
 namespace refrain::kernels {
 
@@ -18,7 +21,8 @@ using Kernel = void (*)(StreamRef stream, const Args& args);
 // What the kernels for few rows can take; the pass that lowers a Program to them asks
 // (few_rows.cpp).
 struct FewRows {
-  int32_t max_rows = 0;                              // 0: this device has none of them
+  int32_t max_rows = 0;        // 0: this device has none of them
+  int32_t max_plain_rows = 0;  // of a fused_linear without a norm, K and n of whole groups of 64
   int64_t max_norm_cols = 0, max_norm_elements = 0;  // of one launch with a norm: K, M * K
   int32_t max_group = 0;                             // rope_attention: query heads a KV head
   int32_t max_ranks = 0;  // of a group whose sums go from one fused_linear to the next; 0: none
@@ -27,18 +31,34 @@ struct FewRows {
 
 struct KernelTable {
   Kernel<PrepareInputsArgs> prepare_inputs = nullptr;
+  Kernel<ProposeNgramArgs> propose_ngram = nullptr;
+  Kernel<AcceptDraftsArgs> accept_drafts = nullptr;
+  Kernel<ProposeDraftsArgs> propose_drafts = nullptr;
+  Kernel<DraftInputsArgs> draft_inputs = nullptr;
+  Kernel<NextTokensArgs> next_tokens = nullptr;
+  Kernel<ConcatArgs> concat = nullptr;
+  Kernel<MapLogitsArgs> map_logits = nullptr;
   Kernel<EmbedArgs> embed = nullptr;
   Kernel<RmsNormArgs> rms_norm = nullptr;
   Kernel<AddRmsNormArgs> add_rms_norm = nullptr;
   Kernel<AddArgs> add = nullptr;
   Kernel<LinearArgs> linear = nullptr;
+  Kernel<LoraRowsArgs> lora_rows = nullptr;
+  Kernel<LoraShrinkArgs> lora_shrink = nullptr;
+  Kernel<LoraEmbedArgs> lora_embed = nullptr;
+  Kernel<LoraExpandArgs> lora_expand = nullptr;
   Kernel<SiluMulArgs> silu_mul = nullptr;
   Kernel<RopeKvWriteArgs> rope_kv_write = nullptr;
   Kernel<AttentionArgs> attention = nullptr;
   Kernel<AttentionArgs> plain_attention = nullptr;  // no library's kernels; null: nor has attention
+  Kernel<AttentionArgs> planned_attention = nullptr;     // by the plan in AttentionArgs::planned
+  Kernel<AttentionArgs> flashinfer_attention = nullptr;  // likewise; null: not of this device
+  Kernel<LinearRecurrenceArgs> linear_recurrence = nullptr;
   Kernel<SelectRowsArgs> select_rows = nullptr;
   Kernel<BestTokensArgs> best_tokens = nullptr;
   Kernel<SampleArgs> sample = nullptr;
+  Kernel<ScoreTokensArgs> score_tokens = nullptr;
+  Kernel<PoolArgs> pool = nullptr;
   Kernel<KvRowsArgs> kv_rows = nullptr;  // for audits, as the next; no op of a Program
   Kernel<RowDistancesArgs> row_distances = nullptr;
   // For few rows; null where few_rows.max_rows is 0.

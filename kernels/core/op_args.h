@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/core/attention_units.h"
 #include "kernels/core/dtype.h"
 #include "kernels/core/row_distance.h"
 #include "kernels/core/step_state.h"
@@ -49,8 +50,12 @@ struct PrepareInputsArgs {
   StepLayout layout;
   SlotState slots;
   BatchInputs inputs;
-  int32_t tokens = 0;  // padded T of the key
-  int32_t reqs = 0;    // padded R of the key
+  PagedInputs paged[kMaxPagedGroups];
+  int32_t num_paged = 0;   // of these
+  int32_t max_blocks = 0;  // that a request can have
+  int32_t tokens = 0;      // padded T of the key
+  int32_t reqs = 0;        // padded R of the key
+  int32_t samples = 0;     // padded N of the key, with speculation
   int32_t block_size = 16;
   int32_t padded_seq_len = 1;  // fill value the attention op asks for
 };
@@ -137,6 +142,67 @@ struct FusedLinearArgs {
   PeerSum pull;  // delta.data is not read: its value is the sum over the ranks
 };
 
+// Which adapter each token and each logit row of a batch takes: that of its request's slot. -1:
+// none; so have padded rows.
+struct LoraRowsArgs {
+  const int32_t* query_start = nullptr;  // [R+1]
+  const int32_t* row_slot = nullptr;     // [R]
+  const int32_t* sample_slot = nullptr;  // [N]
+  const SlotParams* params = nullptr;    // [S+1]
+  int32_t* of_tokens = nullptr;          // [T]
+  int32_t* of_samples = nullptr;         // [N]
+  Rows tokens, reqs, samples;
+};
+
+inline constexpr int kMaxLoraParts = 3;  // linears that are one: q, k, v
+
+// The adapters of one linear, by place. A part is one of the linears that the weight is made of;
+// `ranks` of a part that the adapter leaves alone is 0.
+struct LoraPlaces {
+  const int32_t* ranks = nullptr;  // [places, rank_stride], those of this linear's parts first
+  int32_t rank_stride = 0;
+  int32_t parts = 1;
+  int32_t max_rank = 0;
+};
+
+// out[m, p, j] = in[m, :] · a[adapter[m], p, j, :] for j below the part's rank; rows without an
+// adapter are left as they are.
+struct LoraShrinkArgs {
+  Matrix in;                         // [M, K]
+  const int32_t* adapter = nullptr;  // [M] place, -1: none
+  const void* a = nullptr;           // [places, parts, max_rank, K] of in's type
+  LoraPlaces places;
+  float* out = nullptr;  // [M, parts, max_rank]
+  int32_t cols = 0;      // K
+  Rows rows;
+};
+
+// Of an embedding, where lora_shrink is of a linear: out[m, j] = a[adapter[m], ids[m] -
+// vocab_begin, j] for j below the adapter's rank, 0 where the id is outside [vocab_begin,
+// vocab_end). Rows without an adapter are left as they are.
+struct LoraEmbedArgs {
+  const int32_t* ids = nullptr;      // [M]
+  const int32_t* adapter = nullptr;  // [M]
+  const void* a = nullptr;           // [places], each [vocab_rows, its rank] of max_rank's room
+  DType dtype = DType::kFloat32;     // of a
+  LoraPlaces places;                 // of one part
+  int32_t vocab_rows = 0, vocab_begin = 0, vocab_end = 0;
+  float* out = nullptr;  // [M, max_rank]
+  Rows rows;
+};
+
+// out[m, n] += sum over j of in[m, p, j] * b[adapter[m], j, n], n of part p; b holds the adapter's
+// scale. Rows without an adapter keep their bits.
+struct LoraExpandArgs {
+  const float* in = nullptr;         // [M, parts, max_rank]
+  const int32_t* adapter = nullptr;  // [M]
+  const void* b = nullptr;           // [places] of part after part, each [max_rank, its columns]
+  LoraPlaces places;
+  int32_t part_end[kMaxLoraParts] = {};  // column after the part's last
+  Matrix out;                            // [M, N]; b is of its type
+  Rows rows;
+};
+
 // out[:, i] = silu(in[:, i]) * in[:, cols + i]: gate in the left half of `in`, up in the right.
 struct SiluMulArgs {
   Matrix in;   // [T, 2 * cols]
@@ -166,15 +232,16 @@ struct RopeKvWriteArgs {
   Rows rows;
 };
 
-// The keys and values that a batch's tokens have in one layer's cache, copied to `dense` or, with
-// restore, back from there. For audits.
+// What a batch's tokens have in one part of a layer's blocks, copied to `dense` or, with restore,
+// back from there. For audits.
 struct KvRowsArgs {
-  std::byte* cache = nullptr;
-  std::byte* dense = nullptr;         // [tokens, (K, V) * kv_heads] heads
+  std::byte* cache = nullptr;         // the part in block 0
+  std::byte* dense = nullptr;         // [tokens, units] of unit_bytes
   const int64_t* kv_slots = nullptr;  // [tokens]
   int32_t tokens = 0;
-  int32_t kv_heads = 0;
-  int32_t head_bytes = 0;
+  int32_t units = 0;
+  int32_t unit_bytes = 0;   // of a unit and token, even
+  int64_t block_bytes = 0;  // from a block to the next one
   int32_t block_size = 16;
   bool restore = false;
 };
@@ -186,6 +253,15 @@ struct RowDistancesArgs {
   RowDistance* out = nullptr;  // [rows]
   int32_t cols = 0;
   Rows rows;
+};
+
+// Of planned_attention: what the host made of the step's lengths (attention_units.h). Device
+// addresses.
+struct AttentionPlanArgs {
+  const int32_t* plan = nullptr;  // [AttentionPlanShape::ints()]; null: there is none
+  float* parts = nullptr;         // [AttentionPlanShape::max_parts(), q_heads, head_dim + 2]
+  AttentionPlanShape shape;
+  int32_t max_units = 0;  // of this launch
 };
 
 // Causal attention of every token over its own request's paged cache. Handles decode, prefill and
@@ -207,6 +283,23 @@ struct AttentionArgs {
   Rows tokens;
   Rows reqs;
   int32_t uniform_query_len = 0;  // > 0: a decode key, each request has exactly this many tokens
+  AttentionPlanArgs planned;      // of planned_attention alone
+};
+
+// A gated linear recurrence over the tokens of each request, a state a slot:
+// h = a * h + (1 - a) * in[t], out[t] = h, a = sigmoid(gate[t]). Rows of padded tokens stay as they
+// were; padded requests have no tokens. The state after the token at position p is number
+// p % versions of its slot, kept of the last tokens of each request. A request goes on from the
+// state of the position before its first token: drafts that were wrong have left only later ones.
+struct LinearRecurrenceArgs {
+  Matrix gate, in, out;                  // [T, cols]
+  float* state = nullptr;                // [S+1, versions, cols]
+  const int32_t* positions = nullptr;    // [T]
+  const int32_t* query_start = nullptr;  // [R+1]
+  const int32_t* row_slot = nullptr;     // [R]
+  int32_t cols = 0;
+  int32_t versions = 1;
+  Rows reqs;
 };
 
 // rope_kv_write and then attention for a batch of one new token a request, in one launch; qkv stays
@@ -226,38 +319,5 @@ struct SelectRowsArgs {
 };
 
 inline constexpr int32_t kBestParts = 16;  // of a row of logits
-
-// The greatest logit of each of kBestParts slices of a row, and its lowest token, for rows that
-// sample and are plainly greedy; -inf and -1 where a slice has no number. Other rows of `best` are
-// left as they are.
-struct BestTokensArgs {
-  Matrix logits;            // [R, cols] float32: this rank's part of the vocabulary
-  int32_t first_token = 0;  // of column 0
-  int32_t num_tokens = 0;   // columns that are tokens
-  float* best = nullptr;    // [R, kBestParts, 2]: logit, token
-  BatchInputs inputs;
-  const SlotParams* params = nullptr;  // of the slots
-  Rows rows;
-};
-
-// Penalties, bias, mask, temperature, top-k, top-p, min-p, one random draw per row, and
-// log-probabilities (of the penalised, biased, unscaled logits: before temperature).
-// Logits of rank i lie in shard i: [shards][R][shard_cols] float32; token = i * shard_cols +
-// column.
-struct SampleArgs {
-  const float* logits = nullptr;
-  int32_t shards = 1;
-  int64_t shard_cols = 0;    // padded vocabulary columns a shard
-  int64_t shard_stride = 0;  // elements from one shard to the next
-  // [shards][R, kBestParts, 2] of BestTokensArgs; then plainly greedy rows take their token from
-  // here, and logits are there only when inputs.live_logits says so. Null: one shard.
-  const float* best = nullptr;
-  int32_t vocab_size = 0;
-  BatchInputs inputs;
-  SlotState slots;                // last_token and output_count are updated
-  SampleOutputs outputs[kTurns];  // those of inputs.turn are written
-  float* scratch = nullptr;       // [R, vocab_size]
-  Rows rows;
-};
 
 }  // namespace refrain::kernels

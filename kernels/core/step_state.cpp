@@ -2,7 +2,7 @@
 
 namespace refrain::kernels {
 
-StepLayout make_step_layout(int max_tokens, int max_reqs, int max_block_updates) {
+StepLayout make_step_layout(int max_tokens, int max_reqs, int max_block_updates, int max_history) {
   StepLayout layout;
   layout.max_tokens = max_tokens;
   layout.max_reqs = max_reqs;
@@ -27,6 +27,12 @@ StepLayout make_step_layout(int max_tokens, int max_reqs, int max_block_updates)
   layout.update_block = place(updates * sizeof(int32_t));
   layout.params_slot = place(reqs * sizeof(int32_t));
   layout.params = place(reqs * sizeof(SlotParams));
+  layout.max_history = max_history;
+  if (max_history > 0) {
+    layout.history_part = place(2 * reqs * sizeof(int32_t));
+    layout.row_next = place(reqs * sizeof(int32_t));
+    layout.history = place(static_cast<size_t>(max_history) * sizeof(int32_t));
+  }
   layout.total = end;
   return layout;
 }

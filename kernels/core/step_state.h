@@ -15,11 +15,16 @@ namespace refrain::kernels {
 
 inline constexpr int kMaxLogprobs = 20;
 inline constexpr int kMaxLogitBias = 300;
-inline constexpr uint32_t kTurns = 2;  // that have memory of their own: turn t uses t % kTurns
+inline constexpr int kMaxPagedGroups = 4;  // of a Program: each has a block table
+inline constexpr uint32_t kTurns = 2;      // that have memory of their own: turn t uses t % kTurns
 
 // What the coordinator says of a row (a request taking part in the step).
 enum RowFlags : uint8_t {
-  kRowSamples = 1,  // the last token of this row gives logits and a sampled token
+  kRowSamples = 1,     // the last token of this row gives logits and a sampled token
+  kRowVerifies = 2,    // so does every token of it: the slot's last one, then drafts that
+                       // propose_ngram makes; it begins where the slot is, not at row_context
+  kRowNoDrafts = 4,    // of a row that verifies: none of its drafts is accepted
+  kRowContinues = 16,  // the token after its last one is StepLayout::row_next
 };
 
 // Sampling parameters of a slot; plain, so that it can be copied as bytes.
@@ -35,7 +40,9 @@ struct SlotParams {
   int32_t prompt_len = 0;           // tokens at positions below it are prompt
   int32_t num_logit_bias = 0;       // entries used in SlotState::bias_*
   int32_t has_allowed_mask = 0;     // 1: only tokens whose bit is set in SlotState::allowed_mask
+  int32_t follows_grammar = 0;      // 1: in GrammarMaskInputs instead
   int32_t uses_history = 0;         // 1: any penalty is on, so token history is kept
+  int32_t adapter = -1;             // place of the request's LoRA adapter; -1: none
   uint64_t seed = 0;                // random state: (seed, position of the sampled token)
 };
 
@@ -53,12 +60,13 @@ constexpr bool is_plain_greedy(const SlotParams& params) {
 }
 
 struct StepHeader {
-  int32_t num_tokens = 0;  // live tokens
-  int32_t num_reqs = 0;    // live rows
-  int32_t num_block_updates = 0;
+  int32_t num_tokens = 0;                           // live tokens
+  int32_t num_reqs = 0;                             // live rows
+  int32_t num_block_updates[kMaxPagedGroups] = {};  // those of a group after those before it
   int32_t num_slot_updates = 0;
   uint32_t turn = 0;        // that the block is for
   int32_t keep_logits = 0;  // 1: every rank is given all logits, whether a row needs them or not
+  int32_t num_history = 0;  // entries used in StepLayout::history
 };
 
 // Offsets in bytes into the step block. Fixed when the worker starts.
@@ -77,29 +85,38 @@ struct StepLayout {
   size_t update_block = 0;   // int32 [U]
   size_t params_slot = 0;    // int32 [R] slots whose parameters are new: reset history, set params
   size_t params = 0;         // SlotParams [R]
+  // With speculation: the tokens that such a slot begins with and no row will bring.
+  int32_t max_history = 0;
+  size_t history_part = 0;  // int32 [R, 2]: the position of the first, how many
+  size_t row_next = 0;      // int32 [R] of rows that continue
+  size_t history = 0;       // int32 [max_history], one slot's after the other's
   size_t total = 0;
 };
 
-StepLayout make_step_layout(int max_tokens, int max_reqs, int max_block_updates);
+// max_history 0: no speculation.
+StepLayout make_step_layout(int max_tokens, int max_reqs, int max_block_updates,
+                            int max_history = 0);
 
 // Device-resident, one row a slot, S + 1 rows. The history buffers may be null when no request may
 // use penalties.
 struct SlotState {
-  int32_t num_slots = 0;   // S
-  int32_t max_blocks = 0;  // blocks a request can have
+  int32_t num_slots = 0;  // S
   int32_t vocab_size = 0;
   int32_t* last_token = nullptr;     // [S+1]
-  int32_t* block_table = nullptr;    // [S+1, max_blocks]
   SlotParams* params = nullptr;      // [S+1]
   int32_t* output_count = nullptr;   // [S+1, vocab] times a token was generated
   uint8_t* in_prompt = nullptr;      // [S+1, vocab] 1: the token is in the prompt
   int32_t* bias_token = nullptr;     // [S+1, kMaxLogitBias]
   float* bias_value = nullptr;       // [S+1, kMaxLogitBias]
   uint32_t* allowed_mask = nullptr;  // [S+1, ceil(vocab / 32)]
+  // With speculation, else null: the request's tokens by position, and which of them are known.
+  int32_t history_cols = 0;
+  int32_t* history = nullptr;        // [S+1, history_cols]
+  int32_t* history_range = nullptr;  // [S+1, 2]: first position, one past the last
 };
 
 // Device-resident, rewritten by prepare_inputs every step. Beyond the live counts: padded tokens
-// have token 0, position 0, kv_slot 0 (the reserved block); padded rows have slot S, no
+// have token 0, position 0, KV slot 0 (the reserved block); padded rows have slot S, no
 // tokens, seq_len = the fill value, logit_index 0.
 struct BatchInputs {
   uint32_t* turn = nullptr;        // [1] of the block read last; kernels take the next one's
@@ -108,13 +125,34 @@ struct BatchInputs {
   int32_t* live_logits = nullptr;  // [1] live_reqs where a rank needs other ranks' logits, else 0
   int32_t* token_ids = nullptr;    // [T]
   int32_t* positions = nullptr;    // [T]
-  int64_t* kv_slots = nullptr;     // [T] block * block_size + offset
   int32_t* query_start = nullptr;  // [R+1]
   int32_t* seq_lens = nullptr;     // [R] context + new tokens
   int32_t* row_slot = nullptr;     // [R]
   int32_t* logit_index = nullptr;  // [R] token whose hidden state gives the row's logits
   uint8_t* row_flags = nullptr;    // [R]
+  // With speculation, else null. N logit rows: one a row, one a token of a row that verifies; then
+  // logit_index is [N]. Padded ones have slot S and no flags.
+  int32_t* live_samples = nullptr;  // [1]
+  int32_t* sample_start = nullptr;  // [R+1] first logit row of each row
+  int32_t* sample_slot = nullptr;   // [N]
+  int32_t* sample_lens = nullptr;   // [N] tokens up to and with the one that gives the logits
+  uint8_t* sample_flags = nullptr;  // [N]
 };
+
+// Where a step's tokens are kept by a paged state group, through its block table.
+struct PagedInputs {
+  int32_t* block_table = nullptr;  // [S+1, max_blocks] of the slots
+  int64_t* kv_slots = nullptr;     // [T] block * block_size + offset, by prepare_inputs
+};
+
+// Pinned memory of a turn. The host makes a mask while the step's forward pass runs, since it
+// follows from the token before; sample waits for it, for kGrammarPatienceSeconds at most.
+struct GrammarMaskInputs {
+  const uint32_t* mask = nullptr;   // [S+1, ceil(vocab / 32)] of the slots
+  const uint32_t* ready = nullptr;  // [S+1] the turn that the slot's mask is for, set after it
+};
+
+inline constexpr int kGrammarPatienceSeconds = 60;  // then no token is allowed
 
 // Pinned memory, written by sample, read by the host after the step. Rows that do not sample hold
 // token -1.
@@ -124,6 +162,12 @@ struct SampleOutputs {
   float* logprobs = nullptr;      // [R] of the model's own logits, like the top ones
   int32_t* top_tokens = nullptr;  // [R, kMaxLogprobs]
   float* top_logprobs = nullptr;  // [R, kMaxLogprobs]
+};
+
+// Pinned memory, written by accept_drafts.
+struct AcceptOutputs {
+  int32_t* accepted = nullptr;  // [R] sampled tokens of the row that are taken, from its first on
+  int32_t* drafted = nullptr;   // [R] drafts that were proposed for it
 };
 
 }  // namespace refrain::kernels

@@ -2,6 +2,7 @@
 // read once and nothing is kept; bound by memory. No block waits for another: the slices are
 // compared by sample, behind the exchange between ranks.
 
+#include "kernels/core/sample_args.h"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"

@@ -34,7 +34,22 @@ void check_args(const PrepareInputsArgs& args) {
   REFRAIN_CHECK(args.layout.max_reqs <= kMaxStepReqs,
                 "prepare_inputs: {} rows at most; the CUDA kernel takes {}", args.layout.max_reqs,
                 kMaxStepReqs);
+  REFRAIN_CHECK(args.slots.history == nullptr || args.layout.max_reqs <= kMaxStepReqs / 2,
+                "prepare_inputs: {} rows at most; the CUDA kernel takes {} with speculation",
+                args.layout.max_reqs, kMaxStepReqs / 2);
 }
+
+void check_args(const ProposeNgramArgs& args) { check_shapes(args); }
+
+void check_args(const AcceptDraftsArgs& args) { check_shapes(args); }
+
+void check_args(const ProposeDraftsArgs& args) { check_shapes(args); }
+
+void check_args(const DraftInputsArgs& args) { check_shapes(args); }
+
+void check_args(const NextTokensArgs& args) { check_shapes(args); }
+void check_args(const ConcatArgs& args) { check_shapes(args); }
+void check_args(const MapLogitsArgs& args) { check_shapes(args); }
 
 void check_args(const EmbedArgs& args) {
   check_shapes(args);
@@ -58,6 +73,11 @@ void check_args(const LinearArgs& args) {
   check_row_major("linear", args.weight);
 }
 
+void check_args(const LoraRowsArgs& args) { check_shapes(args); }
+void check_args(const LoraShrinkArgs& args) { check_shapes(args); }
+void check_args(const LoraEmbedArgs& args) { check_shapes(args); }
+void check_args(const LoraExpandArgs& args) { check_shapes(args); }
+
 void check_args(const SiluMulArgs& args) { check_shapes(args); }
 
 void check_args(const RopeKvWriteArgs& args) {
@@ -73,11 +93,26 @@ void check_args(const AttentionArgs& args) {
                 args.kv_heads, kMaxGroup);
 }
 
+void check_flashinfer(const AttentionArgs& args) {
+  const auto wide = [](const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; };
+  const bool bf16 = args.cache_dtype == DType::kBFloat16 && args.q.dtype == DType::kBFloat16 &&
+                    args.out.dtype == DType::kBFloat16;
+  REFRAIN_CHECK(bf16 && (args.head_dim == 64 || args.head_dim == 128) && wide(args.cache) &&
+                    wide(args.q.data) && args.q.stride % 8 == 0 && wide(args.out.data) &&
+                    args.out.stride == int64_t{args.q_heads} * args.head_dim,
+                "FLASHINFER: takes bfloat16 and heads of 64 or 128, the result's rows one after "
+                "the other");
+}
+
+void check_args(const LinearRecurrenceArgs& args) { check_shapes(args); }
 void check_args(const SelectRowsArgs& args) { check_shapes(args); }
 
 void check_args(const BestTokensArgs& args) { check_shapes(args); }
 
 void check_args(const RowDistancesArgs& args) { check_shapes(args); }
+
+void check_args(const ScoreTokensArgs& args) { check_shapes(args); }
+void check_args(const PoolArgs& args) { check_shapes(args); }
 
 void check_args(const SampleArgs& args) {
   check_shapes(args);
@@ -94,8 +129,15 @@ void check_args(const FusedLinearArgs& args) {
   check_row_major(op, linear.weight);
   check_matrix(op, "in", linear.in, k);
   check_matrix(op, "out", linear.out, args.silu_mul ? linear.weight.n / 2 : linear.weight.n);
-  REFRAIN_CHECK(linear.rows.padded <= kFewRows, "{}: {} rows; the CUDA kernel takes {}", op,
-                linear.rows.padded, kFewRows);
+  const int32_t most = args.norm == nullptr && args.push.size == 0 ? kClusterRows : kFewRows;
+  REFRAIN_CHECK(linear.rows.padded <= most, "{}: {} rows; the CUDA kernel takes {}", op,
+                linear.rows.padded, most);
+  REFRAIN_CHECK(
+      linear.rows.padded <= kFewRows ||
+          (can_cluster(linear) && (!args.silu_mul || linear.weight.n % 32 == 0)),
+      "{}: {} rows of {} columns, {} outputs; more than {} rows are taken in whole groups "
+      "of 64 columns, SiLU·mul of 32 outputs",
+      op, linear.rows.padded, k, linear.weight.n, kFewRows);
   REFRAIN_CHECK(linear.weight.dtype == DType::kBFloat16 && linear.in.dtype == DType::kBFloat16,
                 "{}: the CUDA kernel takes bfloat16 inputs and weights", op);
   REFRAIN_CHECK(k % 8 == 0 && linear.in.stride % 8 == 0, "{}: K {} and stride {} in units of 8", op,

@@ -126,6 +126,8 @@ __device__ inline void store8(const Matrix& m, bool wide, int64_t row, int64_t c
   }
 }
 
+__device__ inline float silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
+
 // The value as its type would hold it.
 __device__ inline float rounded(float value, DType dtype) {
   return dtype == DType::kFloat32 ? value : __bfloat162float(__float2bfloat16_rn(value));

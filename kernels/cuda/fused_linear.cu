@@ -141,7 +141,7 @@ struct Outputs {  // kWide: of a row
       float value = sum(partial, turn, output(i), row(i)) * s;
       if constexpr (kSilu) {
         const float up = sum(partial, turn, output(i) + kHalfOutputs, row(i)) * s;
-        value = __fdividef(value, 1.0f + __expf(-value)) * up;
+        value = silu(value) * up;
       } else {
         value += before[i];
       }
@@ -185,10 +185,9 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (lane == 0) {
 #pragma unroll 1
     for (int s = 0; s < stages; ++s) {
-      asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(barriers + s * 8) : "memory");
+      init_barrier(barriers + s * 8, 1);
     }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    publish_barriers();
 #pragma unroll 1
     for (int s = 0; s < first; ++s) {
       stream.issue_weights(s);
@@ -214,7 +213,6 @@ __global__ void __launch_bounds__(kThreads, 2)
   } else {
     wait_for_predecessor();
     if (lane == 0) {
-      asm volatile("fence.proxy.async;" ::: "memory");
       // As issue_weights went: the first stages are of the first turns, block after block.
 #pragma unroll 1
       for (int s = 0; s < first; ++s) stream.issue_input(s, s % turns);
@@ -327,8 +325,15 @@ bool half_blocks_pay(const FusedGemv& gemv, int64_t sm_count) {
 
 }  // namespace
 
+bool can_fuse_few(const LinearArgs& args) {
+  return args.rows.padded <= kFewRows && args.in.dtype == DType::kBFloat16 &&
+         args.weight.dtype == DType::kBFloat16 && args.weight.k % 8 == 0 &&
+         is_wide(args.weight.data) && rows_are_wide(args.in);
+}
+
 void fused_linear(StreamRef stream, const FusedLinearArgs& args) {
   const LinearArgs& linear = args.linear;
+  if (linear.rows.padded > kFewRows) return linear_cluster(stream, linear, args.silu_mul);
   const bool norm = args.norm != nullptr;
   FusedGemv gemv{};
   gemv.in = linear.in;

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "kernels/core/op_args.h"
+#include "kernels/cuda/barrier.cuh"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/limits.h"
 #include "kernels/cuda/tensor_map.h"
@@ -61,10 +62,6 @@ __host__ __device__ constexpr Layout layout_of(bool norm, bool half, int32_t k, 
               static_cast<int32_t>(sizeof(Partial))};
 }
 
-__device__ inline uint32_t shared_address(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-
 // A warp's stream of boxes: chunk after chunk, block of outputs after block of outputs. Lane 0.
 template <bool kNorm, bool kSilu, bool kHalf>
 struct BoxStream {
@@ -91,9 +88,7 @@ struct BoxStream {
   }
   __device__ void issue_weights(int stage) {
     const uint32_t barrier = barriers + stage * 8, to = ring + stage * kWeightBytes;
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier),
-                 "r"(kWeightBytes + x_bytes())
-                 : "memory");
+    expect_bytes(barrier, kWeightBytes + x_bytes());
     if constexpr (kSilu) {  // 8 rows of gate, 8 of up
       copy_box(to, weight, column(turn), block * kHalfOutputs, barrier);
       copy_box(to + kWeightBytes / 2, weight, column(turn),
@@ -125,15 +120,6 @@ struct BoxStream {
     advance();
   }
 };
-
-__device__ inline void wait_barrier(uint32_t barrier, uint32_t phase) {
-  asm volatile(
-      "{\n .reg .pred done;\n"
-      "again: mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
-      " @done bra ended;\n bra again;\nended:\n}" ::"r"(barrier),
-      "r"(phase)
-      : "memory");
-}
 
 __device__ inline uint4 load_shared(uint32_t address) {
   uint4 v;

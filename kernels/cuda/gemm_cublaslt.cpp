@@ -241,17 +241,23 @@ void GemmPlans::note_simple(const LinearArgs& args) {
       fmt::format("linear [{}, {}] {}, rows of {}", args.weight.n, args.weight.k,
                   refrain::to_string(args.weight.dtype), refrain::to_string(args.in.dtype));
   if (const auto [at, fresh] = simple_kinds_.insert(std::move(kind)); fresh) {
-    log::warn("{} runs the simple kernel: neither GEMV nor cuBLASLt takes it (M = {})", *at,
-              args.rows.padded);
+    log::warn(
+        "{} runs the simple kernel: neither kernels for few rows nor cuBLASLt take it (M = {})",
+        *at, args.rows.padded);
   }
 }
 
 int32_t planned_rows(int32_t rows) { return top_of_range(rows); }
 
 void linear(StreamRef stream, const LinearArgs& args) {
-  if (can_gemv(args)) return linear_gemv(stream, args);
+  if (can_fuse_few(args)) {
+    FusedLinearArgs fused;
+    fused.linear = args;
+    return fused_linear(stream, fused);
+  }
+  if (can_cluster(args)) return linear_cluster(stream, args, false);
   GemmPlans* plans = launcher(stream).gemm_plans;
-  if (plans != nullptr && args.rows.padded > 1 && plans->run(stream, args)) return;
+  if (plans != nullptr && plans->run(stream, args)) return;
   if (plans != nullptr) plans->note_simple(args);
   linear_simple(stream, args);
 }

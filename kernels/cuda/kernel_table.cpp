@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "kernels/core/check_shapes.h"
 #include "kernels/core/no_room.h"
 #include "kernels/cuda/check_args.h"
 #include "kernels/cuda/gemm_cublaslt.h"
@@ -16,9 +17,16 @@ namespace {
 template <auto op, class Args>
 void checked(StreamRef stream, const Args& args) {
   cuda::check_args(args);
-  if constexpr (requires { args.rows; }) {
+  if constexpr (requires { args.rows.padded; }) {
     if (args.rows.padded == 0) return;
   }
+  op(stream, args);
+}
+
+template <auto op>
+void planned(StreamRef stream, const AttentionArgs& args) {
+  cuda::check_args(args);
+  check_planned(args);
   op(stream, args);
 }
 
@@ -27,23 +35,43 @@ void checked(StreamRef stream, const Args& args) {
 const KernelTable& cuda_kernel_table() {
   static const KernelTable table = {
       .prepare_inputs = &checked<&prepare_inputs>,
+      .propose_ngram = &checked<&propose_ngram>,
+      .accept_drafts = &checked<&accept_drafts>,
+      .propose_drafts = &checked<&propose_drafts>,
+      .draft_inputs = &checked<&draft_inputs>,
+      .next_tokens = &checked<&next_tokens>,
+      .concat = &checked<&concat>,
+      .map_logits = &checked<&map_logits>,
       .embed = &checked<&embed>,
       .rms_norm = &checked<&rms_norm>,
       .add_rms_norm = &checked<&add_rms_norm>,
       .add = &checked<&add>,
       .linear = &checked<&linear>,
+      .lora_rows = &checked<&lora_rows>,
+      .lora_shrink = &checked<&lora_shrink>,
+      .lora_embed = &checked<&lora_embed>,
+      .lora_expand = &checked<&lora_expand>,
       .silu_mul = &checked<&silu_mul>,
       .rope_kv_write = &checked<&rope_kv_write>,
       .attention = &checked<&attention>,
       .plain_attention = &checked<&plain_attention>,
+      .planned_attention = &planned<&planned_attention>,
+      .flashinfer_attention =
+          [](StreamRef stream, const AttentionArgs& args) {
+            cuda::check_flashinfer(args);
+            planned<&flashinfer_attention>(stream, args);
+          },
+      .linear_recurrence = &checked<&linear_recurrence>,
       .select_rows = &checked<&select_rows>,
       .best_tokens = &checked<&best_tokens>,
       .sample = &checked<&sample>,
+      .score_tokens = &checked<&score_tokens>,
+      .pool = &checked<&pool>,
       .kv_rows = &kv_rows,
       .row_distances = &checked<&row_distances>,
       .fused_linear = &checked<&fused_linear>,
       .rope_attention = &checked<&rope_attention>,
-      .few_rows = {kFewRows, kMaxFusedNormCols, kMaxFusedNormElements, kMaxFusedGroup,
+      .few_rows = {kFewRows, kClusterRows, kMaxFusedNormCols, kMaxFusedNormElements, kMaxFusedGroup,
                    kMaxPeerRanks, &can_rope_attend},
       .planned_rows = &planned_rows,
   };

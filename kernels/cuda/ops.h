@@ -3,23 +3,44 @@
 // their slots. Each enqueues on the stream, captured or not, with a launch shape that depends on
 // the counts of rows in its arguments alone.
 
+#include "kernels/core/draft_args.h"
 #include "kernels/core/kernel_table.h"
+#include "kernels/core/sample_args.h"
 
 namespace refrain::kernels {
 
 void prepare_inputs(StreamRef stream, const PrepareInputsArgs& args);
+void propose_ngram(StreamRef stream, const ProposeNgramArgs& args);
+void accept_drafts(StreamRef stream, const AcceptDraftsArgs& args);
+void propose_drafts(StreamRef stream, const ProposeDraftsArgs& args);
+void draft_inputs(StreamRef stream, const DraftInputsArgs& args);
+void next_tokens(StreamRef stream, const NextTokensArgs& args);
+void concat(StreamRef stream, const ConcatArgs& args);
+void map_logits(StreamRef stream, const MapLogitsArgs& args);
 void embed(StreamRef stream, const EmbedArgs& args);
 void rms_norm(StreamRef stream, const RmsNormArgs& args);
 void add_rms_norm(StreamRef stream, const AddRmsNormArgs& args);
 void add(StreamRef stream, const AddArgs& args);
 void linear(StreamRef stream, const LinearArgs& args);
+void lora_rows(StreamRef stream, const LoraRowsArgs& args);
+void lora_shrink(StreamRef stream, const LoraShrinkArgs& args);
+void lora_embed(StreamRef stream, const LoraEmbedArgs& args);
+void lora_expand(StreamRef stream, const LoraExpandArgs& args);
+// bfloat16 whose rows start at multiples of 16 bytes.
+void lora_shrink_mma(StreamRef stream, const LoraShrinkArgs& args);
+void lora_expand_mma(StreamRef stream, const LoraExpandArgs& args);
 void silu_mul(StreamRef stream, const SiluMulArgs& args);
 void rope_kv_write(StreamRef stream, const RopeKvWriteArgs& args);
 void attention(StreamRef stream, const AttentionArgs& args);
 void plain_attention(StreamRef stream, const AttentionArgs& args);
+void planned_attention(StreamRef stream, const AttentionArgs& args);
+void flashinfer_attention(StreamRef stream, const AttentionArgs& args);
+void linear_recurrence(StreamRef stream, const LinearRecurrenceArgs& args);
 void select_rows(StreamRef stream, const SelectRowsArgs& args);
 void best_tokens(StreamRef stream, const BestTokensArgs& args);
 void sample(StreamRef stream, const SampleArgs& args);
+void score_tokens(StreamRef stream, const ScoreTokensArgs& args);
+void pool(StreamRef stream, const PoolArgs& args);
 void kv_rows(StreamRef stream, const KvRowsArgs& args);
 void row_distances(StreamRef stream, const RowDistancesArgs& args);
 void fused_linear(StreamRef stream, const FusedLinearArgs& args);
@@ -32,9 +53,12 @@ bool can_rope_attend(int64_t head_dim, int64_t rotary_dim);
 // Of sample: the plainly greedy rows among many. False, and nothing launched: few rows.
 bool sample_greedy_rows(StreamRef stream, const SampleArgs& args);
 
-// The lowerings of linear. can_gemv: few rows, aligned bfloat16.
-bool can_gemv(const LinearArgs& args);
-void linear_gemv(StreamRef stream, const LinearArgs& args);
+// The lowerings of linear. can_fuse_few: as fused_linear, at most kFewRows rows, aligned bfloat16.
+// can_cluster: at most kClusterRows rows, aligned bfloat16, K of whole
+// groups of 64 columns. silu_mul: as in FusedLinearArgs, for weights of whole groups of 32 outputs.
+bool can_fuse_few(const LinearArgs& args);
+bool can_cluster(const LinearArgs& args);
+void linear_cluster(StreamRef stream, const LinearArgs& args, bool silu_mul);
 void linear_simple(StreamRef stream, const LinearArgs& args);  // any type and alignment, slow
 
 // The lowerings of attention. can_attend_mma: bfloat16, head_dim 32, 64, 80, 96 or 128, aligned.

@@ -15,7 +15,9 @@
 
 #include "kernels/cuda/cluster_row.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/limits.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/peer_packets.cuh"
 #include "kernels/cuda/random.cuh"
 #include "kernels/cuda/sample_row.cuh"
 #include "kernels/cuda/sample_select.cuh"
@@ -34,6 +36,7 @@ struct Sampler {
   float* logits;           // shared, [cluster.count], then NaN up to a multiple of 4
   float sure = -INFINITY;  // kSureTokens tokens at least have this logit or a higher one
 
+  __device__ const uint32_t* take_mask();
   // Mask, bias, repetition, frequency and presence penalties: kernels/host/sampling.cpp. Returns
   // the best token, 0 where none is a number above -inf.
   __device__ Sum load();
@@ -47,10 +50,42 @@ struct Sampler {
   __device__ int32_t run();
 };
 
+// By one thread: whether the host has made the slot's mask for this turn, in time.
+__device__ bool wait_for_grammar(const uint32_t* ready, uint32_t turn) {
+  const uint64_t start = now_ns();
+  while (true) {
+    uint32_t at;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(at) : "l"(ready) : "memory");
+    if (at == turn) return true;
+    if (now_ns() - start > uint64_t{kGrammarPatienceSeconds} * 1'000'000'000) return false;
+    __nanosleep(500);
+  }
+}
+
+// The words of the mask with this block's tokens, in shared memory; null: all are allowed.
+__device__ const uint32_t* Sampler::take_mask() {
+  static_assert(kMaxVocab / kRowCluster / 32 + 2 <= 2 * kBins);
+  if (params.has_allowed_mask == 0) return nullptr;
+  const uint32_t* mask = args.slots.allowed_mask;
+  bool made = true;
+  if (params.follows_grammar != 0) {
+    const uint32_t turn = *args.inputs.turn;
+    const GrammarMaskInputs& grammar = turn % 2 == 0 ? args.grammar[0] : args.grammar[1];
+    mask = grammar.mask;
+    made = __syncthreads_or(threadIdx.x == 0 && wait_for_grammar(grammar.ready + slot, turn)) != 0;
+  }
+  const int32_t first = cluster.begin / 32, past = (cluster.begin + cluster.count + 31) / 32;
+  mask += slot * ((int64_t{args.vocab_size} + 31) / 32);
+  for (int32_t i = first + static_cast<int32_t>(threadIdx.x); i < past; i += kRowThreads) {
+    cluster.shared->parts[i - first] = made ? *const_cast<const volatile uint32_t*>(mask + i) : 0u;
+  }
+  __syncthreads();
+  return cluster.shared->parts;
+}
+
 __device__ Sum Sampler::load() {
-  const int32_t begin = cluster.begin;
-  const uint32_t* mask = args.slots.allowed_mask + slot * ((int64_t{args.vocab_size} + 31) / 32);
-  const bool masked = params.has_allowed_mask != 0;
+  const int32_t begin = cluster.begin, first_word = begin / 32;
+  const uint32_t* mask = take_mask();
   uint32_t high = 0;
   int32_t best = 0;
   const auto look = [&](int32_t token, float x) {  // ascending
@@ -59,7 +94,9 @@ __device__ Sum Sampler::load() {
     high = key > high ? key : high;
   };
   const auto allow = [&](int32_t token, float x) {
-    return !masked || (mask[token / 32] >> (token % 32) & 1u) != 0 ? x : -INFINITY;
+    const bool allowed =
+        mask == nullptr || (mask[token / 32 - first_word] >> (token % 32) & 1u) != 0;
+    return allowed ? x : -INFINITY;
   };
   const auto one = [&](int32_t token, float x) {
     x = allow(token, x);
@@ -259,7 +296,7 @@ __device__ void write_greedy_row(const SampleArgs& args, const SampleOutputs& ou
   if (threadIdx.x != 0) return;
   out.logprobs[row] = 0;
   out.tokens[row] = token;
-  args.slots.last_token[args.inputs.row_slot[row]] = token;
+  if (args.slots.last_token != nullptr) args.slots.last_token[args.inputs.row_slot[row]] = token;
 }
 
 // By a whole cluster.
@@ -283,8 +320,10 @@ __device__ void sample_row(const SampleArgs& args, const SampleOutputs& out, int
   if (first && threadIdx.x == 0) {
     if (token < 0) out.logprobs[row] = 0;
     out.tokens[row] = token;
-    args.slots.last_token[slot] = token;
-    if (token >= 0 && sampler.params.uses_history != 0 && args.slots.output_count != nullptr) {
+    const bool takes = args.slots.last_token != nullptr;  // else accept_drafts does
+    if (takes) args.slots.last_token[slot] = token;
+    if (takes && token >= 0 && sampler.params.uses_history != 0 &&
+        args.slots.output_count != nullptr) {
       ++args.slots.output_count[slot * args.vocab_size + token];
     }
   }

@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kGreedyThreads)
   const int32_t found = mine >> 32 < kLowestKey ? -1 : token_of(mine);
   out.logprobs[row] = 0;
   out.tokens[row] = found;
-  args.slots.last_token[slot] = found;
+  if (args.slots.last_token != nullptr) args.slots.last_token[slot] = found;
   arrivals[row] = 0;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "kernels/core/sample_args.h"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/sample_select.cuh"
 

@@ -1,6 +1,9 @@
 #include "kernels/cuda/tensor_map.h"
 
 #include <cuda_runtime.h>
+#include <fmt/format.h>
+
+#include <string>
 
 #include "kernels/cuda/launcher.h"
 #include "runtime/base/check.h"
@@ -24,23 +27,35 @@ Encode find_encode() {
 
 }  // namespace
 
-CUtensorMap make_tensor_map(const void* data, int64_t rows, int64_t cols, int64_t stride,
-                            uint32_t box_rows, uint32_t box_cols, bool swizzled) {
+CUtensorMap make_tensor_map(const void* data, std::span<const TensorDim> dims, bool swizzled) {
   static const Encode encode = find_encode();
+  constexpr size_t kMost = 5;
+  REFRAIN_CHECK(dims.size() >= 2 && dims.size() <= kMost, "{} dimensions", dims.size());
+  cuuint64_t sizes[kMost] = {}, strides[kMost] = {};  // of all but the first: in bytes
+  cuuint32_t box[kMost] = {}, steps[kMost] = {};
+  std::string shape;
+  for (size_t i = 0; i < dims.size(); ++i) {
+    sizes[i] = static_cast<cuuint64_t>(dims[i].size);
+    if (i > 0) strides[i - 1] = static_cast<cuuint64_t>(dims[i].stride) * 2;
+    box[i] = dims[i].box;
+    steps[i] = 1;
+    shape += fmt::format(" {} by {} of {}", dims[i].box, dims[i].stride, dims[i].size);
+  }
   CUtensorMap map;
-  const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(cols), static_cast<cuuint64_t>(rows)};
-  const cuuint64_t strides[1] = {static_cast<cuuint64_t>(stride) * 2};
-  const cuuint32_t box[2] = {box_cols, box_rows}, steps[2] = {1, 1};
   const CUresult result =
-      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void*>(data), sizes, strides,
-             box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, static_cast<cuuint32_t>(dims.size()),
+             const_cast<void*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
              swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
              CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  REFRAIN_CHECK(
-      result == CUDA_SUCCESS,
-      "cuTensorMapEncodeTiled failed with {}: [{}, {}] rows {} apart at {}, boxes [{}, {}]",
-      static_cast<int>(result), rows, cols, stride, data, box_rows, box_cols);
+  REFRAIN_CHECK(result == CUDA_SUCCESS, "cuTensorMapEncodeTiled failed with {}: at {}, boxes{}",
+                static_cast<int>(result), data, shape);
   return map;
+}
+
+CUtensorMap make_tensor_map(const void* data, int64_t rows, int64_t cols, int64_t stride,
+                            uint32_t box_rows, uint32_t box_cols, bool swizzled) {
+  const TensorDim dims[] = {{cols, 1, box_cols}, {rows, stride, box_rows}};
+  return make_tensor_map(data, dims, swizzled);
 }
 
 }  // namespace refrain::kernels

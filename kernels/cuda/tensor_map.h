@@ -5,8 +5,20 @@
 #include <cuda.h>
 
 #include <cstdint>
+#include <span>
 
 namespace refrain::kernels {
+
+// A dimension of a tensor of up to five: how many there are, how far apart (in elements, of the
+// first 1, of the others a multiple of 8), how many of them in a box.
+struct TensorDim {
+  int64_t size, stride;
+  uint32_t box;
+};
+
+// Boxes of a bfloat16 tensor, the first dimension innermost. data is a multiple of 16 bytes. What
+// lies outside reads as 0.
+CUtensorMap make_tensor_map(const void* data, std::span<const TensorDim> dims, bool swizzled);
 
 // The matrix [rows, cols] at `data`, rows `stride` elements apart, in boxes of [box_rows,
 // box_cols]. data and stride are multiples of 16 bytes, box_cols at most 64. What lies outside

@@ -45,9 +45,12 @@ void check_args(const AttentionArgs& args) {
                 "attention: head_dim {} exceeds a thread's scratch", args.head_dim);
 }
 
+void check_args(const LinearRecurrenceArgs& args) { check_shapes(args); }
 void check_args(const SelectRowsArgs& args) { check_shapes(args); }
 
 void check_args(const BestTokensArgs& args) { check_shapes(args); }
+
+void check_args(const ScoreTokensArgs& args) { check_shapes(args); }
 
 void check_args(const SampleArgs& args) {
   check_shapes(args);

@@ -1,8 +1,10 @@
 #include "kernels/host/sampling.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <limits>
+#include <thread>
 
 namespace refrain::kernels {
 namespace {
@@ -13,6 +15,21 @@ bool better(const Candidate& a, const Candidate& b) {
 
 double weight_of(const Candidate& candidate, float highest, float temperature) {
   return std::exp((static_cast<double>(candidate.logit) - highest) / temperature);
+}
+
+// Which tokens the slot's row may be; null: none, as its grammar's mask did not come in time.
+const uint32_t* allowed_mask(const SampleArgs& args, int64_t slot, const SlotParams& params) {
+  const int64_t first = slot * ((int64_t{args.vocab_size} + 31) / 32);
+  if (params.follows_grammar == 0) return args.slots.allowed_mask + first;
+  const uint32_t turn = *args.inputs.turn;
+  const GrammarMaskInputs& grammar = args.grammar[turn % kTurns];
+  const auto deadline =
+      std::chrono::steady_clock::now() + std::chrono::seconds(kGrammarPatienceSeconds);
+  while (__atomic_load_n(grammar.ready + slot, __ATOMIC_ACQUIRE) != turn) {
+    if (std::chrono::steady_clock::now() > deadline) return nullptr;
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+  return grammar.mask + first;
 }
 
 // Drops candidates below the k-th best.
@@ -88,9 +105,10 @@ void process_logits(const SampleArgs& args, int64_t row, const SlotParams& param
   const int64_t slot = args.inputs.row_slot[row];
   copy_logits(args, row, logits);
   if (params.has_allowed_mask != 0) {
-    const uint32_t* mask = args.slots.allowed_mask + slot * ((vocab + 31) / 32);
+    const uint32_t* mask = allowed_mask(args, slot, params);
     for (int64_t i = 0; i < vocab; ++i) {
-      if ((mask[i / 32] >> (i % 32) & 1u) == 0) logits[i] = -std::numeric_limits<float>::infinity();
+      const bool allowed = mask != nullptr && (mask[i / 32] >> (i % 32) & 1u) != 0;
+      if (!allowed) logits[i] = -std::numeric_limits<float>::infinity();
     }
   }
   for (int64_t i = 0; i < params.num_logit_bias; ++i) {

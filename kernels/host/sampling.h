@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/core/op_args.h"
+#include "kernels/core/sample_args.h"
 
 namespace refrain::kernels {
 

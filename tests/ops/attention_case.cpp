@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "kernels/core/attention_units.h"
+
 namespace refrain::kernels {
 namespace {
 
@@ -21,19 +23,23 @@ int32_t room_for(const std::vector<RowSpec>& rows) {
 
 AttentionCase::AttentionCase(Harness& harness, HeadShape shape, DType dtype,
                              std::vector<RowSpec> rows, int padded, int32_t sliding_window,
-                             bool wide_rows)
+                             bool wide_rows, int32_t shared_prefix)
     : harness_(harness),
       shape_(shape),
       dtype_(dtype),
       rows_(std::move(rows)),
       padded_(padded),
       wide_rows_(wide_rows),
+      shared_prefix_(shared_prefix),
       max_blocks_((room_for(rows_) + shape.block_size - 1) / shape.block_size) {
   const auto requests = static_cast<int32_t>(rows_.size());
   std::vector<int32_t> blocks(requests * max_blocks_);
   std::iota(blocks.begin(), blocks.end(), 1);  // block 0 is reserved
   std::shuffle(blocks.begin(), blocks.end(), std::mt19937(7));
   block_table_ = blocks;
+  for (int32_t r = 1; r < requests; ++r)
+    std::copy_n(block_table_.begin(), shared_prefix / shape.block_size,
+                block_table_.begin() + r * max_blocks_);
   block_table_.resize((requests + 1) * max_blocks_, 0);
 
   std::vector<int32_t> query_start = {0}, seq_lens, row_slot;
@@ -76,7 +82,8 @@ AttentionCase::AttentionCase(Harness& harness, HeadShape shape, DType dtype,
 
 std::vector<float> AttentionCase::draw(int32_t kind, int32_t request, int32_t position,
                                        int32_t heads) const {
-  const auto seed = static_cast<uint32_t>((request * kPositions + position) * 3 + kind);
+  const int32_t of = kind != 0 && position < shared_prefix_ ? 0 : request;
+  const auto seed = static_cast<uint32_t>((of * kPositions + position) * 3 + kind);
   return random_values(heads * shape_.head_dim, dtype_, seed, 2.0f);
 }
 std::vector<float> AttentionCase::query(int32_t request, int32_t position) const {
@@ -115,8 +122,42 @@ void AttentionCase::put_cache() {
   args_.cache_dtype = dtype_;
 }
 
+int32_t AttentionCase::make_plan(int32_t split_tokens, bool known, bool cascade, bool flashinfer) {
+  const auto requests = static_cast<int32_t>(rows_.size());
+  const AttentionPlanShape shape{live_tokens_ + padded_, requests + padded_, split_tokens,
+                                 shape_.q_heads / shape_.kv_heads, max_blocks_};
+  std::vector<int32_t> slots, tokens, computed, plan(static_cast<size_t>(shape.ints()), -1);
+  for (const RowSpec& row : rows_) {
+    slots.push_back(static_cast<int32_t>(slots.size()));
+    tokens.push_back(row.query_len);
+    computed.push_back(known ? row.context : -1);
+  }
+  const AttentionRows of{slots, tokens, computed, cascade ? shared_prefix_ : 0,
+                         args_.sliding_window};
+  if (flashinfer) {
+    make_flashinfer_plan(shape, of, plan.data());
+  } else {
+    make_attention_plan(shape, of, plan.data());
+    EXPECT_LE(plan[kPlanHeader + live_tokens_], shape.max_parts());
+  }
+  const int32_t units = plan[0];
+  EXPECT_LE(units, shape.max_units(live_tokens_, requests, cascade));
+  args_.planned.plan = harness_.put(plan);
+  const std::vector<float> parts(
+      static_cast<size_t>(shape.max_parts()) * shape_.q_heads * (shape_.head_dim + 2),
+      std::nanf(""));
+  args_.planned.parts = harness_.put(parts);
+  args_.planned.shape = shape;
+  args_.planned.max_units = shape.max_units(live_tokens_ + padded_, requests + padded_, cascade);
+  return units;
+}
+
 void AttentionCase::launch(Kernel<AttentionArgs> KernelTable::*kernel) {
-  args_.out = fresh_matrix(harness_, live_tokens_ + padded_, cols(), dtype_, wide_rows_ ? 8 : 4);
+  const bool dense = kernel == &KernelTable::flashinfer_attention;  // it takes no others
+  args_.out = fresh_matrix(harness_, live_tokens_ + padded_, cols(), dtype_,
+                           dense        ? 0
+                           : wide_rows_ ? 8
+                                        : 4);
   (harness_.table().*kernel)(harness_.stream(), args_);
 }
 

@@ -23,9 +23,17 @@ struct RowSpec {
 class AttentionCase {
  public:
   // One request a row. `padded` tokens and rows follow the live ones. `wide_rows`: those of query
-  // and output begin at multiples of 16 bytes, as in a model; else at any.
+  // and output begin at multiples of 16 bytes, as in a model; else at any. `shared_prefix`: so many
+  // tokens of all requests are those of the first, in its blocks; a multiple of the block size.
   AttentionCase(Harness& harness, HeadShape shape, DType dtype, std::vector<RowSpec> rows,
-                int padded = 0, int32_t sliding_window = 0, bool wide_rows = false);
+                int padded = 0, int32_t sliding_window = 0, bool wide_rows = false,
+                int32_t shared_prefix = 0);
+
+  // From now on there is a plan (attention_units.h), of a batch whose rows have `split_tokens`
+  // tokens at most where they are split. `known`: the host knows how long each row is. `cascade`:
+  // the shared prefix is read once. `flashinfer`: the plan of FlashInfer's kernels. Its units.
+  int32_t make_plan(int32_t split_tokens, bool known = true, bool cascade = false,
+                    bool flashinfer = false);
 
   // Query, key and value of a request's position: the same in every case (and of no other input).
   std::vector<float> query(int32_t request, int32_t position) const;
@@ -53,6 +61,7 @@ class AttentionCase {
   std::vector<RowSpec> rows_;
   int padded_;
   bool wide_rows_;
+  int32_t shared_prefix_;
   int32_t max_blocks_;
   std::vector<int32_t> block_table_;  // [rows + 1, max_blocks]
   int32_t live_tokens_ = 0;

@@ -8,7 +8,7 @@
 namespace refrain::kernels {
 namespace {
 
-constexpr int32_t kSlots = 4, kMaxBlocks = 6, kVocab = 50, kBlockSize = 4;
+constexpr int32_t kGroups = 2, kSlots = 4, kMaxBlocks = 6, kVocab = 50, kBlockSize = 4;
 
 struct Row {
   int32_t slot = 0;
@@ -19,9 +19,11 @@ struct Row {
 
 struct Step {
   std::vector<Row> rows = {};
-  std::vector<std::array<int32_t, 3>> block_updates = {};  // slot, index, block
+  using Updates = std::vector<std::array<int32_t, 3>>;  // slot, index, block
+  Updates block_updates = {};                           // of the first group
   std::vector<std::pair<int32_t, SlotParams>> params = {};
   int32_t keep_logits = 0;
+  Updates more_updates = {};  // of the second one
 };
 
 class PrepareInputsTest : public OpsTest {
@@ -33,10 +35,8 @@ class PrepareInputsTest : public OpsTest {
     if (IsSkipped()) return;
     SlotState& s = args_.slots;
     s.num_slots = kSlots;
-    s.max_blocks = kMaxBlocks;
     s.vocab_size = kVocab;
     s.last_token = harness().put(std::vector<int32_t>{40, 41, 42, 43, 44});
-    s.block_table = harness().put(std::vector<int32_t>((kSlots + 1) * kMaxBlocks, 0));
     s.params = harness().put(std::vector<SlotParams>(kSlots + 1));
     s.output_count = harness().put(std::vector<int32_t>((kSlots + 1) * kVocab, 9));
     s.in_prompt = harness().put(std::vector<uint8_t>((kSlots + 1) * kVocab, 1));
@@ -47,12 +47,17 @@ class PrepareInputsTest : public OpsTest {
     in.live_logits = harness().fresh<int32_t>(1);
     in.token_ids = harness().fresh<int32_t>(kTokens);
     in.positions = harness().fresh<int32_t>(kTokens);
-    in.kv_slots = harness().fresh<int64_t>(kTokens);
     in.query_start = harness().fresh<int32_t>(kReqs + 1);
     in.seq_lens = harness().fresh<int32_t>(kReqs);
     in.row_slot = harness().fresh<int32_t>(kReqs);
     in.logit_index = harness().fresh<int32_t>(kReqs);
     in.row_flags = harness().fresh<uint8_t>(kReqs);
+    args_.num_paged = kGroups;
+    args_.max_blocks = kMaxBlocks;
+    for (int32_t group = 0; group < kGroups; ++group) {
+      args_.paged[group] = {harness().put(std::vector<int32_t>((kSlots + 1) * kMaxBlocks, 0)),
+                            harness().fresh<int64_t>(kTokens)};
+    }
     args_.layout = make_step_layout(32, 8, 16);
     args_.block_size = kBlockSize;
     args_.padded_seq_len = 1;
@@ -74,11 +79,17 @@ class PrepareInputsTest : public OpsTest {
       put(l.row_flags + r, row.flags);
       for (const int32_t token : row.tokens) put(l.token_ids + 4 * header.num_tokens++, token);
     }
-    for (const auto& [slot, index, id] : step.block_updates) {
-      put(l.update_slot + 4 * header.num_block_updates, slot);
-      put(l.update_index + 4 * header.num_block_updates, index);
-      put(l.update_block + 4 * header.num_block_updates++, id);
-    }
+    int32_t updates = 0;
+    const auto put_updates = [&](const Step::Updates& of_group, int32_t& count) {
+      count = static_cast<int32_t>(of_group.size());
+      for (const auto& [slot, index, id] : of_group) {
+        put(l.update_slot + 4 * updates, slot);
+        put(l.update_index + 4 * updates, index);
+        put(l.update_block + 4 * updates++, id);
+      }
+    };
+    put_updates(step.block_updates, header.num_block_updates[0]);
+    put_updates(step.more_updates, header.num_block_updates[1]);
     for (const auto& [slot, params] : step.params) {
       put(l.params_slot + 4 * header.num_slot_updates, slot);
       put(l.params + sizeof(SlotParams) * header.num_slot_updates++, params);
@@ -113,7 +124,7 @@ TEST_P(PrepareInputsTest, FillsTokensRowsAndPadding) {
   EXPECT_EQ(got(in.live_reqs, 1), Ints({2}));
   EXPECT_EQ(got(in.token_ids, kTokens), Ints({42, 7, 8, 9, 0, 0, 0, 0, 0, 0, 0, 0}));
   EXPECT_EQ(got(in.positions, kTokens), Ints({5, 3, 4, 5, 0, 0, 0, 0, 0, 0, 0, 0}));
-  EXPECT_EQ(got(in.kv_slots, kTokens),
+  EXPECT_EQ(got(args_.paged[0].kv_slots, kTokens),
             std::vector<int64_t>({21, 15, 32, 33, 0, 0, 0, 0, 0, 0, 0, 0}));
   EXPECT_EQ(got(in.query_start, kReqs + 1), Ints({0, 1, 4, 4, 4, 4}));
   EXPECT_EQ(got(in.seq_lens, kReqs), Ints({6, 6, 1, 1, 1}));
@@ -142,8 +153,19 @@ TEST_P(PrepareInputsTest, LogitsAreLiveWhereARowThatSamplesIsNotPlainlyGreedy) {
 TEST_P(PrepareInputsTest, KeepsBlockTablesFromStepToStep) {
   run({.rows = {{1, 0, {4, 5}, 0}}, .block_updates = {{1, 0, 9}}});
   run({.rows = {{1, 2, {6, 7, 8}, 0}}, .block_updates = {{1, 1, 2}}});
-  const auto slots = got(args_.inputs.kv_slots, 3);
+  const auto slots = got(args_.paged[0].kv_slots, 3);
   EXPECT_EQ(slots, std::vector<int64_t>({38, 39, 8}));
+}
+
+TEST_P(PrepareInputsTest, EveryGroupHasABlockTableOfItsOwn) {
+  run({.rows = {{1, 2, {6, 7, 8}, 0}, {3, 0, {5}, 0}},
+       .block_updates = {{1, 0, 9}, {1, 1, 2}, {3, 0, 4}},
+       .more_updates = {{1, 1, 7}, {3, 0, 1}}});
+  EXPECT_EQ(got(args_.paged[0].kv_slots, 4), std::vector<int64_t>({38, 39, 8, 16}));
+  // What the second group gave back of slot 1 is not there: the reserved block.
+  EXPECT_EQ(got(args_.paged[1].kv_slots, 4), std::vector<int64_t>({2, 3, 28, 4}));
+  EXPECT_EQ(got(args_.paged[1].block_table + kMaxBlocks, 2), Ints({0, 7}));
+  EXPECT_EQ(got(args_.paged[1].kv_slots, kTokens)[4], 0) << "padding goes to the reserved block";
 }
 
 TEST_P(PrepareInputsTest, ResetsHistoryWithNewParametersThenRecordsFedTokens) {
@@ -181,7 +203,7 @@ TEST_P(PrepareInputsTest, LeavesHistoryAloneWhenNoPenaltyIsOn) {
 TEST_P(PrepareInputsTest, WritesNothingPastThePaddedCounts) {
   run({.rows = {{0, 0, {1}, 0}}, .block_updates = {{0, 0, 1}}}, 2, 2);
   EXPECT_EQ(got(args_.inputs.token_ids, kTokens)[2], -1);
-  EXPECT_EQ(got(args_.inputs.kv_slots, kTokens)[2], -1);
+  EXPECT_EQ(got(args_.paged[0].kv_slots, kTokens)[2], -1);
   EXPECT_EQ(got(args_.inputs.seq_lens, kReqs)[2], -1);
   EXPECT_EQ(got(args_.inputs.query_start, kReqs + 1)[3], -1);
 }
@@ -192,7 +214,8 @@ TEST_P(PrepareInputsTest, FillsManyTokensAndRows) {
   BatchInputs& in = args_.inputs;
   in.token_ids = harness().fresh<int32_t>(kManyTokens);
   in.positions = harness().fresh<int32_t>(kManyTokens);
-  in.kv_slots = harness().fresh<int64_t>(kManyTokens);
+  args_.num_paged = 1;
+  args_.paged[0].kv_slots = harness().fresh<int64_t>(kManyTokens);
   in.query_start = harness().fresh<int32_t>(kManyReqs + 1);
   in.seq_lens = harness().fresh<int32_t>(kManyReqs);
   in.row_slot = harness().fresh<int32_t>(kManyReqs);
@@ -229,8 +252,8 @@ TEST_P(PrepareInputsTest, FillsManyTokensAndRows) {
   EXPECT_EQ(got(in.positions, kManyTokens), positions);
   EXPECT_EQ(got(in.query_start, kManyReqs + 1), starts);
   EXPECT_EQ(got(in.seq_lens, kManyReqs), lengths);
-  EXPECT_EQ(got(args_.slots.block_table, kMaxBlocks), Ints(kMaxBlocks, 0));
-  EXPECT_EQ(got(args_.slots.block_table + kMaxBlocks, table.size()), table);
+  EXPECT_EQ(got(args_.paged[0].block_table, kMaxBlocks), Ints(kMaxBlocks, 0));
+  EXPECT_EQ(got(args_.paged[0].block_table + kMaxBlocks, table.size()), table);
   EXPECT_EQ(got(args_.slots.params + 3, 1)[0].top_k, 5);
 }
 
@@ -238,7 +261,7 @@ TEST_P(PrepareInputsTest, FillsManyTokensAndRows) {
 TEST_P(PrepareInputsTest, TakesTheBlocksInTurns) {
   const auto block_of = [this](uint32_t turn, int32_t token) {
     std::vector<uint8_t> block(args_.layout.total);
-    const StepHeader header{1, 1, 0, 0, turn};
+    const StepHeader header{.num_tokens = 1, .num_reqs = 1, .turn = turn};
     std::memcpy(block.data() + args_.layout.header, &header, sizeof header);
     std::memcpy(block.data() + args_.layout.token_ids, &token, sizeof token);
     const int32_t length = 1;

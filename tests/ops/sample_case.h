@@ -22,6 +22,8 @@ class SampleCase {
         bias_token((rows + 1) * kMaxLogitBias),
         bias_value((rows + 1) * kMaxLogitBias),
         mask((rows + 1) * ((vocab + 31) / 32)),
+        grammar_mask(mask.size()),
+        grammar_ready(rows + 1),
         harness_(harness),
         rows_(rows),
         vocab_(vocab),
@@ -63,6 +65,12 @@ class SampleCase {
     args.slots.bias_value = harness_.put(bias_value);
     args.slots.allowed_mask = harness_.put(mask);
     args.inputs.turn = harness_.put(std::vector<uint32_t>{turn});
+    const std::vector<uint32_t> of_another_turn(mask.size());
+    for (uint32_t t = 0; t < kTurns; ++t) {
+      const bool here = t == turn % kTurns;
+      args.grammar[t] = {harness_.put(here ? grammar_mask : of_another_turn),
+                         harness_.put(grammar_ready)};
+    }
     for (SampleOutputs& out : args.outputs) {
       out.turn = harness_.fresh<uint32_t>(1);
       out.tokens = harness_.fresh<int32_t>(rows_);
@@ -97,7 +105,7 @@ class SampleCase {
   std::vector<uint8_t> in_prompt;
   std::vector<int32_t> bias_token;
   std::vector<float> bias_value;
-  std::vector<uint32_t> mask;
+  std::vector<uint32_t> mask, grammar_mask, grammar_ready;
   std::vector<int32_t> tokens, top_tokens, last_token;
   std::vector<float> logprobs, top_logprobs;
 

@@ -237,6 +237,25 @@ TEST_P(SampleTest, MaskAndBiasDecideWhatCanBeSampled) {
   EXPECT_EQ(c.tokens, std::vector<int32_t>({40, 66, 31}));
 }
 
+TEST_P(SampleTest, AGrammarsMaskIsThatOfTheTurn) {
+  const int32_t vocab = 700;  // a block of a cluster begins within a word
+  SampleCase c(harness(), 4, vocab);
+  const int64_t words = (vocab + 31) / 32;
+  c.logits = random_values(4 * vocab, DType::kFloat32, 8);
+  for (const int32_t row : {0, 1, 3}) {
+    c.params[row].has_allowed_mask = c.params[row].follows_grammar = 1;
+    c.grammar_ready[row] = c.turn;
+  }
+  c.params[3].temperature = 1;
+  c.mask.assign(c.mask.size(), ~0u);  // of the slots: not asked
+  c.grammar_mask[0 * words + 20] = 1u << 11;
+  c.grammar_mask[3 * words + 3] = 1u << 4;
+  c.run();
+  EXPECT_EQ(c.tokens[0], 651);
+  EXPECT_EQ(c.tokens[1], -1) << "no token is allowed";
+  EXPECT_EQ(c.tokens[3], 100);
+}
+
 // What is told is what the model said: raw log-probabilities, as vLLM's by default. The token is
 // that of the penalised logits.
 TEST_P(SampleTest, PenaltiesChooseTheTokenAndLogprobsAreTheModels) {

@@ -44,10 +44,12 @@ AttentionScratch make_scratch(const AttentionArgs& args, const Team& team) {
 }
 
 template <class S>
-KeyRange visible_keys(const AttentionArgs& args, int64_t position, int64_t chunk) {
+KeyRange visible_keys(const AttentionArgs& args, const AttentionTile& tile, int64_t position,
+                      int64_t chunk) {
   const int64_t first = args.sliding_window > 0 ? position - args.sliding_window + 1 : 0;
+  const int64_t end = std::min(position + 1, tile.key_end);
   return {static_cast<int>(std::clamp<int64_t>(first - chunk, 0, kChunk)),
-          static_cast<int>(std::clamp<int64_t>(position + 1 - chunk, 0, kChunk))};
+          static_cast<int>(std::clamp<int64_t>(end - chunk, 0, kChunk))};
 }
 
 // Columns [first, dim) of sixteen rows, fewer than sixteen columns: padded with 0, then transposed.
@@ -65,17 +67,17 @@ void transpose_tail(const T* const (&rows)[16], int64_t first, int64_t dim, floa
 // A tile's keys: of chunk [chunk, chunk + 64), those that any of its queries sees.
 template <class S>
 KeyRange tile_keys(const AttentionArgs& args, const AttentionTile& tile, int64_t chunk) {
-  const KeyRange first = visible_keys<S>(args, tile.position, chunk);
-  const KeyRange last = visible_keys<S>(args, tile.position + tile.tokens - 1, chunk);
+  const KeyRange first = visible_keys<S>(args, tile, tile.position, chunk);
+  const KeyRange last = visible_keys<S>(args, tile, tile.position + tile.tokens - 1, chunk);
   return {first.begin, last.end};
 }
 
 // The first chunk that the tile sees anything of.
 template <class S>
 int64_t first_chunk(const AttentionArgs& args, const AttentionTile& tile) {
-  if (args.sliding_window == 0) return 0;
+  if (args.sliding_window == 0) return tile.key_begin;
   const int64_t seen = std::max<int64_t>(0, tile.position - args.sliding_window + 1);
-  return seen / kChunk * kChunk;
+  return std::max(tile.key_begin, seen / kChunk * kChunk);
 }
 
 // Where the keys of `position` lie; its values are a K or V half of the block further.
@@ -252,7 +254,7 @@ void attend_queries(const AttentionArgs& args, const AttentionTile& tile, int64_
   KeyRange shared{0, kChunk}, any{kChunk, 0};
 #pragma GCC unroll 8
   for (int i = 0; i < kQueries; ++i) {
-    keys[i] = visible_keys<S>(args, tile.position_of(query + i), chunk);
+    keys[i] = visible_keys<S>(args, tile, tile.position_of(query + i), chunk);
     shared = {std::max(shared.begin, keys[i].begin), std::min(shared.end, keys[i].end)};
     if (keys[i].begin < keys[i].end) {
       any = {std::min(any.begin, keys[i].begin), std::max(any.end, keys[i].end)};
@@ -278,6 +280,26 @@ void attend_queries(const AttentionArgs& args, const AttentionTile& tile, int64_
   }
 }
 
+// Sums of a part of the keys: [head_dim] of values, the greatest score, the total weight.
+template <class S>
+float* part_of(const AttentionArgs& args, const AttentionTile& tile, int query) {
+  const int64_t token = tile.token + query / tile.heads;
+  const int64_t first = args.planned.plan[kPlanHeader + token];
+  const int64_t head = tile.kv_head * tile.heads + query % tile.heads;
+  return args.planned.parts +
+         ((first + tile.part) * args.q_heads + head) * (int64_t{args.head_dim} + 2);
+}
+
+template <class S>
+void store_parts(const AttentionArgs& args, const AttentionTile& tile, const AttentionScratch& s) {
+  for (int q = 0; q < tile.queries(); ++q) {
+    float* part = part_of<S>(args, tile, q);
+    std::copy_n(s.acc + q * s.dim, args.head_dim, part);
+    part[args.head_dim] = s.highest[q];
+    part[args.head_dim + 1] = s.total[q];
+  }
+}
+
 // `next`: the tile after this one, or null.
 template <class S, class T>
 void attend_tile(const AttentionArgs& args, const AttentionTile& tile, const AttentionTile* next,
@@ -293,7 +315,7 @@ void attend_tile(const AttentionArgs& args, const AttentionTile& tile, const Att
     s.highest[q] = -std::numeric_limits<float>::infinity();
     s.total[q] = 0;
   }
-  const int64_t end = tile.position + tile.tokens;
+  const int64_t end = std::min(tile.position + tile.tokens, tile.key_end);
   for (int64_t chunk = first_chunk<S>(args, tile); chunk < end; chunk += kChunk) {
     s.ahead.clear();
     if (chunk + kChunk < end) {
@@ -309,6 +331,7 @@ void attend_tile(const AttentionArgs& args, const AttentionTile& tile, const Att
     if (rest == 2) attend_queries<S, 2>(args, tile, chunk, q, s);
     if (rest == 1) attend_queries<S, 1>(args, tile, chunk, q, s);
   }
+  if (tile.part >= 0) return store_parts<S>(args, tile, s);
   for (int q = 0; q < tile.queries(); ++q) {
     const int64_t col = (head + q % tile.heads) * args.head_dim;
     const auto total = S::broadcast(s.total[q]);

@@ -232,6 +232,7 @@ void sample(const SampleArgs& args, const Team& team) {
     const int32_t token = sample_row<S>(args, out, row, team);
     const int64_t slot = args.inputs.row_slot[row];
     out.tokens[row] = token;
+    if (args.slots.last_token == nullptr) continue;
     args.slots.last_token[slot] = token;
     if (token >= 0 && args.slots.params[slot].uses_history != 0 &&
         args.slots.output_count != nullptr) {

@@ -2,8 +2,11 @@
 // Sizes and small values that the ops work with. They are plain code, so they stand apart from the
 // templates: a table_*.cpp includes them before it switches to its instruction set.
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 
+#include "kernels/core/attention_units.h"
 #include "kernels/host/launcher.h"
 
 namespace refrain::kernels {
@@ -26,6 +29,9 @@ struct AttentionTile {
   int64_t kv_head;
   int heads;
   const int32_t* blocks;  // the request's block table
+  // Of its keys those it is for; begin: a multiple of kChunk.
+  int64_t key_begin = 0, key_end = std::numeric_limits<int64_t>::max();
+  int32_t part = -1;  // of each token's parts, where its sums go; -1: the result is written
 
   int queries() const { return tokens * heads; }
   int64_t position_of(int query) const { return position + query / heads; }
@@ -58,7 +64,10 @@ class TileWalk {
                   context + (token_ - begin),
                   head,
                   args_.q_heads / args_.kv_heads,
-                  args_.block_table + int64_t{args_.inputs.row_slot[row_]} * args_.max_blocks};
+                  args_.block_table + int64_t{args_.inputs.row_slot[row_]} * args_.max_blocks,
+                  0,
+                  std::numeric_limits<int64_t>::max(),
+                  -1};
           return true;
         }
       }
@@ -75,6 +84,64 @@ class TileWalk {
   int64_t token_ = -1;  // -1: the row's first
   int64_t head_ = 0;
   int64_t unit_ = 0;
+};
+
+// Hands out this thread's tiles: those of all units, dealt to the team one by one.
+class PlannedTiles {
+ public:
+  PlannedTiles(const AttentionArgs& args, const Team& team)
+      : args_(args),
+        team_(team),
+        units_(reinterpret_cast<const AttentionUnit*>(args.planned.plan +
+                                                      args.planned.shape.units_at())),
+        heads_(args.q_heads / args.kv_heads),
+        most_(std::min(kTileTokens, kTileQueries / heads_)),
+        index_(team.rank) {}
+
+  bool next(AttentionTile& tile) {
+    while (unit_ < args_.planned.plan[0]) {
+      const AttentionUnit& unit = units_[unit_];
+      const int64_t tiles = (unit.tokens + most_ - 1) / most_;
+      if (index_ < tiles * args_.kv_heads) {
+        tile = make(unit, static_cast<int32_t>(index_ / args_.kv_heads) * most_,
+                    index_ % args_.kv_heads);
+        index_ += team_.size;
+        return true;
+      }
+      index_ -= tiles * args_.kv_heads;
+      ++unit_;
+    }
+    return false;
+  }
+
+ private:
+  AttentionTile make(const AttentionUnit& unit, int32_t first, int64_t kv_head) const {
+    AttentionTile tile{};
+    tile.token = unit.token + first;
+    tile.tokens = std::min(most_, unit.tokens - first);
+    tile.kv_head = kv_head;
+    tile.heads = heads_;
+    tile.blocks = args_.block_table + int64_t{args_.inputs.row_slot[unit.row]} * args_.max_blocks;
+    tile.key_begin = unit.begin;
+    tile.part = unit.part;
+    if (unit.position < 0) {
+      const int64_t left = args_.inputs.query_start[unit.row + 1] - tile.token;
+      tile.position = args_.inputs.seq_lens[unit.row] - left;
+      tile.key_end = tile.position + tile.tokens;
+    } else {
+      tile.position = unit.position + first;
+      tile.key_end = unit.end;
+    }
+    return tile;
+  }
+
+  const AttentionArgs& args_;
+  const Team& team_;
+  const AttentionUnit* units_;
+  int heads_;
+  int32_t most_;
+  int32_t unit_ = 0;
+  int64_t index_;  // of the next tile of this thread, from the unit's first on
 };
 
 // Memory to ask for while computing on something else: asked for all at once, it would only fill

@@ -340,7 +340,7 @@ TEST_P(GpuGroup, OneGpuForTwoRanksIsRefused) {
   const auto body = [&](int r) -> std::string {
     auto device = create_device("cuda", {}, {0, 1});
     if (!device) return device.error().message;
-    auto joined = (*device)->create_communicator(token_, r, size_, kTimeoutMs);
+    auto joined = (*device)->create_communicator({token_, r, size_, kTimeoutMs});
     return joined ? "joined" : joined.error().field;
   };
   expect_all(run_ranks(size_, body), "rank");

@@ -29,7 +29,7 @@ struct Rank {
     if (!made) throw DeviceError(made.error().message);
     device = std::move(*made);
     stream = device->create_stream();
-    auto joined = device->create_communicator(token, rank, size, timeout_ms);
+    auto joined = device->create_communicator({token, rank, size, timeout_ms});
     if (!joined) throw DeviceError(joined.error().message);
     communicator = std::move(*joined);
   }

@@ -118,7 +118,7 @@ TEST_F(CudaDeviceTest, CapturedLaunchesRunOnReplayOnly) {
 }
 
 TEST_F(CudaDeviceTest, CG22DigestsFollowTheCollectives) {
-  auto communicator = device_->create_communicator("alone", 0, 1, 1000);
+  auto communicator = device_->create_communicator({"alone", 0, 1, 1000});
   ASSERT_TRUE(communicator.has_value());
   auto a = filled(1000, 1.0f), b = filled(1000, 1.0f);
   const auto capture = [&](int64_t cols, int sums) {
@@ -323,7 +323,7 @@ TEST_F(CudaDeviceTest, WeightsAreUploadedRowMajorInPieces) {
 }
 
 TEST_F(CudaDeviceTest, AGroupOfOneNeedsNoLibrary) {
-  auto communicator = device_->create_communicator("alone", 0, 1, 1000);
+  auto communicator = device_->create_communicator({"alone", 0, 1, 1000});
   ASSERT_TRUE(communicator.has_value()) << communicator.error().message;
   auto data = filled(64, 2.0f), out = filled(64, 0.0f);
   (*communicator)->all_reduce(*stream_, {data->data(), DType::kFloat32, 32}, 32, {2, nullptr});

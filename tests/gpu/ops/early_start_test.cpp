@@ -12,7 +12,7 @@ class EarlyStart : public OpsTest {};
 
 TEST_P(EarlyStart, P7ALinearOfTheLibraryBeginsWhenAllBeforeItHaveEnded) {
   constexpr int64_t kCols = 1024;
-  for (const int32_t rows : {16, 64, 128, 300, 2048}) {
+  for (const int32_t rows : {128, 300, 2048}) {
     SCOPED_TRACE(rows);
     LinearArgs linear;
     linear.in = fresh_matrix(harness(), rows, kCols, DType::kBFloat16);

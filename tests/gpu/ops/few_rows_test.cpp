@@ -103,6 +103,32 @@ class FusedLinearTest : public OpsTest {
   }
 };
 
+TEST_P(FusedLinearTest, MoreRowsThanFewMatchDoublePrecision) {
+  if (table().fused_linear == nullptr) GTEST_SKIP() << "this device has no such op";
+  const int32_t few = table().few_rows.max_rows, most = table().few_rows.max_plain_rows;
+  ASSERT_GT(most, few);
+  for (const int32_t m : {few + 1, 8, 9, 16, 17, 31, 32, 33, 63, most}) {
+    for (const int64_t k : {192, 256, 320, 1088}) {
+      check({m, 40, k}, std::min(m + 7, most));
+      check({m, 83, k, false, false, false, true, true}, m);
+      check({m, 200, k, false, false, false, false, true, DType::kFloat32}, most);
+      check({m, 32, k, false, false, true}, std::min(m + 1, most));
+      check({m, 96, k, false, false, true}, m);
+      check({m, 2080, k, false, false, true}, most);
+    }
+    check({m, 128, 4160, false, false, false, false, true}, most);
+    check({m, 21120, 192}, m);  // several tiles a cluster
+    check({m, 21120, 192, false, false, true}, m);
+  }
+  // Few of many rows live.
+  for (const int32_t live : {0, 1, 2, 3}) {
+    for (const int32_t padded : {few + 1, 16, 32, most}) {
+      check({live, 200, 320, false, false, false, true, true}, padded);
+      check({live, 320, 320, false, false, true}, padded);
+    }
+  }
+}
+
 TEST_P(FusedLinearTest, MatchesDoublePrecision) {
   if (table().fused_linear == nullptr) GTEST_SKIP() << "this device has no such op";
   for (int32_t m = 1; m <= table().few_rows.max_rows; ++m) {

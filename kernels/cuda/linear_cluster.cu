@@ -1,0 +1,165 @@
+// linear for up to 64 rows, bfloat16, with SiLU·mul, bias or residual after it: bound by reading
+// the weights once. The weights are the 64 rows of a wgmma and the input its columns, so that few
+// rows of input leave no part of the tensor cores' work empty.
+//
+// A cluster of blocks shares a tile of 64 outputs: each block multiplies its part of K, sends the
+// other blocks what they add up, and adds up its own share of the tile's outputs, block after
+// block, so that the order of the sum never changes. A block has a warp that draws weights and
+// input through the copy engine, four that multiply, and four that add up and store while those go
+// on with the next tile. One copy brings 128 columns: with 64 the warp that issues them is what
+// limits the block. The ring is filled with weights before the wait for the previous kernel; a
+// block asks for more than half of a multiprocessor's shared memory, as fused_linear.cu says why.
+//
+// H200, 32 rows, of the 4540 GB/s that reading reaches: 8B gate_up with SiLU·mul 92 %, down 88 %,
+// o 75 %, qkv 74 % (docs/gpu-results.md).
+
+#include <array>
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/limits.h"
+#include "kernels/cuda/linear_cluster.cuh"
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/tensor_map.h"
+
+namespace refrain::kernels {
+namespace {
+
+using namespace cluster_linear;
+
+template <int kRows, bool kSilu>
+__global__ void __launch_bounds__(kThreads, 1)
+    linear_cluster_kernel(const __grid_constant__ ClusterLinear args,
+                          const __grid_constant__ CUtensorMap weight,
+                          const __grid_constant__ CUtensorMap input) {
+  extern __shared__ unsigned char shared[];
+  const Block<kRows, kSilu> block(args, shared_address(shared));
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const bool draws = threadIdx.x == (kMultiplyWarps + kAddWarps) * 32;
+  if (draws) {
+    block.init_barriers();
+    block.draw_ahead(&weight, &input);
+  }
+  __syncwarp();
+  meet_cluster();
+  wait_for_predecessor();
+  let_successor_start();
+  if (warp < kMultiplyWarps) {
+    block.multiply_tiles();
+  } else if (warp < kMultiplyWarps + kAddWarps) {
+    block.add_tiles();
+  } else if (draws) {
+    block.draw(&weight, &input);
+  }
+  __syncwarp();
+  meet_cluster();  // nobody reads this block's shared memory any more
+}
+
+// How many clusters of each size from two on run at once.
+template <int kRows, bool kSilu>
+std::array<int, kMaxCluster + 1> clusters_at_once(size_t shared_bytes) {
+  std::array<int, kMaxCluster + 1> most{};
+  for (unsigned c = 2; c <= kMaxCluster; ++c) {
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {c, 1, 1};
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(c);
+    config.blockDim = dim3(kThreads);
+    config.dynamicSmemBytes = shared_bytes;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    check_cuda(
+        cudaOccupancyMaxActiveClusters(&most[c], &linear_cluster_kernel<kRows, kSilu>, &config),
+        "cudaOccupancyMaxActiveClusters");
+  }
+  return most;
+}
+
+// The cluster that ends first: stages of its busiest block, and what blocks beyond the second cost
+// (a stage is some 0.3 us, a block 0.5).
+template <bool kSilu>
+int choose_cluster(const std::array<int, kMaxCluster + 1>& most, int tiles, int chunks) {
+  int best = 0;
+  double least = 0;
+  for (int c = 2; c <= kMaxCluster; ++c) {
+    if (most[static_cast<size_t>(c)] == 0 || c > chunks || (kSilu && kTile / 2 % c != 0)) continue;
+    const int rounds = static_cast<int>(ceil_div(tiles, most[static_cast<size_t>(c)]));
+    const double cost = static_cast<double>(rounds * ceil_div(chunks, c)) + 1.7 * (c - 2);
+    if (best == 0 || cost < least) best = c, least = cost;
+  }
+  check_cuda(best == 0 ? cudaErrorInvalidConfiguration : cudaSuccess, "clusters for linear");
+  return best;
+}
+
+// [rows, k] as atoms of 64 columns: one box is kAtoms atoms of box_rows rows.
+CUtensorMap row_boxes(const void* data, int64_t rows, int64_t k, int64_t stride, int box_rows) {
+  const TensorDim dims[] = {{kAtom, 1, kAtom},
+                            {rows, stride, static_cast<uint32_t>(box_rows)},
+                            {k / kAtom, kAtom, kAtoms}};
+  return make_tensor_map(data, dims, true);
+}
+
+// A box: for each block of the cluster its rows of gate and the same of up.
+CUtensorMap gate_up_boxes(const Weight& weight, int cluster) {
+  const int64_t half = weight.n / 2, rows = kTile / 2 / cluster;
+  const TensorDim dims[] = {{kAtom, 1, kAtom},
+                            {rows, weight.k, static_cast<uint32_t>(rows)},
+                            {2, half * weight.k, 2},
+                            {half / rows, rows * weight.k, static_cast<uint32_t>(cluster)},
+                            {weight.k / kAtom, kAtom, kAtoms}};
+  return make_tensor_map(weight.data, dims, true);
+}
+
+template <int kRows, bool kSilu>
+void run(StreamRef stream, const LinearArgs& linear) {
+  using L = Layout<kRows>;
+  constexpr auto kernel = &linear_cluster_kernel<kRows, kSilu>;
+  constexpr int kBytes = L::bytes(L::kStages);
+  load_kernel<kernel, kMaxSharedBytes>("linear");
+  static const auto most = clusters_at_once<kRows, kSilu>(kBytes);
+  ClusterLinear args{};
+  args.bias = linear.bias;
+  args.residual = linear.residual;
+  args.out = linear.out;
+  args.n = kSilu ? linear.weight.n / 2 : linear.weight.n;
+  args.chunks = static_cast<int32_t>(ceil_div(linear.weight.k, kChunk));
+  args.tiles = static_cast<int32_t>(ceil_div(linear.weight.n, kTile));
+  args.stages = L::kStages;
+  args.cluster = choose_cluster<kSilu>(most, args.tiles, args.chunks);
+  args.rows = linear.rows;
+  const auto at_once = static_cast<int64_t>(most[static_cast<size_t>(args.cluster)]);
+  LaunchShape shape;
+  shape.threads = kThreads;
+  shape.cluster = args.cluster;
+  shape.shared_bytes = kBytes;
+  shape.grid = dim3(
+      static_cast<unsigned>(ceil_div(args.tiles, ceil_div(args.tiles, at_once)) * args.cluster));
+  const CUtensorMap weight = kSilu ? gate_up_boxes(linear.weight, args.cluster)
+                                   : row_boxes(linear.weight.data, linear.weight.n, linear.weight.k,
+                                               linear.weight.k, kTile);
+  const CUtensorMap input =
+      row_boxes(linear.in.data, linear.rows.padded, linear.weight.k, linear.in.stride, kRows);
+  launch<kernel, kMaxSharedBytes>(stream, "linear", shape, args, weight, input);
+}
+
+template <bool kSilu>
+void run_rows(StreamRef stream, const LinearArgs& args) {
+  if (args.rows.padded <= 16) return run<16, kSilu>(stream, args);
+  if (args.rows.padded <= 32) return run<32, kSilu>(stream, args);
+  run<64, kSilu>(stream, args);
+}
+
+}  // namespace
+
+bool can_cluster(const LinearArgs& args) {
+  return args.rows.padded <= kClusterRows && args.in.dtype == DType::kBFloat16 &&
+         args.weight.dtype == DType::kBFloat16 && args.weight.k % kAtom == 0 &&
+         args.weight.k > kChunk && is_wide(args.weight.data) && rows_are_wide(args.in);
+}
+
+void linear_cluster(StreamRef stream, const LinearArgs& args, bool silu_mul) {
+  if (silu_mul) return run_rows<true>(stream, args);
+  run_rows<false>(stream, args);
+}
+
+}  // namespace refrain::kernels

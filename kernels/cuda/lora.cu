@@ -1,0 +1,248 @@
+// LoRA: which adapter a row takes, and the two products row by row, for any type and alignment.
+// What counts where rows are few is how soon a kernel ends: all that it reads is on its way at
+// once. Of many rows in bfloat16 lora_mma.cu takes those of an adapter together.
+
+#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/ops.h"
+
+namespace refrain::kernels {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kShrinkThreads = 256;
+constexpr int kShrinkOutputs = 4;
+constexpr int kExpandCols = kThreads * 8;
+constexpr int kExpandAhead = 8;  // lines of b on their way at once
+constexpr int kFewRowsMost = 64;
+
+// The row whose tokens begin at or before `token`.
+__device__ int32_t row_of(const int32_t* query_start, int32_t reqs, int32_t token) {
+  int32_t low = 0, high = reqs;
+  while (high - low > 1) {
+    const int32_t middle = (low + high) / 2;
+    (query_start[middle] <= token ? low : high) = middle;
+  }
+  return low;
+}
+
+__global__ void __launch_bounds__(kThreads) rows_kernel(LoraRowsArgs args) {
+  let_successor_start();
+  wait_for_predecessor();
+  const auto at = static_cast<int32_t>(blockIdx.x * kThreads + threadIdx.x);
+  if (at < args.tokens.padded) {
+    const int32_t reqs = live_rows(args.reqs);
+    args.of_tokens[at] =
+        at >= live_rows(args.tokens) || reqs == 0
+            ? -1
+            : args.params[args.row_slot[row_of(args.query_start, reqs, at)]].adapter;
+  }
+  if (at < args.samples.padded) {
+    args.of_samples[at] =
+        at < live_rows(args.samples) ? args.params[args.sample_slot[at]].adapter : -1;
+  }
+}
+
+// Of row's eight columns from `col` on, as load8 reads them; `packed`: bfloat16, every row wide and
+// a multiple of eight columns, so that loads of several can be on their way at once.
+template <bool packed>
+__device__ inline void load_columns(const Matrix& m, bool wide, int64_t row, int64_t col, int64_t n,
+                                    float (&x)[8]) {
+  if constexpr (packed) {
+    unpack8(*reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(m.data) +
+                                            row * m.stride + col),
+            x);
+  } else {
+    load8(m, wide, row, col, n, x);
+  }
+}
+
+__host__ __device__ constexpr int32_t blocks_of(int32_t max_rank) {
+  return (max_rank + kShrinkOutputs - 1) / kShrinkOutputs;
+}
+
+// A block kShrinkOutputs outputs of a part's row; a thread takes every kShrinkThreads-th eight
+// columns.
+template <bool packed>
+__global__ void __launch_bounds__(kShrinkThreads) shrink_kernel(LoraShrinkArgs args, bool wide) {
+  __shared__ float sums[kShrinkThreads / 32][kShrinkOutputs];
+  let_successor_start();
+  wait_for_predecessor();
+  const LoraPlaces& places = args.places;
+  const int32_t width = places.parts * places.max_rank;
+  const int32_t blocks = blocks_of(places.max_rank),
+                part = static_cast<int32_t>(blockIdx.x) / blocks;
+  const int32_t begin = static_cast<int32_t>(blockIdx.x) % blocks * kShrinkOutputs;
+  const int32_t first = part * places.max_rank + begin;
+  const auto warp = static_cast<int32_t>(threadIdx.x / 32);
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  const Matrix a{const_cast<void*>(args.a), args.in.dtype, args.cols};
+  for_each_row(args.rows, [&](int64_t row) {
+    const int64_t place = args.adapter[row];
+    if (place < 0) return;
+    // Those beyond the part's rank are computed from its last line and not written.
+    const int32_t outputs = places.ranks[place * places.rank_stride + part] - begin;
+    if (outputs <= 0) return;
+    float sum[kShrinkOutputs] = {};
+#pragma unroll 2
+    for (int64_t col = int64_t{threadIdx.x} * 8; col < args.cols; col += kShrinkThreads * 8) {
+      float x[8];
+      load_columns<packed>(args.in, wide, row, col, args.cols - col, x);
+#pragma unroll
+      for (int o = 0; o < kShrinkOutputs; ++o) {
+        float y[8];
+        const int64_t line = place * width + first + min(o, outputs - 1);
+        load_columns<packed>(a, wide, line, col, args.cols - col, y);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) sum[o] += x[i] * y[i];
+      }
+    }
+#pragma unroll
+    for (int o = 0; o < kShrinkOutputs; ++o) {
+      sum[o] = warp_sum(sum[o]);
+      if (lane == 0) sums[warp][o] = sum[o];
+    }
+    __syncthreads();
+    const auto o = static_cast<int32_t>(threadIdx.x);
+    if (o < min(kShrinkOutputs, outputs)) {
+      float whole = 0;
+#pragma unroll
+      for (auto& of_warp : sums) whole += of_warp[o];
+      args.out[row * width + first + o] = whole;
+    }
+    __syncthreads();
+  });
+}
+
+// A thread one of a row's outputs.
+__global__ void __launch_bounds__(kThreads) embed_kernel(LoraEmbedArgs args) {
+  let_successor_start();
+  wait_for_predecessor();
+  const int64_t j = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  for_each_row(args.rows, [&](int64_t row) {
+    const int64_t place = args.adapter[row];
+    if (place < 0) return;
+    const int64_t rank = args.places.ranks[place * args.places.rank_stride];
+    if (j >= rank) return;
+    const int32_t id = args.ids[row];
+    const bool here = id >= args.vocab_begin && id < args.vocab_end;
+    const int64_t at =
+        place * args.vocab_rows * args.places.max_rank + (id - args.vocab_begin) * rank + j;
+    args.out[row * args.places.max_rank + j] = here ? load_element(args.a, args.dtype, at) : 0.0f;
+  });
+}
+
+// A thread eight columns of one part.
+template <bool packed>
+__global__ void __launch_bounds__(kThreads) expand_kernel(LoraExpandArgs args, bool wide) {
+  let_successor_start();
+  wait_for_predecessor();
+  const LoraPlaces& places = args.places;
+  const auto part = static_cast<int32_t>(blockIdx.z);
+  const int64_t begin = part == 0 ? 0 : args.part_end[part - 1];
+  const int64_t part_cols = args.part_end[part] - begin;
+  const int64_t cols = args.part_end[places.parts - 1];
+  const int64_t col = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * 8, n = part_cols - col;
+  if (n <= 0) return;
+  const Matrix b{const_cast<void*>(args.b), args.out.dtype, part_cols};
+  for_each_row(args.rows, [&](int64_t row) {
+    const int64_t place = args.adapter[row];
+    if (place < 0) return;
+    // What is read first does not wait for the rank; lines beyond it are left out afterwards.
+    const int32_t rank = places.ranks[place * places.rank_stride + part];
+    if (!packed && rank == 0) return;  // lm_head's float32: much to read for most adapters
+    const float* in =
+        args.in + row * places.parts * places.max_rank + int64_t{part} * places.max_rank;
+    // From b's beginning in elements, not in its rows: parts have unequal columns.
+    const int64_t first = (place * cols + begin) * places.max_rank + col;
+    float out[8];
+    load_columns<packed>(args.out, wide, row, begin + col, n, out);
+    float sum[8] = {};
+    int32_t j = 0;
+    do {
+      float y[kExpandAhead][8], x[kExpandAhead];
+#pragma unroll
+      for (int k = 0; k < kExpandAhead; ++k) {
+        const int32_t line = min(j + k, places.max_rank - 1);
+        x[k] = in[line];
+        load_columns<packed>(b, wide, 0, first + line * part_cols, n, y[k]);
+      }
+#pragma unroll
+      for (int k = 0; k < kExpandAhead; ++k) {
+        if (j + k >= rank) continue;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) sum[i] += x[k] * y[k][i];
+      }
+      j += kExpandAhead;
+    } while (j < rank);
+    if (rank == 0) return;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) out[i] += sum[i];
+    store8(args.out, wide, row, begin + col, n, out);
+  });
+}
+
+bool is_packed(const Matrix& m, bool wide, int64_t cols) {
+  return wide && m.dtype == DType::kBFloat16 && cols % 8 == 0;
+}
+
+}  // namespace
+
+void lora_rows(StreamRef stream, const LoraRowsArgs& args) {
+  LaunchShape shape;
+  const int32_t most =
+      args.tokens.padded > args.samples.padded ? args.tokens.padded : args.samples.padded;
+  shape.grid = dim3(static_cast<unsigned>(ceil_div(most, kThreads)));
+  shape.threads = kThreads;
+  launch<&rows_kernel>(stream, "lora_rows", shape, args);
+}
+
+void lora_shrink(StreamRef stream, const LoraShrinkArgs& args) {
+  LaunchShape shape;
+  shape.grid = dim3(static_cast<unsigned>(args.places.parts * blocks_of(args.places.max_rank)),
+                    grid_y(args.rows.padded));
+  shape.threads = kShrinkThreads;
+  const Matrix a{const_cast<void*>(args.a), args.in.dtype, args.cols};
+  const bool wide = rows_are_wide(args.in) && rows_are_wide(a);
+  if (args.rows.padded > kFewRowsMost && is_packed(args.in, wide, args.cols))
+    return lora_shrink_mma(stream, args);
+  if (is_packed(args.in, wide, args.cols)) {
+    launch<&shrink_kernel<true>>(stream, "lora_shrink", shape, args, wide);
+  } else {
+    launch<&shrink_kernel<false>>(stream, "lora_shrink", shape, args, wide);
+  }
+}
+
+void lora_embed(StreamRef stream, const LoraEmbedArgs& args) {
+  LaunchShape shape;
+  shape.grid = dim3(static_cast<unsigned>(ceil_div(args.places.max_rank, kThreads)),
+                    grid_y(args.rows.padded));
+  shape.threads = kThreads;
+  launch<&embed_kernel>(stream, "lora_embed", shape, args);
+}
+
+void lora_expand(StreamRef stream, const LoraExpandArgs& args) {
+  LaunchShape shape;
+  int32_t widest = 0, begin = 0;
+  bool wide = rows_are_wide(args.out), eights = true;
+  for (int part = 0; part < args.places.parts; ++part) {
+    const int32_t cols = args.part_end[part] - begin;
+    const Matrix b{const_cast<void*>(args.b), args.out.dtype, cols};
+    wide = wide && rows_are_wide(b) && begin % 8 == 0;
+    eights = eights && cols % 8 == 0;
+    widest = cols > widest ? cols : widest;
+    begin = args.part_end[part];
+  }
+  shape.grid = dim3(static_cast<unsigned>(ceil_div(widest, kExpandCols)), grid_y(args.rows.padded),
+                    static_cast<unsigned>(args.places.parts));
+  shape.threads = kThreads;
+  if (args.rows.padded > kFewRowsMost && eights && is_packed(args.out, wide, 0))
+    return lora_expand_mma(stream, args);
+  if (eights && is_packed(args.out, wide, 0)) {
+    launch<&expand_kernel<true>>(stream, "lora_expand", shape, args, wide);
+  } else {
+    launch<&expand_kernel<false>>(stream, "lora_expand", shape, args, wide);
+  }
+}
+
+}  // namespace refrain::kernels

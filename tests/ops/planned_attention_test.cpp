@@ -1,0 +1,148 @@
+// planned_attention (plans made on the host, cascade attention) against double precision and plain
+// attention, on every device.
+#include "kernels/core/attention_units.h"
+#include "tests/ops/attention_case.h"
+
+namespace refrain::kernels {
+namespace {
+
+class PlannedAttentionTest : public OpsTest {
+ protected:
+  struct Planned {
+    int32_t split_tokens = 1;
+    bool known = true;
+    int32_t shared_prefix = 0;
+  };
+  void check(HeadShape shape, DType dtype, std::vector<RowSpec> rows, Planned planned,
+             int padded = 0, int32_t window = 0) {
+    SCOPED_TRACE(testing::Message()
+                 << "heads " << shape.q_heads << "/" << shape.kv_heads << " of " << shape.head_dim
+                 << ", block " << shape.block_size << ", " << to_string(dtype) << ", window "
+                 << window << ", prefix " << planned.shared_prefix << ", known " << planned.known);
+    AttentionCase c(harness(), shape, dtype, std::move(rows), padded, window, false,
+                    planned.shared_prefix);
+    c.make_plan(planned.split_tokens, planned.known, planned.shared_prefix > 0);
+    const auto expected = c.expected();
+    expect_close(c.run(&KernelTable::planned_attention), expected,
+                 std::vector<double>(expected.size(), harness().attention_error(dtype)), dtype);
+  }
+};
+
+TEST_P(PlannedAttentionTest, MatchesDoublePrecisionForEveryHeadShape) {
+  for (const DType dtype : kFloatTypes) {
+    for (const int32_t dim : {8, 32, 40, 64, 80, 96, 128}) {
+      check({3, 3, dim, 16}, dtype, {{0, 1}, {20, 1}, {700, 1}, {70, 3}}, {});
+    }
+    for (const int32_t group : {1, 3, 4, 8}) {
+      check({2 * group, 2, 64, 16}, dtype, {{430, 1}, {0, 37}, {61, 5}, {129, 1}}, {}, 3);
+    }
+    check({64, 1, 16, 16}, dtype, {{300, 2}}, {2});
+  }
+}
+
+TEST_P(PlannedAttentionTest, TakesRowsWhoseLengthOnlyTheDeviceKnows) {
+  for (const DType dtype : kFloatTypes) {
+    check({8, 2, 64, 16}, dtype, {{300, 3}, {1, 1}, {0, 2}, {90, 40}}, {3, false}, 2);
+    check({8, 2, 64, 16}, dtype, {{300, 3}, {128, 1}, {200, 2}}, {3, false, 128}, 2);
+  }
+}
+
+TEST_P(PlannedAttentionTest, KeepsToTheSlidingWindow) {
+  for (const int32_t window : {1, 7, 64, 200}) {
+    for (const bool known : {true, false}) {
+      check({4, 2, 32, 16}, DType::kFloat32, {{450, 1}, {0, 90}, {263, 20}, {333, 3}}, {3, known},
+            0, window);
+      check({4, 2, 64, 16}, DType::kBFloat16, {{450, 1}, {0, 90}, {263, 20}, {333, 3}}, {3, known},
+            0, window);
+    }
+  }
+}
+
+// CG-13: a prefix that all rows share is read once.
+TEST_P(PlannedAttentionTest, ReadsASharedPrefixOnceForAllRows) {
+  for (const DType dtype : kFloatTypes) {
+    for (const int32_t prefix : {16, 64, 160, 608}) {
+      std::vector<RowSpec> rows;
+      for (int32_t i = 0; i < 9; ++i) rows.push_back({prefix + i * 77 % 300, 1});
+      check({8, 2, 64, 16}, dtype, rows, {1, true, prefix}, 3);
+      for (RowSpec& row : rows) row.query_len = 1 + row.context % 4;
+      check({16, 2, 128, 16}, dtype, rows, {4, true, prefix}, 1);
+    }
+  }
+}
+
+TEST_P(PlannedAttentionTest, ManyRowsBehindALongPrefix) {
+  std::vector<RowSpec> rows;
+  for (int32_t i = 0; i < 130; ++i) rows.push_back({1024 + i % 37, 1});
+  check({8, 2, 32, 16}, DType::kBFloat16, rows, {1, true, 1024});
+}
+
+// A plan of the step before says less than there is: the last key is missing.
+TEST_P(PlannedAttentionTest, APlanOfOtherLengthsGivesOtherResults) {
+  AttentionCase before(harness(), {4, 2, 64, 16}, DType::kFloat32, {{300, 1}, {40, 1}});
+  AttentionCase now(harness(), {4, 2, 64, 16}, DType::kFloat32, {{301, 1}, {41, 1}});
+  before.make_plan(1);
+  now.make_plan(1);
+  const auto right = now.run(&KernelTable::planned_attention);
+  AttentionArgs args = now.args();
+  args.planned = before.args().planned;
+  harness().table().planned_attention(harness().stream(), args);
+  EXPECT_NE(now.output(), right);
+}
+
+INSTANTIATE_TEST_SUITE_P(Device, PlannedAttentionTest, testing::ValuesIn(all_harnesses()),
+                         choice_name);
+
+TEST(AttentionPlan, SplitsARowByItsOwnLengthAlone) {
+  const AttentionPlanShape shape{64, 8, 1, 4};
+  std::vector<int32_t> alone(static_cast<size_t>(shape.ints())), among = alone;
+  const std::vector<int32_t> one = {1}, context = {999}, tokens = {1, 1, 20},
+                             contexts = {999, 5, 40};
+  const std::vector<int32_t> slots = {0, 1, 2};
+  make_attention_plan(shape, {{slots.data(), 1}, one, context}, alone.data());
+  const int32_t units = alone[0];
+  ASSERT_EQ(units, 8);
+  make_attention_plan(shape, {slots, tokens, contexts}, among.data());
+  EXPECT_GT(among[0], units);
+  const auto first = alone.begin() + shape.units_at();
+  EXPECT_TRUE(std::equal(first, first + units * kUnitInts, among.begin() + shape.units_at()));
+}
+
+TEST(AttentionPlan, RowsBehindAPrefixHaveTheirOwnKeysAloneAndShareItsParts) {
+  const AttentionPlanShape shape{8, 8, 1, 4};
+  std::vector<int32_t> plan(static_cast<size_t>(shape.ints()));
+  const std::vector<int32_t> tokens = {1, 1, 1}, contexts = {1100, 1024, 1800};
+  const std::vector<int32_t> slots = {0, 1, 2};
+  make_attention_plan(shape, {slots, tokens, contexts, 1024}, plan.data());
+  const int32_t units = plan[0];
+  const auto* unit = reinterpret_cast<const AttentionUnit*>(plan.data() + shape.units_at());
+  EXPECT_EQ(units, 2 + 1 + 1 + 2);
+  EXPECT_EQ(unit[0].tokens, 3);
+  EXPECT_EQ(unit[1].begin, kCascadePartKeys);
+  EXPECT_EQ(unit[2].begin, 1024);
+  EXPECT_EQ(unit[2].part, 2);
+  EXPECT_EQ(plan[kPlanHeader + 3], 3 + 3 + 4);
+}
+
+TEST(AttentionPlan, OfFlashinferSplitsRowsOfOneTokenAlone) {
+  const AttentionPlanShape shape{64, 8, 1, 4, 100};
+  const FlashinferPlan at(shape);
+  std::vector<int32_t> plan(static_cast<size_t>(shape.ints()));
+  const std::vector<int32_t> slots = {3, 0}, ones = {1, 1}, contexts = {999, 5}, more = {1, 20};
+  EXPECT_LE(make_flashinfer_plan(shape, {slots, ones, contexts}, plan.data()), shape.ints());
+  const int32_t chunk = plan[at.key_chunk], parts = (1000 + chunk - 1) / chunk;
+  EXPECT_GT(parts, 1);
+  EXPECT_LE(parts, kMaxPlanParts);
+  EXPECT_EQ(plan[0], parts + 1);
+  EXPECT_EQ(plan[at.page_start], 300);
+  EXPECT_EQ(plan[at.merge_start + 2], parts + 1);
+  EXPECT_EQ(plan[at.row + parts], 1);
+  make_flashinfer_plan(shape, {slots, more, contexts}, plan.data());
+  EXPECT_EQ(plan[0], 1 + 2) << "80 queries are two tiles of 64";
+  EXPECT_EQ(plan[at.query_tile + 2], 1);
+  EXPECT_EQ(plan[at.out_start + 2], 21);
+  EXPECT_GT(plan[at.key_chunk], 1 << 20);
+}
+
+}  // namespace
+}  // namespace refrain::kernels
