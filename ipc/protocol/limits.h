@@ -19,10 +19,22 @@ inline constexpr uint32_t kMaxCaptureSizes =
 inline constexpr int32_t kMaxCaptureSize = 1 << 14;  // a default list up to it fits as well
 inline constexpr uint32_t kMaxSplittingOps = 64;
 inline constexpr uint32_t kMaxRows = 1 << 16;  // requests in a step
+inline constexpr int32_t kMaxDrafts = 32;      // of a row
+inline constexpr uint32_t kMaxStateGroups = 64;
+inline constexpr uint32_t kMaxGroupRanks = 128;
+inline constexpr uint32_t kMaxRuns = 16;      // of a step
+inline constexpr uint32_t kMaxAdapters = 64;  // that are known at a time
 inline constexpr uint32_t kMaxStepTokens = 1 << 20;
 inline constexpr uint32_t kMaxBlockUpdates = 1 << 20;
 inline constexpr uint32_t kMaxSlotTokens = 1 << 18;  // logit bias, allowed, end tokens of a request
+inline constexpr uint32_t kMaxGrammarBytes = 65 << 10;  // its kind and its source
 inline constexpr uint32_t kMaxTopTokens = 1 << 20;
+
+// Log-probabilities of prompt tokens of a request, the likeliest tokens' with them; and of a step.
+inline constexpr int64_t kMaxPromptScores = 1 << 17;
+
+// Numbers of the vectors of a step of a model that pools.
+inline constexpr uint32_t kMaxPooled = 1 << 22;
 
 inline constexpr size_t kHeaderBytes = 32;
 
@@ -32,7 +44,7 @@ inline constexpr std::array<uint32_t, std::variant_size_v<Message>> kMaxPayloadB
     256 << 10,                      // Welcome
     32 << 10,                       // Refuse
     32 << 10,                       // Progress
-    4 << 10,                        // Loaded
+    64 << 10,                       // Loaded
     4 << 10,                        // InitCache
     4 << 20,                        // Ready
     kMaxFrameBytes - kHeaderBytes,  // Step
@@ -41,22 +53,37 @@ inline constexpr std::array<uint32_t, std::variant_size_v<Message>> kMaxPayloadB
     32 << 10,                       // Shutdown
     32 << 10,                       // Failed
     4 << 10,                        // Position
+    kMaxGrammarBytes + (4 << 10),   // Grammar
+    4 << 10,                        // GrammarReady
+    4 << 10,                        // LoadAdapter
+    32 << 10,                       // AdapterLoaded
+    4 << 10,                        // UnloadAdapter
+    4 << 10,                        // RankAddress
+    256 << 10,                      // Peers
 };
 
 // Least bytes that one element takes, which bounds a count by the bytes left.
-inline constexpr size_t kMinManifestEntryBytes = 4 + 3 * 4 + 1 + 4 + 8 + 8 + 8 + 8;
-inline constexpr size_t kMinSlotSetupBytes = 4 + 6 * 4 + 3 * 4 + 8 + 4 + 4 + 1 + 4 + 4 + 4 + 4;
+inline constexpr size_t kMinManifestEntryBytes = 4 + 3 * 4 + 2 + 4 + 8 + 8 + 8 + 8;
+inline constexpr size_t kMinRankAddressBytes = 3 * 4;
+inline constexpr size_t kMinRunBytes = 1 + 1 + 6 * 4 + 2 * 4;
+inline constexpr size_t kMinStateGroupBytes = 4 + 1 + 4 + 8 + 8 + 8;
+inline constexpr size_t kMinBlockUpdatesBytes = 3 * 4;
+inline constexpr size_t kMinSlotSetupBytes =
+    4 + 6 * 4 + 5 * 4 + 8 + 4 + 4 + 4 + 1 + 4 + 4 + 4 + 4 + 4 + 4 + 4 + 4;
 
 // What the parts of a Step take in its payload, so that its maker can keep it sendable.
 inline constexpr size_t kMaxStepBytes = kMaxFrameBytes - kHeaderBytes;
-inline constexpr size_t kEmptyStepBytes = 8 + 1 + 1 + 1 + 9 * 4 + 1;
+inline constexpr size_t kAdapterPlacementBytes = 2 * 4;
+inline constexpr size_t kEmptyStepBytes = 8 + 1 + 1 + 4 * 4 + 2 + 4;  // without all that it lists
 inline constexpr size_t kStepRowBytes = 3 * 4 + 1;
 inline constexpr size_t kStepTokenBytes = 4;
 inline constexpr size_t kBlockUpdateBytes = 3 * 4;
 inline size_t bytes_of(const SlotSetup& setup) {
   return kMinSlotSetupBytes +
          4 * (setup.bias_tokens.size() + setup.bias_values.size() + setup.allowed_tokens.size() +
-              setup.allowed_mask.size() + setup.end_tokens.size());
+              setup.allowed_mask.size() + setup.end_tokens.size() + setup.bad_words.size() +
+              setup.output_tokens.size() + setup.history.size()) +
+         setup.grammar.size();
 }
 
 }  // namespace refrain::ipc

@@ -6,10 +6,26 @@
 
 namespace refrain::ipc {
 
+int64_t num_tokens(const Step& step) {
+  size_t tokens = 0;
+  for (const Run& run : step.runs) tokens += run.rows.token_ids.size();
+  return static_cast<int64_t>(tokens);
+}
+
+int64_t num_rows(const Step& step) {
+  size_t rows = 0;
+  for (const Run& run : step.runs) rows += run.rows.slot.size();
+  return static_cast<int64_t>(rows);
+}
+
+int64_t num_block_updates(const Step& step) {
+  size_t updates = 0;
+  for (const BlockUpdates& group : step.blocks) updates += group.slot.size();
+  return static_cast<int64_t>(updates);
+}
+
 const char* to_string(ForwardMode mode) {
   switch (mode) {
-    case ForwardMode::kIdle:
-      return "IDLE";
     case ForwardMode::kExtend:
       return "EXTEND";
     case ForwardMode::kDecode:
@@ -20,14 +36,6 @@ const char* to_string(ForwardMode mode) {
       return "TARGET_VERIFY";
     case ForwardMode::kDraftExtend:
       return "DRAFT_EXTEND";
-    case ForwardMode::kDraftExtendV2:
-      return "DRAFT_EXTEND_V2";
-    case ForwardMode::kPrebuilt:
-      return "PREBUILT";
-    case ForwardMode::kSplitPrefill:
-      return "SPLIT_PREFILL";
-    case ForwardMode::kDllmExtend:
-      return "DLLM_EXTEND";
   }
   check_failed(__FILE__, __LINE__, "known ForwardMode", std::to_string(static_cast<int>(mode)));
 }
@@ -46,8 +54,10 @@ const char* to_string(RuntimeMode mode) {
 
 const char* message_name(size_t index) {
   static constexpr std::array<const char*, std::variant_size_v<Message>> kNames = {
-      "Hello", "Welcome",    "Refuse",    "Progress", "Loaded", "InitCache", "Ready",
-      "Step",  "StepResult", "Heartbeat", "Shutdown", "Failed", "Position"};
+      "Hello",       "Welcome",       "Refuse",        "Progress",    "Loaded",
+      "InitCache",   "Ready",         "Step",          "StepResult",  "Heartbeat",
+      "Shutdown",    "Failed",        "Position",      "Grammar",     "GrammarReady",
+      "LoadAdapter", "AdapterLoaded", "UnloadAdapter", "RankAddress", "Peers"};
   REFRAIN_CHECK(index < kNames.size(), "message index {}", index);
   return kNames[index];
 }

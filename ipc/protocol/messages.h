@@ -1,7 +1,6 @@
 #pragma once
-// Everything that coordinator and workers say to each other: plain structs in one closed variant,
-// struct-of-arrays where a step has many rows. No pointers, no polymorphism, no paths to act on
-// . Sizes are bounded by ipc/protocol/limits.h when decoded.
+// All that coordinator and workers say to each other: plain structs in one closed variant, arrays
+// where a step has many rows. No paths to act on. limits.h bounds what is decoded.
 
 #include <cstddef>
 #include <cstdint>
@@ -9,24 +8,26 @@
 #include <variant>
 #include <vector>
 
+#include "ipc/protocol/draft_head.h"
+#include "ipc/protocol/rank_address.h"
 #include "runtime/base/ids.h"
 
 namespace refrain::ipc {
 
-inline constexpr uint16_t kProtocolVersion = 9;
+inline constexpr uint16_t kProtocolVersion = 20;
 
 // ---- configuration (coordinator -> worker, inside Welcome)
 
 // Sent whole to every worker; all else a worker needs is on its command line (weights, device).
 struct WorkerConfig {
   int32_t tensor_parallel_size = 1;
-  int32_t max_num_seqs = 256;
-  int32_t max_num_batched_tokens = 2048;
+  int32_t max_num_seqs = 256, max_num_batched_tokens = 2048;
   int32_t max_model_len = 2048;
   int32_t block_size = 16;
   std::string dtype = "bfloat16";       // activations: bfloat16 | float32
   std::string kv_cache_dtype = "auto";  // auto: as dtype
   std::string attention_backend = "auto";
+  bool disable_cascade_attn = false;
   int64_t kv_cache_memory_bytes = 0;  // 0: the device decides (gpu_memory_utilization)
   double gpu_memory_utilization = 0.9;
   int64_t num_gpu_blocks_override = 0;
@@ -37,8 +38,12 @@ struct WorkerConfig {
   std::string cudagraph_mode = "FULL_AND_PIECEWISE";
   bool has_capture_sizes = false;
   std::vector<int32_t> cudagraph_capture_sizes;
-  int32_t max_cudagraph_capture_size = 0;  // 0: not given
-  int32_t num_speculative_tokens = 0;
+  int32_t max_cudagraph_capture_size = 0;   // 0: not given
+  int32_t num_speculative_tokens = 0;       // drafts of a row at most: by prompt lookup, or by
+  bool draft_model = false;                 // a model whose directory every worker has been given
+  DraftHead draft_head = DraftHead::kNone;  // that it is no model of its own but a head
+  int32_t draft_tensor_parallel_size = 0;   // 1: every rank has all of it; 0: ranks share it
+  int32_t prompt_lookup_min = 1, prompt_lookup_max = 1;  // tokens that are looked up
   bool has_splitting_ops = false;
   std::vector<std::string> splitting_ops;
   bool disable_padding = false;
@@ -47,7 +52,10 @@ struct WorkerConfig {
   int32_t collective_timeout_ms = 30000;
   bool disable_custom_all_reduce = false;
   bool audit = false;  // steps may ask for an audit: the runner has memory for it
-
+  int32_t max_loras = 0, max_lora_rank = 0;  // adapters that a step may use: a worker's places
+  bool cudagraph_specialize_lora = true;     // CG-15
+  int32_t split_prefill = 1;  // parts that a long prompt's run is cut into (CG-39); 1: none
+  std::string pooling;  // LAST, MEAN or CLS: of prompts' hidden states; empty: the model generates
   bool operator==(const WorkerConfig&) const = default;
 };
 
@@ -66,7 +74,7 @@ struct Hello {
   uint16_t protocol_version = kProtocolVersion;
   std::string build_id;
   std::string model_digest;
-  int32_t rank = 0;
+  int32_t group = 0, rank = 0;  // which of the coordinator's groups it joins, and where in it
   int32_t tensor_parallel_size = 1;
   int64_t pid = 0;
   uint64_t process_start = 0;  // of this pid; with it and the realm the process is known
@@ -83,9 +91,8 @@ struct Welcome {
   int64_t pid = 0;          // the coordinator's; a worker of the same realm watches it
   uint64_t process_start = 0;
   std::string realm;
-  std::string held_group;  // of the Hello that it answers: what the coordinator counts on
-  bool check_weights =
-      false;  // the group before gave no finite logits: refuse weights that explain it
+  std::string held_group;      // of the Hello that it answers: what the coordinator counts on
+  bool check_weights = false;  // the group before gave no finite logits: look for why in weights
 };
 
 struct Refuse {
@@ -102,27 +109,41 @@ struct Progress {
   std::string detail;
 };
 
-// Weights are in; how much cache would fit before the captures. The coordinator takes the least
-// over ranks.
+enum class StateKind : uint8_t {
+  kPaged,  // blocks of tokens; a request's table names its own
+  kSlot,   // as much for every request, by its slot; cleared when one enters
+};
+
+// What a worker keeps of its requests from step to step; layers that keep the same are a group. The
+// coordinator gives out the blocks of each paged group.
+struct StateGroup {
+  std::string name;
+  StateKind kind = StateKind::kPaged;
+  int32_t window = 0;        // kPaged: tokens that a layer looks back, its own included; 0: all
+  int64_t bytes = 0;         // of a block or of a request, over the layers of this rank
+  int64_t num_blocks = 0;    // as many fit, or checkpoints of kSlot, the reserved block 0 included
+  int64_t cascade_keys = 0;  // that cascade attention must spare a step to pay; 0: there is none
+
+  bool operator==(const StateGroup&) const = default;
+};
+
+// Weights are in; how much cache would fit before the captures. The least over ranks counts.
 struct Loaded {
-  int64_t num_kv_blocks = 0;
-  int64_t kv_block_bytes = 0;
+  std::vector<StateGroup> groups;
   int64_t weight_bytes = 0;
   double seconds = 0;
   bool kept = false;  // adopted: weights, cache and graphs are those of the group before
 };
 
 struct InitCache {
-  int64_t num_kv_blocks = 0;  // the most there will be, including the reserved block 0
+  std::vector<int64_t> num_blocks;  // by group: the most there will be, the reserved one included
 };
 
 struct ManifestEntry {
   std::string mode;  // FULL or PIECEWISE
-  int32_t num_tokens = 0;
-  int32_t num_reqs = 0;
-  bool uniform = false;
-  int32_t pieces = 0;
-  int32_t nodes = 0;
+  int32_t num_tokens = 0, num_reqs = 0;
+  bool uniform = false, has_lora = false;
+  int32_t pieces = 0, nodes = 0;
   int64_t bytes = 0;
   double capture_ms = 0;
   uint64_t digest = 0;         // of what all ranks capture alike
@@ -139,26 +160,30 @@ struct Ready {
   std::vector<std::string> warnings;
   std::vector<std::string> memory_tags;  // exact account of device memory
   std::vector<int64_t> memory_bytes;
-  int64_t num_kv_blocks = 0;  // with memory after the captures; the least over ranks counts
+  std::vector<int64_t> num_blocks;  // by group, with memory after the captures; the least counts
 };
 
 // ---- steps
 
+// What a run is (CG-34).
 enum class ForwardMode : uint8_t {
-  kIdle,
-  kExtend,
-  kDecode,
-  kMixed,
-  kTargetVerify,
-  kDraftExtend,
-  kDraftExtendV2,
-  kPrebuilt,
-  kSplitPrefill,
-  kDllmExtend,
+  kExtend,        // prompt chunks
+  kDecode,        // one token a request
+  kMixed,         // both, drafts or not
+  kTargetVerify,  // the slots' last tokens and drafts after them
+  kDraftExtend,   // a draft model's: over the tokens of the run before, then drafts after them
 };
 
+// Which of a worker's Programs a run is of.
+enum class ProgramId : uint8_t { kLanguageModel, kDraftModel };
+
 enum RowFlag : uint8_t {
-  kSamples = 1,  // this step ends with a sampled token for the row
+  kSamples = 1,   // this run ends with a sampled token for the row
+  kVerifies = 2,  // the row is the slot's last token and drafts, all made on the device; it begins
+                  // where the slot is, and gives 1 token and one more for each draft that is right
+  kNoDrafts = 4,  // of a row that verifies: its drafts are fillers that are never right
+  kScores = 8,    // the prompt tokens that follow the row's tokens are scored
+  kContinues = 16,  // with a draft head: the token after the row's last one is in next_tokens
 };
 
 enum class RuntimeMode : uint8_t { kNone, kPiecewise, kFull };
@@ -174,7 +199,9 @@ struct SlotSetup {
   float frequency_penalty = 0.0f;
   int32_t top_k = 0;
   int32_t num_logprobs = -1;
-  int32_t prompt_len = 0;  // of the request as it first came; tokens beyond it are output
+  int32_t num_prompt_logprobs = -1;  // of each prompt token that a row scores
+  int32_t adapter = -1;              // place of its LoRA adapter; -1: none
+  int32_t prompt_len = 0;            // of the request as it first came; tokens beyond it are output
   uint64_t seed = 0;
   std::vector<TokenId> bias_tokens;
   std::vector<float> bias_values;
@@ -183,24 +210,72 @@ struct SlotSetup {
   std::vector<uint32_t> allowed_mask;   // token t: bit t % 32 of word t / 32; ends at its last word
   int32_t min_tokens = 0;               // of output, before which no end token may be sampled
   std::vector<TokenId> end_tokens;      // eos and stop tokens; empty without min_tokens
+  std::vector<uint8_t> grammar;    // source that the output keeps to (runtime/grammar); empty: none
+  std::vector<TokenId> bad_words;  // sequences that may not come, each ended by -1
+  std::vector<TokenId> output_tokens;  // with these: that there are, after a preemption
+  int32_t history_begin = 0;           // with speculation: position of the first
+  std::vector<TokenId> history;        // token that the cache holds and no row will bring
+
+  // What may follow depends on the tokens that came.
+  bool follows_output() const { return !grammar.empty() || !bad_words.empty(); }
 };
 
-// One step for every rank. Rows: decodes first, then prefill chunks.
+// In Rows::computed: what was accepted in the step before is known to the device alone.
+inline constexpr int32_t kComputedOnDevice = -1;
+
+// Request rows of a run: decodes first, then prefill chunks.
+struct Rows {
+  std::vector<SlotId> slot;         // [R]
+  std::vector<int32_t> num_tokens;  // [R] scheduled now
+  std::vector<int32_t> computed;    // [R] already in the KV cache, or kComputedOnDevice
+  std::vector<uint8_t> flags;       // [R] RowFlag
+  std::vector<TokenId> token_ids;   // [T] or kTokenOnDevice
+  // Of each row that scores or continues, in order: the token after its last one; -1: none.
+  std::vector<TokenId> next_tokens;
+  bool operator==(const Rows&) const = default;
+};
+
+// One Program run over rows; without any, over those of the run before.
+// Parts: steps of their own with the same rows (CG-39); setups, blocks come with the first of them.
+struct Run {
+  ProgramId program = ProgramId::kLanguageModel;
+  ForwardMode mode = ForwardMode::kExtend;
+  Rows rows;
+  int32_t part = 0, parts = 1;
+  bool ends() const { return part + 1 == parts; }
+};
+
+// New entries of the block tables of one state group. Of a slot group they are checkpoints: the
+// state after `index` blocks of tokens is taken from `block` where the slot's row begins there, and
+// kept in it where the row ends there.
+struct BlockUpdates {
+  std::vector<SlotId> slot;    // [U]
+  std::vector<int32_t> index;  // [U] in the slot's table
+  std::vector<BlockId> block;  // [U]
+
+  bool operator==(const BlockUpdates&) const = default;
+};
+
+// A place takes a LoRA adapter, in front of the step.
+struct AdapterPlacement {
+  int32_t place = 0;
+  AdapterId adapter = 0;  // of a LoadAdapter that all ranks have answered
+
+  bool operator==(const AdapterPlacement&) const = default;
+};
+
+// One step for every rank: its runs, in order (CG-39). Without a run the rank is idle.
 struct Step {
   StepId step = 0;
-  ForwardMode mode = ForwardMode::kIdle;
-  bool cascade = false;
-  uint8_t allowed_modes = 7;            // bit i: RuntimeMode i may be used
-  std::vector<SlotId> row_slot;         // [R]
-  std::vector<int32_t> row_num_tokens;  // [R] scheduled now
-  std::vector<int32_t> row_computed;    // [R] already in the KV cache
-  std::vector<uint8_t> row_flags;       // [R] RowFlag
-  std::vector<TokenId> token_ids;       // [T] or kTokenOnDevice
-  std::vector<SlotId> block_slot;       // [U] new entries of block tables
-  std::vector<int32_t> block_index;     // [U]
-  std::vector<BlockId> block_id;        // [U]
+  bool cascade = false;              // rows share their first blocks, which are read once (CG-13)
+  uint8_t allowed_modes = 7;         // bit i: RuntimeMode i may be used
+  std::vector<Run> runs;             // of the language model, and of its draft model
+  std::vector<BlockUpdates> blocks;  // by state group
   std::vector<SlotSetup> setups;
-  bool audit = false;  // every rank runs it a second time, eagerly, and compares (CG-41)
+  bool audit = false;     // every rank runs it a second time, eagerly, and compares (CG-41)
+  bool has_lora = false;  // a row has a LoRA adapter (CG-15)
+  std::vector<AdapterPlacement> placements;  // of LoRA adapters; none is in use by a row before
+  int32_t shared_prefix = 0;                 // with cascade: tokens of these blocks
 };
 
 // What a rank's audit of a step found; distances are of the largest magnitude beside them.
@@ -212,9 +287,19 @@ struct AuditResult {
   std::string first;  // the first difference: program, key, op
 };
 
-// In StepResult::tokens: the row should have sampled, and its logits hold no number above -inf.
-// It ends its own request.
+// In StepResult::tokens, instead of a row's tokens: its logits hold no number above -inf.
 inline constexpr TokenId kNoFiniteLogit = -2;
+
+// How likely prompt tokens are, given those before them: of the rows that score, in order. A row of
+// n tokens after c computed ones has those at c + 1 to c + n, as far as the prompt goes.
+struct PromptScores {
+  std::vector<float> logprobs;       // [P]
+  std::vector<int32_t> ranks;        // [P] 1: no other token is likelier
+  std::vector<int32_t> top_offsets;  // [P+1] into the next two; empty: P is 0
+  std::vector<TokenId> top_tokens;   // most likely first
+  std::vector<float> top_logprobs;
+  bool operator==(const PromptScores&) const = default;
+};
 
 // Every rank answers every step; rank 0 adds the tokens.
 struct StepResult {
@@ -224,14 +309,30 @@ struct StepResult {
   int32_t key_tokens = 0;
   int32_t key_reqs = 0;
   bool key_uniform = false;
+  bool key_lora = false;
   int32_t num_tokens = 0;  // unpadded
   float device_ms = 0;
-  std::vector<TokenId> tokens;       // [R], -1: did not sample, or kNoFiniteLogit (rank 0 only)
-  std::vector<float> logprobs;       // [R] when any row asked for them, else empty
-  std::vector<int32_t> top_offsets;  // [R+1] into the next two
+  std::vector<int32_t> token_offsets;  // [R+1] where the tokens of each row begin
+  std::vector<TokenId> tokens;         // [N] none of a row that does not sample; or kNoFiniteLogit
+  std::vector<float> logprobs;         // [N] when any row asked for them, else empty
+  std::vector<int32_t> top_offsets;    // [N+1] into the next two
   std::vector<TokenId> top_tokens;
   std::vector<float> top_logprobs;
-  AuditResult audit;  // StepGather makes it that of all ranks
+  std::vector<int32_t> drafted;  // [R] drafts proposed for each row; empty: no speculation
+  AuditResult audit;             // StepGather makes it that of all ranks
+  PromptScores prompt;
+  std::vector<float> pooled;  // [N, hidden size] where the model pools; then tokens are all 0
+};
+
+// What a request's output will keep to. It is compiled beside the steps, and the request runs when
+// all ranks have done so: no step waits for it.
+struct Grammar {
+  RequestId request = 0;
+  std::vector<uint8_t> source;  // as in SlotSetup
+};
+
+struct GrammarReady {  // compiled, or it cannot be: then the request ends when it samples
+  RequestId request = 0;
 };
 
 // ---- life
@@ -262,8 +363,35 @@ struct Failed {
   bool configuration = false;  // true: the input is at fault (exit 64), a restart will not help
 };
 
-using Message = std::variant<Hello, Welcome, Refuse, Progress, Loaded, InitCache, Ready, Step,
-                             StepResult, Heartbeat, Shutdown, Failed, Position>;
+// ---- LoRA adapters
+
+// Every rank reads the adapter into host memory and answers AdapterLoaded, in the order of the
+// messages. `name` is one of the worker's own --lora-modules or of a folder in its --lora-dir.
+struct LoadAdapter {
+  AdapterId id = 0;  // > 0, never given twice by a coordinator
+  std::string name;
+  std::string digest;  // of the files as the coordinator has them
+};
+
+struct AdapterLoaded {
+  AdapterId id = 0;
+  std::string error;  // names file and tensor; empty: it is there
+};
+
+struct UnloadAdapter {  // no step names it any more
+  AdapterId id = 0;
+};
+
+using Message =
+    std::variant<Hello, Welcome, Refuse, Progress, Loaded, InitCache, Ready, Step, StepResult,
+                 Heartbeat, Shutdown, Failed, Position, Grammar, GrammarReady, LoadAdapter,
+                 AdapterLoaded, UnloadAdapter, RankAddress, Peers>;
+
+// Tokens and request rows over all runs.
+int64_t num_tokens(const Step& step);
+int64_t num_rows(const Step& step);
+// Entries of block tables over all groups.
+int64_t num_block_updates(const Step& step);
 
 const char* to_string(ForwardMode mode);
 const char* to_string(RuntimeMode mode);

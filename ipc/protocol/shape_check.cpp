@@ -1,46 +1,86 @@
 #include "ipc/protocol/shape_check.h"
 
+#include <algorithm>
+
 namespace refrain::ipc {
 namespace {
 
-const char* check(const Step& step) {
-  const size_t rows = step.row_slot.size();
-  if (step.row_num_tokens.size() != rows || step.row_computed.size() != rows ||
-      step.row_flags.size() != rows)
-    return "row_slot, row_num_tokens, row_computed and row_flags differ in length";
+const char* check(const Rows& rows) {
+  const size_t count = rows.slot.size();
+  if (rows.num_tokens.size() != count || rows.computed.size() != count ||
+      rows.flags.size() != count)
+    return "slot, num_tokens, computed and flags of a run differ in length";
   uint64_t tokens = 0;
   bool negative = false;
-  for (const int32_t count : step.row_num_tokens) {
-    negative |= count < 0;
-    tokens += static_cast<uint32_t>(count);
+  for (const int32_t scheduled : rows.num_tokens) {
+    negative |= scheduled < 0;
+    tokens += static_cast<uint32_t>(scheduled);
   }
   if (negative) return "a row schedules fewer than 0 tokens";
-  if (tokens != step.token_ids.size()) return "row_num_tokens does not add up to token_ids";
-  if (step.block_index.size() != step.block_slot.size() ||
-      step.block_id.size() != step.block_slot.size())
-    return "block_slot, block_index and block_id differ in length";
+  if (tokens != rows.token_ids.size()) return "num_tokens of a run does not add up to token_ids";
+  const auto telling = std::ranges::count_if(rows.flags, [](uint8_t flags) {
+    return (flags & (RowFlag::kScores | RowFlag::kContinues)) != 0;
+  });
+  if (static_cast<size_t>(telling) != rows.next_tokens.size())
+    return "the rows that score or continue and next_tokens differ in number";
+  return nullptr;
+}
+
+const char* check(const Step& step) {
+  for (const Run& run : step.runs)
+    if (const char* wrong = check(run.rows)) return wrong;
+  for (const BlockUpdates& group : step.blocks)
+    if (group.index.size() != group.slot.size() || group.block.size() != group.slot.size())
+      return "slot, index and block of a state group's blocks differ in length";
   for (const SlotSetup& setup : step.setups)
     if (setup.bias_tokens.size() != setup.bias_values.size())
       return "bias_tokens and bias_values differ in length";
   return nullptr;
 }
 
+bool run_from_0_to(const std::vector<int32_t>& offsets, size_t last) {
+  return offsets.front() == 0 && std::ranges::is_sorted(offsets) &&
+         static_cast<size_t>(offsets.back()) == last;
+}
+
+const char* check(const PromptScores& prompt) {
+  if (prompt.ranks.size() != prompt.logprobs.size())
+    return "ranks and logprobs of prompt tokens differ in length";
+  if (prompt.top_tokens.size() != prompt.top_logprobs.size())
+    return "top_tokens and top_logprobs of prompt tokens differ in length";
+  if (prompt.top_offsets.empty())
+    return prompt.logprobs.empty() && prompt.top_tokens.empty()
+               ? nullptr
+               : "logprobs of prompt tokens without top_offsets";
+  if (prompt.top_offsets.size() != prompt.logprobs.size() + 1 ||
+      !run_from_0_to(prompt.top_offsets, prompt.top_tokens.size()))
+    return "top_offsets of prompt tokens must not decrease and run from 0 to their number";
+  return nullptr;
+}
+
 const char* check(const StepResult& result) {
+  if (const char* wrong = check(result.prompt)) return wrong;
+  const size_t rows = result.token_offsets.empty() ? 0 : result.token_offsets.size() - 1;
+  if (!result.drafted.empty() && result.drafted.size() != rows)
+    return "drafted and the rows differ in length";
+  if (!result.pooled.empty() &&
+      (result.tokens.empty() || result.pooled.size() % result.tokens.size() != 0))
+    return "pooled is no vector for each token";
   if (!result.logprobs.empty() && result.logprobs.size() != result.tokens.size())
     return "logprobs and tokens differ in length";
   if (result.top_tokens.size() != result.top_logprobs.size())
     return "top_tokens and top_logprobs differ in length";
+  if (result.token_offsets.empty()) {
+    if (!result.tokens.empty()) return "tokens without token_offsets";
+  } else if (!run_from_0_to(result.token_offsets, result.tokens.size())) {
+    return "token_offsets must not decrease and run from 0 to the number of tokens";
+  }
   if (result.top_offsets.empty())
     return result.top_tokens.empty() ? nullptr : "top_tokens without top_offsets";
   if (result.top_offsets.size() != result.tokens.size() + 1)
     return "top_offsets must have one entry more than tokens";
-  int64_t previous = 0;
-  for (const int32_t offset : result.top_offsets) {
-    if (offset < previous) return "top_offsets must not decrease";
-    previous = offset;
-  }
-  if (result.top_offsets.front() != 0 || static_cast<size_t>(previous) != result.top_tokens.size())
-    return "top_offsets must run from 0 to the number of top_tokens";
+  if (!run_from_0_to(result.top_offsets, result.top_tokens.size()))
+    return "top_offsets must not decrease and run from 0 to the number of top_tokens";
   return nullptr;
 }
 

@@ -27,8 +27,8 @@ struct FlightRecord {
   FlightPhase phase = FlightPhase::kLoading;
   uint8_t mode = 0;  // ipc::RuntimeMode; it and the key are those of an answered step
   bool key_uniform = false;
-  uint8_t unused = 0;
-  int32_t num_tokens = 0;  // unpadded
+  uint8_t forward_mode = 0;  // ipc::ForwardMode of the last run of a step taken or submitted
+  int32_t num_tokens = 0;    // unpadded
   int32_t num_reqs = 0;
   int32_t key_tokens = 0;
   int32_t key_reqs = 0;

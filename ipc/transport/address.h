@@ -23,6 +23,18 @@ struct Address {
 
 Result<Address> parse_address(const std::string& text);
 
+// tcp://HOST:PORT on which this machine takes connections of the other ranks of its group, as a
+// worker is told: HOST or HOST:PORT; port * for any free one.
+Result<std::string> listen_address(const std::string& host);
+// On the interface from which a tcp:// address is reached. Looks the host's name up, which may be
+// known later (kUnavailable).
+Result<std::string> listen_address_towards(const std::string& address);
+
+// Of a worker: the first where it is told --local-addr, else the second towards a coordinator at
+// tcp://; empty: neither.
+Result<std::string> listen_address_of(const std::string& local_addr,
+                                      const std::string& coordinator);
+
 // The socket file of a server. Taking it makes the directory (mode 0700) if it is missing and
 // clears away the file of a dead process; giving it back removes the file and a directory made
 // here.

@@ -7,11 +7,11 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "ipc/transport/zap.h"
 #include "runtime/base/result.h"
 
 namespace refrain::ipc {
@@ -35,7 +35,7 @@ class CurveGuard {
   void note(void* monitor);
 
   std::string address_;
-  std::set<std::string> allowed_;  // 32 bytes each
+  CurveUsers allowed_;
   bool is_server_ = false;
   std::function<void()> on_refused_;
   std::atomic<uint64_t> refused_ = 0;

@@ -22,11 +22,8 @@ namespace {
 namespace asio = boost::asio;
 
 constexpr int kBatch = 64;  // messages in one turn on the strand; then others get theirs
-constexpr int kHandshakeMs = 2'000;
 constexpr int kHeartbeatMs = 1'000;
 constexpr int kHeartbeatTimeoutMs = 10'000;
-constexpr int kReconnectMs = 20;
-constexpr int kReconnectMaxMs = 500;
 
 class Part {
  public:

@@ -18,6 +18,10 @@
 
 namespace refrain::ipc {
 
+inline constexpr int kHandshakeMs = 2'000;
+inline constexpr int kReconnectMs = 20;
+inline constexpr int kReconnectMaxMs = 500;
+
 struct ZmqContextTraits {
   using Type = void*;
   static Type invalid() { return nullptr; }

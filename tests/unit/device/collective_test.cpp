@@ -17,7 +17,7 @@ constexpr int kTimeoutMs = 20000;
 struct Rank {
   Rank(const std::string& token, int rank, int size, int threads, int timeout_ms = kTimeoutMs)
       : device(host_device(threads)), stream(device->create_stream()) {
-    auto joined = device->create_communicator(token, rank, size, timeout_ms);
+    auto joined = device->create_communicator({token, rank, size, timeout_ms});
     if (!joined) throw DeviceError(joined.error().message);
     communicator = std::move(*joined);
   }

@@ -34,7 +34,7 @@ class GroupFailureTest : public testing::Test {
 
 std::unique_ptr<Communicator> join(Device& device, const std::string& token, int rank, int size,
                                    int timeout_ms) {
-  auto joined = device.create_communicator(token, rank, size, timeout_ms);
+  auto joined = device.create_communicator({token, rank, size, timeout_ms});
   if (!joined) throw DeviceError(joined.error().message);
   return std::move(*joined);
 }
@@ -156,7 +156,7 @@ TEST_F(GroupFailureTest, TheRankThatWasLostFirstIsNamedByAll_I8) {
   int noticed[2];
   ASSERT_EQ(pipe(noticed), 0);
   const auto results = run_ranks(3, [&](int r) -> std::string {
-    auto group = HostGroup::join({token_, r, 3, 30000, 1});
+    auto group = join_group({token_, r, 3, 30000}, 1);
     if (!group) return group.error().message;
     (*group)->meet({});
     if (r == 2) kill(getpid(), SIGKILL);
@@ -180,7 +180,7 @@ TEST_F(GroupFailureTest, TheRankThatWasLostFirstIsNamedByAll_I8) {
 TEST_F(GroupFailureTest, JoiningNamesTheRanksThatAreMissing) {
   const auto results = run_ranks(2, [&](int r) {
     auto device = host_device(1);
-    const auto joined = device->create_communicator(token_, r, 4, kShortTimeoutMs);
+    const auto joined = device->create_communicator({token_, r, 4, kShortTimeoutMs});
     return joined ? std::string("joined") : joined.error().message;
   });
   EXPECT_THAT(results, Each(HasSubstr("rank 2 and 3 has not come within 2000 ms")));
@@ -188,7 +188,7 @@ TEST_F(GroupFailureTest, JoiningNamesTheRanksThatAreMissing) {
 
 TEST_F(GroupFailureTest, JoiningWithoutRankZeroSaysSo) {
   auto device = host_device(1);
-  const auto joined = device->create_communicator(token_, 1, 2, 100);
+  const auto joined = device->create_communicator({token_, 1, 2, 100});
   ASSERT_FALSE(joined.has_value());
   EXPECT_EQ(joined.error().code, ErrorCode::kDeadline);
   EXPECT_THAT(joined.error().message, HasSubstr("rank 0 of group"));
@@ -198,7 +198,7 @@ TEST_F(GroupFailureTest, TwoProcessesCannotBothBeOneRank) {
   const auto results = run_ranks(3, [&](int process) {
     auto device = host_device(1);
     const auto joined =
-        device->create_communicator(token_, process == 0 ? 0 : 1, 3, kShortTimeoutMs);
+        device->create_communicator({token_, process == 0 ? 0 : 1, 3, kShortTimeoutMs});
     return joined ? std::string("joined") : joined.error().message;
   });
   EXPECT_THAT(results, testing::Contains(HasSubstr("rank 1 has joined group")));
@@ -207,7 +207,7 @@ TEST_F(GroupFailureTest, TwoProcessesCannotBothBeOneRank) {
 TEST_F(GroupFailureTest, RanksMustAgreeOnTheSizeOfTheGroup) {
   const auto results = run_ranks(2, [&](int r) {
     auto device = host_device(1);
-    const auto joined = device->create_communicator(token_, r, 2 + r, kShortTimeoutMs);
+    const auto joined = device->create_communicator({token_, r, 2 + r, kShortTimeoutMs});
     return joined ? std::string("joined") : joined.error().message;
   });
   EXPECT_THAT(results[1], AnyOf(HasSubstr("has 2 ranks, rank 1 says 3"), HasSubstr("bytes")));
@@ -215,9 +215,9 @@ TEST_F(GroupFailureTest, RanksMustAgreeOnTheSizeOfTheGroup) {
 
 TEST_F(GroupFailureTest, ImpossibleRanksAreRefused) {
   auto device = host_device(1);
-  EXPECT_FALSE(device->create_communicator(token_, 2, 2, 100).has_value());
-  EXPECT_FALSE(device->create_communicator(token_, -1, 1, 100).has_value());
-  EXPECT_FALSE(device->create_communicator(token_, 0, 65, 100).has_value());
+  EXPECT_FALSE(device->create_communicator({token_, 2, 2, 100}).has_value());
+  EXPECT_FALSE(device->create_communicator({token_, -1, 1, 100}).has_value());
+  EXPECT_FALSE(device->create_communicator({token_, 0, 65, 100}).has_value());
 }
 
 }  // namespace

@@ -81,7 +81,9 @@ TEST_P(HostStreamTest, WhatCudaRefusesInACaptureIsNamedAndDropsIt) {
       {"launch(graph) ", [&] { stream_->launch(*empty); }},
       {"begin_capture ", [&] { other->begin_capture(); }},
       {"create_communicator ",
-       [&] { (void)device_->create_communicator(fresh_token(), 0, 1, 10); }},
+       [&] {
+         (void)device_->create_communicator({fresh_token(), 0, 1, 10});
+       }},
   };
   for (const auto& [name, call] : refused) {
     stream_->begin_capture();
@@ -97,7 +99,7 @@ TEST_P(HostStreamTest, WhatCudaRefusesInACaptureIsNamedAndDropsIt) {
 }
 
 TEST_P(HostStreamTest, TheBarrierOfACommunicatorIsRefusedInACapture) {
-  auto communicator = device_->create_communicator(fresh_token(), 0, 1, 10);
+  auto communicator = device_->create_communicator({fresh_token(), 0, 1, 10});
   ASSERT_TRUE(communicator.has_value());
   stream_->begin_capture();
   EXPECT_THROW((*communicator)->barrier(), DeviceError);
@@ -133,7 +135,7 @@ TEST(HostGraph, DestroyingACommunicatorBeforeItsGraphsEndsTheProcess) {
         init_logging("test");
         auto device = host_device(1);
         auto stream = device->create_stream();
-        auto communicator = device->create_communicator(fresh_token(), 0, 1, 10);
+        auto communicator = device->create_communicator({fresh_token(), 0, 1, 10});
         std::vector<float> values(8);
         stream->begin_capture();
         (*communicator)->all_reduce(*stream, {values.data(), DType::kFloat32, 8}, 8, {1, nullptr});
@@ -146,7 +148,7 @@ TEST(HostGraph, DestroyingACommunicatorBeforeItsGraphsEndsTheProcess) {
 TEST(HostGraph, GraphsThatGoFirstLetTheCommunicatorGo) {
   auto device = host_device(1);
   auto stream = device->create_stream();
-  auto communicator = device->create_communicator(fresh_token(), 0, 1, 10);
+  auto communicator = device->create_communicator({fresh_token(), 0, 1, 10});
   std::vector<float> values(8);
   stream->begin_capture();
   (*communicator)->all_reduce(*stream, {values.data(), DType::kFloat32, 8}, 8, {1, nullptr});

@@ -1,4 +1,6 @@
 // What a server may bind, and what it leaves behind: R-5.
+#include "ipc/transport/address.h"
+
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -169,6 +171,25 @@ TEST(IpcFilter, LetsInOnlyTheAllowedUser_R5) {
   };
   EXPECT_EQ(received_with(::geteuid() + 12345, std::chrono::milliseconds(300)), 0u);
   EXPECT_EQ(received_with(-1, std::chrono::seconds(10)), 1u);
+}
+
+TEST(ListenAddress, TakesAHostWithOrWithoutAPort) {
+  EXPECT_EQ(listen_address("10.0.0.5").value(), "tcp://10.0.0.5:*");
+  EXPECT_EQ(listen_address("10.0.0.5:7000").value(), "tcp://10.0.0.5:7000");
+  EXPECT_EQ(listen_address("[::1]").value(), "tcp://[::1]:*");
+  EXPECT_EQ(listen_address("[::1]:7000").value(), "tcp://[::1]:7000");
+}
+
+TEST(ListenAddress, RefusesWildcardsAndWhatIsNoHost) {
+  for (const char* text : {"*", "0.0.0.0", "0.0.0.0:7000", "[::]", ":7000", "host:port"}) {
+    const auto address = listen_address(text);
+    ASSERT_FALSE(address) << text;
+    EXPECT_EQ(address.error().field, "local-addr") << text;
+  }
+}
+
+TEST(ListenAddress, IsTheOneFromWhichTheCoordinatorIsReached) {
+  EXPECT_EQ(listen_address_towards("tcp://127.0.0.1:5555").value(), "tcp://127.0.0.1:*");
 }
 
 }  // namespace

@@ -35,8 +35,10 @@ RC_GTEST_PROP(Codec, RoundTripsEveryTypeWithAnyContents_R1, (uint64_t seed)) {
   }
 }
 
-TEST(Codec, KeepsTheFieldsOfAStep) {
+TEST(Codec, KeepsTheFieldsOfAStepAndTheOrderOfItsRuns_CG39) {
   Step step = decode_step(3);
+  step.runs.push_back(
+      {ProgramId::kLanguageModel, ForwardMode::kExtend, {{4}, {2}, {0}, {0}, {8, 9}, {}}});
   step.setups.resize(1);
   step.setups[0].slot = 2;
   step.setups[0].temperature = 0.25f;
@@ -48,12 +50,13 @@ TEST(Codec, KeepsTheFieldsOfAStep) {
   EXPECT_EQ(decoded->info.sequence, 9u);
   const auto& back = std::get<Step>(decoded->message);
   EXPECT_EQ(back.step, step.step);
-  EXPECT_EQ(back.mode, ForwardMode::kDecode);
-  EXPECT_EQ(back.row_slot, step.row_slot);
-  EXPECT_EQ(back.row_computed, step.row_computed);
-  EXPECT_EQ(back.row_flags, step.row_flags);
-  EXPECT_EQ(back.token_ids, step.token_ids);
-  EXPECT_EQ(back.block_id, step.block_id);
+  ASSERT_EQ(back.runs.size(), 2u);
+  for (size_t run = 0; run < 2; ++run) {
+    EXPECT_EQ(back.runs[run].program, ProgramId::kLanguageModel);
+    EXPECT_EQ(back.runs[run].mode, step.runs[run].mode);
+    EXPECT_EQ(back.runs[run].rows, step.runs[run].rows);
+  }
+  EXPECT_EQ(back.blocks, step.blocks);
   ASSERT_EQ(back.setups.size(), 1u);
   EXPECT_EQ(back.setups[0].slot, 2);
   EXPECT_EQ(back.setups[0].temperature, 0.25f);
@@ -65,10 +68,14 @@ RC_GTEST_PROP(Codec, AStepTakesTheBytesThatItsPartsSay_R23, (uint64_t seed)) {
   std::mt19937_64 random(seed);
   const Message message = random_message(Message(Step{}).index(), random, 50);
   const auto& step = std::get<Step>(message);
-  size_t expected = kEmptyStepBytes + step.row_slot.size() * kStepRowBytes +
-                    step.token_ids.size() * kStepTokenBytes +
-                    step.block_slot.size() * kBlockUpdateBytes;
+  size_t expected = kEmptyStepBytes + step.runs.size() * kMinRunBytes +
+                    static_cast<size_t>(num_rows(step)) * kStepRowBytes +
+                    static_cast<size_t>(num_tokens(step)) * kStepTokenBytes +
+                    step.blocks.size() * kMinBlockUpdatesBytes +
+                    static_cast<size_t>(num_block_updates(step)) * kBlockUpdateBytes;
   for (const SlotSetup& setup : step.setups) expected += bytes_of(setup);
+  expected += step.placements.size() * kAdapterPlacementBytes;
+  for (const Run& run : step.runs) expected += run.rows.next_tokens.size() * sizeof(TokenId);
   RC_ASSERT(frame_of(message, {1, 1}).size() == kHeaderBytes + expected);
 }
 
@@ -114,7 +121,8 @@ TEST(Codec, CutsAndCleansTextForPeopleButNeverNames) {
 
 TEST(Codec, SenderThatExceedsACapFailsItsOwnCheck) {
   Step step;
-  step.block_slot.resize(kMaxBlockUpdates + 1);
+  step.blocks.resize(1);
+  step.blocks[0].slot.resize(kMaxBlockUpdates + 1);
   EXPECT_THROW(frame_of(step), FatalError);
 }
 

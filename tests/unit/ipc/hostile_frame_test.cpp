@@ -94,12 +94,17 @@ TEST(HostileFrame, HeaderFieldsAreCheckedBeforeAnythingElse_R3) {
 }
 
 TEST(HostileFrame, UnknownEnumsAndFlagsAreRejected_R1) {
-  auto frame = frame_of(Step{});
-  frame[kHeaderBytes + 8] = std::byte{10};  // mode, after the step id
+  const size_t run = kHeaderBytes + 8 + 1 + 1 + 4;  // after the step's id, two bytes and a count
+  auto frame = frame_of(decode_step(1));
+  frame[run] = std::byte{2};
+  EXPECT_NE(error_of(forged(frame)).find("program is 2"), std::string::npos)
+      << error_of(forged(frame));
+  frame = frame_of(decode_step(1));
+  frame[run + 1] = std::byte{10};
   EXPECT_NE(error_of(forged(frame)).find("mode is 10"), std::string::npos)
       << error_of(forged(frame));
   frame = frame_of(Step{});
-  frame[kHeaderBytes + 9] = std::byte{2};  // cascade
+  frame[kHeaderBytes + 8] = std::byte{2};  // cascade
   EXPECT_NE(error_of(forged(frame)).find("flag is 2"), std::string::npos)
       << error_of(forged(frame));
   frame = frame_of(Progress{});
@@ -115,19 +120,26 @@ TEST(HostileFrame, IllFormedTextIsRejected_R1) {
 
 TEST(HostileFrame, ArraysThatDoNotFitTogetherAreRejected) {
   Step step = decode_step(2);
-  step.row_flags.pop_back();
+  step.runs[0].rows.flags.pop_back();
   EXPECT_NE(error_of(frame_of(step)).find("differ in length"), std::string::npos);
   step = decode_step(2);
-  step.row_num_tokens[0] = 2;
+  step.runs[0].rows.num_tokens[0] = 2;
   EXPECT_NE(error_of(frame_of(step)).find("add up"), std::string::npos);
   step = decode_step(2);
-  step.row_num_tokens = {-1, 3};
+  step.runs[0].rows.num_tokens = {-1, 3};
   EXPECT_NE(error_of(frame_of(step)).find("fewer than 0"), std::string::npos);
   step = decode_step(32);
-  step.block_id.pop_back();
-  EXPECT_NE(error_of(frame_of(step)).find("block_id"), std::string::npos);
+  step.blocks[0].block.pop_back();
+  EXPECT_NE(error_of(frame_of(step)).find("blocks differ"), std::string::npos);
   StepResult result;
   result.tokens = {1, 2};
+  EXPECT_NE(error_of(frame_of(result)).find("without token_offsets"), std::string::npos);
+  for (const std::vector<int32_t>& offsets :
+       {std::vector<int32_t>{0, 1}, {0, 3, 2}, {1, 2}, {0, 1, 1, 3}}) {
+    result.token_offsets = offsets;
+    EXPECT_NE(error_of(frame_of(result)).find("number of tokens"), std::string::npos);
+  }
+  result.token_offsets = {0, 2};
   result.top_offsets = {0, 5, 1};
   EXPECT_NE(error_of(frame_of(result)).find("decrease"), std::string::npos);
   result.top_offsets = {0, 1, 2};
