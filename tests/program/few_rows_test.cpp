@@ -68,6 +68,57 @@ TEST(FewRows, GivesThePlainLogits) {
   }
 }
 
+// As lowered(), for more rows than few.
+std::vector<Program> lowered_for_some(const ModelConfig& config, int size) {
+  std::vector<Program> ranks;
+  for (int rank = 0; rank < size; ++rank) {
+    Program program = lower_some_rows(
+        add_residuals(shard(fuse(build(config, DType::kBFloat16)), rank, size).value()));
+    for (Value& value : program.values) {
+      if (value.dtype == DType::kBFloat16) value.dtype = DType::kFloat32;
+    }
+    ranks.push_back(std::move(program));
+  }
+  return ranks;
+}
+
+std::string op_names(const Program& program) {
+  std::string names;
+  for (const Op& op : program.ops) names += std::string(op_name(op)) + " ";
+  return names;
+}
+
+TEST(SomeRows, GivesThePlainLogits) {
+  for (ModelConfig config : models()) {
+    config.hidden_size = 192;  // SiLU·mul goes into linears of whole groups of 64 columns
+    for (int size = 1; size <= 3; ++size) {
+      SCOPED_TRACE(config.architecture + " on " + std::to_string(size));
+      EXPECT_LT(distance(prefill_logits({fuse(build(config))}, config),
+                         prefill_logits(lowered_for_some(config, size), config)),
+                kTolerance);
+    }
+  }
+}
+
+TEST(SomeRows, ResidualAndSiluMulGoIntoTheLinears) {
+  ModelConfig config = aligned(tiny_llama());
+  config.hidden_size = 192;
+  const Program sharded = add_residuals(shard(fuse(build(config, DType::kBFloat16)), 0, 1).value());
+  // The last layer goes on with each request's last row alone.
+  const auto layers = [](const std::string& mlp) {
+    return "prepare_inputs embed rms_norm linear rope_kv_write attention linear rms_norm " + mlp +
+           "linear rms_norm linear rope_kv_write attention select_rows linear select_rows "
+           "add_rms_norm " +
+           mlp + "linear rms_norm linear sample ";
+  };
+  EXPECT_EQ(op_names(lower_some_rows(sharded)), layers("fused_linear "));
+  EXPECT_EQ(op_names(sharded), layers("linear silu_mul "));
+  // Ranks say the same, whatever their shares: blocks of 16 columns, or none.
+  config.intermediate_size = 72;
+  const Program odd = add_residuals(shard(fuse(build(config, DType::kBFloat16)), 0, 1).value());
+  EXPECT_EQ(lower_some_rows(odd).ops, odd.ops);
+}
+
 RC_GTEST_PROP(FewRows, RandomModelsGiveThePlainLogits, ()) {
   ModelConfig config = aligned(random_model());
   config.num_heads = config.num_kv_heads * *rc::gen::inRange(1, 4);

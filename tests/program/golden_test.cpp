@@ -3,11 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
 
 #include "tests/program/tiny_models.h"
+#include "worker/program/passes/lora.h"
 #include "worker/program/passes/passes.h"
 #include "worker/program/printer.h"
 
@@ -33,8 +35,57 @@ TEST(Golden, FusedLlamaRank1Of2) {
   expect_golden("llama_fused_rank1of2", *shard(fuse(build(tiny_llama(), DType::kBFloat16)), 1, 2));
 }
 
+TEST(Golden, FusedLlamaWithPromptLookupRank1Of2) {
+  BuildLimits limits;
+  limits.step = {64, 8, 16, 64};
+  limits.max_blocks = 4;
+  limits.num_drafts = 3;
+  limits.lookup_least = 2;
+  limits.lookup_most = 4;
+  limits.history_cols = 72;
+  expect_golden("llama_ngram_fused_rank1of2",
+                *shard(fuse(build(tiny_llama(), DType::kBFloat16, limits)), 1, 2));
+}
+
+TEST(Golden, FusedLlamaWithAdaptersRank1Of2) {
+  const Program plain = *shard(fuse(build(tiny_llama(), DType::kBFloat16)), 1, 2);
+  expect_golden("llama_lora_fused_rank1of2", add_lora(plain, {.places = 2, .max_rank = 8}).program);
+}
+
+// A draft model, and a target that has its drafts.
+BuildLimits with_draft_model() {
+  BuildLimits limits;
+  limits.step = {64, 8, 16, 64};
+  limits.max_blocks = 4;
+  limits.num_drafts = 2;
+  limits.history_cols = 72;
+  return limits;
+}
+
+TEST(Golden, FusedLlamaOfADraftModel) {
+  BuildLimits limits = with_draft_model();
+  limits.draft_groups = {{.name = "full_attention"}};
+  expect_golden("llama_drafted_fused", fuse(build(tiny_llama(), DType::kBFloat16, limits)));
+}
+
+TEST(Golden, FusedDraftRank1Of2) {
+  BuildLimits limits = with_draft_model();
+  limits.drafts = true;
+  const Program draft = *shard(fuse(build(tiny_llama(), DType::kBFloat16, limits)), 1, 2);
+  expect_golden("draft_fused_rank1of2", draft);
+  const Program plain = *shard(fuse(build(tiny_llama(), DType::kBFloat16)), 1, 2);
+  EXPECT_EQ(std::ranges::count(draft.values, ValueKind::kWeight, &Value::kind),
+            std::ranges::count(plain.values, ValueKind::kWeight, &Value::kind))
+      << "every pass reads one copy of the weights";
+}
+
 TEST(Golden, FusedQwen3Rank0Of3) {
   expect_golden("qwen3_fused_rank0of3", *shard(fuse(build(tiny_qwen3(), DType::kBFloat16)), 0, 3));
+}
+
+TEST(Golden, FusedQwen3ThatPoolsRank1Of2) {
+  const Program plain = build(tiny_qwen3(), DType::kBFloat16, {}, kernels::Pooling::kMean);
+  expect_golden("qwen3_pooling_fused_rank1of2", *shard(fuse(plain), 1, 2));
 }
 
 TEST(Golden, FusedLlamaWithBiasesRank1Of2) {

@@ -3,47 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <random>
 
 #include "runtime/base/check.h"
 #include "worker/weights/rope_table.h"
 #include "worker/weights/weight_source.h"
 
 namespace refrain::worker::test {
-
-Step make_prefill(const std::vector<int>& lengths, int64_t vocab, uint32_t seed) {
-  std::mt19937 random(seed);
-  Step step;
-  int64_t slot = 16;
-  for (size_t row = 0; row < lengths.size(); ++row) {
-    step.row_slots.emplace_back();
-    for (int i = 0; i < lengths[row]; ++i) {
-      step.ids.push_back(static_cast<int32_t>(random() % static_cast<uint32_t>(vocab)));
-      step.positions.push_back(i);
-      step.row.push_back(static_cast<int32_t>(row));
-      step.slots.push_back(slot);
-      step.row_slots.back().push_back(slot++);
-    }
-    step.logit_index.push_back(static_cast<int32_t>(step.ids.size()) - 1);
-  }
-  return step;
-}
-
-Step make_decode(const Step& before, int64_t vocab, uint32_t seed) {
-  std::mt19937 random(seed);
-  Step step;
-  int64_t slot = 1000;
-  for (size_t row = 0; row < before.row_slots.size(); ++row) {
-    step.row_slots.push_back(before.row_slots[row]);
-    step.ids.push_back(static_cast<int32_t>(random() % static_cast<uint32_t>(vocab)));
-    step.positions.push_back(static_cast<int32_t>(before.row_slots[row].size()));
-    step.row.push_back(static_cast<int32_t>(row));
-    step.slots.push_back(slot);
-    step.row_slots.back().push_back(slot++);
-    step.logit_index.push_back(static_cast<int32_t>(row));
-  }
-  return step;
-}
 
 Interpreter::Interpreter(const Program& program, const ModelConfig& config, Storage storage,
                          int64_t max_tokens, int64_t max_requests)
@@ -257,7 +222,9 @@ struct RunOp {
     const int64_t dim = op.head_dim;
     std::vector<double> sums(static_cast<size_t>(dim), 0.0);
     double total = 0;
-    for (int64_t p = 0; p <= in.step_.positions[static_cast<size_t>(t)]; ++p) {
+    const int64_t last = in.step_.positions[static_cast<size_t>(t)];
+    const int64_t first = op.sliding_window > 0 ? last - op.sliding_window + 1 : 0;
+    for (int64_t p = std::max<int64_t>(first, 0); p <= last; ++p) {
       const float* k =
           in.caches_.at(cache).at(slots[static_cast<size_t>(p)]).data() + kv_head * dim;
       const float* v = k + op.kv_heads * dim;
@@ -270,6 +237,21 @@ struct RunOp {
     for (int64_t i = 0; i < dim; ++i)
       out[i] = static_cast<float>(sums[static_cast<size_t>(i)] / total);
   }
+  // States belong to rows of the step: requests are all fresh, or go on as they stand.
+  void operator()(const LinearRecurrenceOp& op) const {
+    const int64_t width = cols(op.out);
+    for (int64_t t = 0; t < rows(op.out); ++t) {
+      const auto row = in.step_.row[static_cast<size_t>(t)];
+      std::vector<float>& state = in.states_[op.state][row];
+      state.resize(static_cast<size_t>(width), 0.0f);
+      for (int64_t c = 0; c < width; ++c) {
+        float& h = state[static_cast<size_t>(c)];
+        const double a = 1.0 / (1.0 + std::exp(-static_cast<double>(data(op.gate)[t * width + c])));
+        h = static_cast<float>(a * h + (1.0 - a) * data(op.in)[t * width + c]);
+        data(op.out)[t * width + c] = h;
+      }
+    }
+  }
   void operator()(const SelectRowsOp& op) const {
     const int64_t width = cols(op.out);
     for (int64_t r = 0; r < rows(op.out); ++r)
@@ -277,6 +259,17 @@ struct RunOp {
                   data(op.out) + r * width);
   }
   void operator()(const SampleOp&) const {}
+  void operator()(const ProposeNgramOp&) const {}
+  void operator()(const LoraRowsOp&) const { REFRAIN_CHECK(false, "the runner tests adapters"); }
+  void operator()(const LoraShrinkOp&) const { (*this)(LoraRowsOp{}); }
+  void operator()(const LoraEmbedOp&) const { (*this)(LoraRowsOp{}); }
+  void operator()(const LoraExpandOp&) const { (*this)(LoraRowsOp{}); }
+  void operator()(const AcceptDraftsOp&) const {}
+  void operator()(const ProposeDraftsOp&) const {}
+  void operator()(const DraftInputsOp&) const {}
+  void operator()(const NextTokensOp&) const {}
+  void operator()(const ConcatOp&) const {}
+  void operator()(const MapLogitsOp&) const {}
   void operator()(const AllReduceOp&) const {}  // Ranks does the first two, and adds here
   void operator()(const AllReduceAddRmsNormOp& op) const {
     (*this)(AddRmsNormOp{.residual = op.residual,
@@ -288,6 +281,8 @@ struct RunOp {
   }
   void operator()(const AllGatherOp&) const {}
   void operator()(const BestTokensOp&) const {}  // tests compare logits
+  void operator()(const ScoreTokensOp&) const {}
+  void operator()(const PoolOp&) const {}
 };
 
 void Interpreter::run(const Op& op) { std::visit(RunOp{*this}, op); }

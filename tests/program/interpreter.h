@@ -53,6 +53,8 @@ class Interpreter {
   std::vector<float> arena_;
   // By cache value: slot -> k then v of every KV head.
   std::map<ValueId, std::map<int64_t, std::vector<float>>> caches_;
+  // By state of a slot group: row -> what its tokens left.
+  std::map<ValueId, std::map<int32_t, std::vector<float>>> states_;
   Step step_;
 };
 

@@ -5,6 +5,7 @@
 
 #include "tests/program/tiny_models.h"
 #include "worker/program/passes/passes.h"
+#include "worker/program/printer.h"
 
 namespace refrain::worker::test {
 namespace {
@@ -57,8 +58,34 @@ RC_GTEST_PROP(Shard, HoldsEveryWeightOnceOrOnEveryRank, ()) {
 
 TEST(Shard, ThreeKvHeadsOnTwoRanksRunAsTwoAndOne) {
   const Program program = fuse(build(tiny_llama()));
-  EXPECT_EQ(shard(program, 0, 2)->kv_groups[0].kv_heads, 2);
-  EXPECT_EQ(shard(program, 1, 2)->kv_groups[0].kv_heads, 1);
+  EXPECT_EQ(shard(program, 0, 2)->states[0].paged.parts[0].units, 2);
+  EXPECT_EQ(shard(program, 1, 2)->states[0].paged.parts[1].units, 1);
+}
+
+std::vector<std::string> lines(const Program& program,
+                               std::string (*text)(const Program&, const Op&)) {
+  std::vector<std::string> out;
+  for (const Op& op : program.ops) out.push_back(text(program, op));
+  return out;
+}
+
+// Ranks of unequal heads and vocabulary; bias and residual are on rank 0 alone.
+TEST(Shard, CG22RanksShareEveryOpButWhatFollowsFromTheRank) {
+  for (const ModelConfig& config : tiny_models()) {
+    const Program plain = build(aligned(config), DType::kBFloat16), fused = fuse(plain);
+    for (const bool lowers : {false, true}) {
+      for (const Program* whole : {&plain, &fused}) {
+        if (lowers && whole == &plain) continue;  // of fused ops alone
+        std::vector<Program> ranks;
+        for (int rank = 0; rank < 2; ++rank) {
+          ranks.push_back(shard(*whole, rank, 2).value());
+          if (lowers) ranks.back() = lower_few_rows(ranks.back(), few_rows_device(), true);
+        }
+        EXPECT_EQ(lines(ranks[0], print_shared), lines(ranks[1], print_shared));
+        EXPECT_NE(lines(ranks[0], print), lines(ranks[1], print));
+      }
+    }
+  }
 }
 
 TEST(Shard, VocabularyShardsAreEqualAndPadded) {

@@ -94,11 +94,14 @@ inline ModelConfig random_model() {
   return config;
 }
 
-inline Program build(const ModelConfig& config, DType dtype = DType::kFloat32) {
+inline Program build(const ModelConfig& config, DType dtype = DType::kFloat32,
+                     const BuildLimits& limits = {}, std::optional<kernels::Pooling> pooling = {}) {
   const auto program = build_model(config, {.activation_dtype = dtype,
                                             .kv_dtype = dtype,
                                             .weight_dtype = dtype,
-                                            .max_positions = config.max_position_embeddings});
+                                            .max_positions = config.max_position_embeddings,
+                                            .pooling = pooling,
+                                            .limits = limits});
   if (!program) throw std::runtime_error(program.error().message);
   return *program;
 }

@@ -13,6 +13,8 @@ void no_kernel(kernels::StreamRef, const Args&) {}
 
 kernels::KernelTable full_table() {
   return {.prepare_inputs = no_kernel,
+          .propose_ngram = no_kernel,
+          .accept_drafts = no_kernel,
           .embed = no_kernel,
           .rms_norm = no_kernel,
           .add_rms_norm = no_kernel,
@@ -24,6 +26,7 @@ kernels::KernelTable full_table() {
           .select_rows = no_kernel,
           .best_tokens = no_kernel,
           .sample = no_kernel,
+          .pool = no_kernel,
           .fused_linear = no_kernel,
           .rope_attention = no_kernel,
           .few_rows = {}};
@@ -43,13 +46,38 @@ O& find_op(Program& program) {
 }
 
 TEST(Validate, AcceptsTheLoweringForFewRows) {
-  const kernels::FewRows rows{4, 8192, 16384, 8, 4, [](int64_t, int64_t) { return true; }};
+  const kernels::FewRows rows{4, 64, 8192, 16384, 8, 4, [](int64_t, int64_t) { return true; }};
   for (ModelConfig config : tiny_models()) {
     config.hidden_size = 32;
-    for (const bool decode : {false, true}) {
-      const Program program =
-          lower_few_rows(*shard(fuse(build(config, DType::kBFloat16)), 0, 3), rows, decode);
-      EXPECT_EQ(complaint(program), "");
+    BuildLimits speculates;
+    speculates.num_drafts = 3;
+    speculates.lookup_least = speculates.lookup_most = 2;
+    speculates.history_cols = 72;
+    for (const BuildLimits& limits : {BuildLimits{}, speculates}) {
+      for (const int size : {1, 3}) {
+        for (const bool decode : {false, true}) {
+          const Program program = lower_few_rows(
+              *shard(fuse(build(config, DType::kBFloat16, limits)), 0, size), rows, decode);
+          EXPECT_EQ(complaint(program), "") << limits.num_drafts << " drafts, decode " << decode;
+        }
+      }
+    }
+  }
+}
+
+TEST(Validate, AcceptsEveryFormOfAProgramThatPools) {
+  using kernels::Pooling;
+  const kernels::FewRows rows{4, 64, 8192, 16384, 8, 4, [](int64_t, int64_t) { return true; }};
+  ModelConfig config = tiny_qwen3();
+  config.hidden_size = 32;
+  for (const Pooling pooling : {Pooling::kLast, Pooling::kMean, Pooling::kFirst}) {
+    for (const int size : {1, 2}) {
+      const Program plain = *shard(fuse(build(config, DType::kBFloat16, {}, pooling)), 0, size);
+      EXPECT_EQ(complaint(plain), "");
+      EXPECT_EQ(complaint(add_residuals(plain)), "");
+      EXPECT_EQ(complaint(lower_some_rows(add_residuals(plain))), "");
+      for (const bool decode : {false, true})
+        EXPECT_EQ(complaint(lower_few_rows(plain, rows, decode)), "") << "decode " << decode;
     }
   }
 }

@@ -58,7 +58,8 @@ void AttentionBench::measure(const AttentionOp& op, const AttentionBackend& back
 
   std::vector<int32_t> table, slots, lens, starts = {0};
   for (int32_t request = 0; request < batch.requests; ++request) {
-    for (int32_t i = 0; i < blocks; ++i) table.push_back(i * batch.requests + request);
+    for (int32_t i = 0; i < blocks; ++i)
+      table.push_back(i * batch.requests + (i < batch.shared / block ? 0 : request));
     slots.push_back(request);
     lens.push_back(batch.length());
     starts.push_back((request + 1) * batch.query);
@@ -84,9 +85,30 @@ void AttentionBench::measure(const AttentionOp& op, const AttentionBackend& back
   args.reqs = {batch.requests, nullptr};
   const bool decode = batch.query == 1;
   args.uniform_query_len = decode ? 1 : 0;
+  const auto kind = batch.cascade ? kernels::AttentionPlanKind::kUnits : backend.plan;
+  std::unique_ptr<Buffer> plan_at, parts;
+  if (kind != kernels::AttentionPlanKind::kNone) {
+    const auto make_plan = kind == kernels::AttentionPlanKind::kUnits
+                               ? kernels::make_attention_plan
+                               : kernels::make_flashinfer_plan;
+    const kernels::AttentionPlanShape shape{tokens, batch.requests, 1, args.q_heads / args.kv_heads,
+                                            blocks};
+    std::vector<int32_t> plan(static_cast<size_t>(shape.ints()));
+    const std::vector<int32_t> queries(slots.size(), batch.query),
+        contexts(slots.size(), batch.context);
+    make_plan(shape,
+              {slots, queries, contexts, batch.cascade ? batch.shared : 0, args.sliding_window},
+              plan.data());
+    plan_at = device.put(plan);
+    parts = device.scratch(static_cast<size_t>(shape.max_parts() * op.q_heads) *
+                           static_cast<size_t>(op.head_dim + 2) * sizeof(float));
+    args.planned = {static_cast<int32_t*>(plan_at->data()), static_cast<float*>(parts->data()),
+                    shape, shape.max_units(tokens, batch.requests, batch.cascade)};
+  }
+  const auto kernel = batch.cascade ? &kernels::KernelTable::planned_attention : backend.kernel;
   const auto seconds = device.time([&](int i) {
     args.cache = caches.part(cache_bytes, i);
-    (device.kernels().*backend.kernel)(device.stream().ref(), args);
+    (device.kernels().*kernel)(device.stream().ref(), args);
   });
 
   // Keys that a query sees: its own and those before it, at most the window.
@@ -94,19 +116,22 @@ void AttentionBench::measure(const AttentionOp& op, const AttentionBackend& back
   const int32_t window = args.sliding_window > 0 ? args.sliding_window : batch.length();
   for (int32_t i = 0; i < batch.query; ++i) pairs += std::min(batch.context + i + 1, window);
   keys = std::min(batch.length(), window + batch.query - 1);
-  const double bytes =
-      batch.requests * keys * static_cast<double>(row_bytes) + 2 * static_cast<double>(q_bytes);
-  s_.cases.write_launch(limits, seconds, bytes,
-                        4.0 * batch.requests * pairs * static_cast<double>(cols),
-                        {{"what", fmt::format("{} {}/{} x {}", decode ? "decode" : "prefill",
-                                              op.q_heads, op.kv_heads, op.head_dim)},
-                         {"phase", decode ? "decode" : "prefill"},
-                         {"backends", names},
-                         {"batch", batch.requests},
-                         {"context", batch.length()},
-                         {"q_heads", op.q_heads},
-                         {"kv_heads", op.kv_heads},
-                         {"head_dim", op.head_dim}});
+  const double read =
+      batch.cascade ? batch.shared + batch.requests * (keys - batch.shared) : batch.requests * keys;
+  const double bytes = read * static_cast<double>(row_bytes) + 2 * static_cast<double>(q_bytes);
+  s_.cases.write_launch(
+      limits, seconds, bytes, 4.0 * batch.requests * pairs * static_cast<double>(cols),
+      {{"what", fmt::format("{} {}/{} x {}{}", decode ? "decode" : "prefill", op.q_heads,
+                            op.kv_heads, op.head_dim, batch.cascade ? " cascade" : "")},
+       {"phase", decode ? "decode" : "prefill"},
+       {"backends", names},
+       {"batch", batch.requests},
+       {"context", batch.length()},
+       {"shared_prefix", batch.shared},
+       {"cascade", batch.cascade},
+       {"q_heads", op.q_heads},
+       {"kv_heads", op.kv_heads},
+       {"head_dim", op.head_dim}});
 }
 
 Status AttentionBench::run() {
@@ -118,7 +143,12 @@ Status AttentionBench::run() {
       kernels_of(s_.options.config.attention_backend, s_.device.device().name()));
   std::vector<Batch> batches;
   for (const int32_t requests : s_.options.batches) {
-    for (const int32_t context : s_.options.contexts) batches.push_back({requests, 1, context - 1});
+    for (const int32_t context : s_.options.contexts) {
+      const int32_t block = s_.options.config.block_size;
+      const int32_t shared = std::min(s_.options.shared_prefix, context - 1) / block * block;
+      batches.push_back({requests, 1, context - 1, shared});
+      if (shared > 0) batches.push_back({requests, 1, context - 1, shared, true});
+    }
   }
   for (const int32_t length : s_.options.lengths) batches.push_back({1, length, 0});
   const DType type = program.value(op->q).dtype;
@@ -128,7 +158,10 @@ Status AttentionBench::run() {
     limits = measure_limits(s_.device, pool, {type, type});
   }
   for (const Kernel& kernel : kernels) {
+    const DType cache = program.value(op->cache).dtype;
+    if (!takes_heads(*kernel.backend, cache, type, op->head_dim)) continue;
     for (const Batch& batch : batches) {
+      if (batch.cascade && kernel.backend->cascade_bytes == 0) continue;
       measure(*op, *kernel.backend, kernel.names, batch, limits);
     }
   }

@@ -19,8 +19,8 @@ Result<std::unique_ptr<BenchDevice>> BenchDevice::open(const RankOptions& option
   REFRAIN_ASSIGN_OR_RETURN(auto made, create_device(options.device, options.host, cuda));
   std::unique_ptr<BenchDevice> device(new BenchDevice(std::move(made), options.runs));
   REFRAIN_ASSIGN_OR_RETURN(device->group_, device->device_->create_communicator(
-                                               options.token, options.rank, options.ranks,
-                                               options.config.collective_timeout_ms));
+                                               {options.token, options.rank, options.ranks,
+                                                options.config.collective_timeout_ms}));
   device->stream_ = device->device_->create_stream();
   return device;
 }

@@ -42,8 +42,8 @@ class GemmBench {
   ModelSetting s_;
 };
 
-// Attention over paged caches: one new token for each of a batch's requests at each context, and
-// whole prompts of each length.
+// Attention over paged caches: one new token for each of a batch's requests at each context, with
+// and without cascade attention where they share a prefix, and whole prompts of each length.
 class AttentionBench {
  public:
   explicit AttentionBench(const ModelSetting& setting) : s_(setting) {}
@@ -52,6 +52,8 @@ class AttentionBench {
  private:
   struct Batch {
     int32_t requests = 1, query = 1, context = 0;  // context: tokens cached before the query
+    int32_t shared = 0;    // of the context: tokens that are the same blocks in all requests
+    bool cascade = false;  // which are read once
     int32_t length() const { return context + query; }
   };
   void measure(const AttentionOp& op, const AttentionBackend& backend, const std::string& names,

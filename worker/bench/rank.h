@@ -25,8 +25,9 @@ struct RankOptions {
   int ranks = 1;      // processes of this run
   std::string token;  // names their group
   std::vector<int32_t> batches, contexts, lengths;
-  std::vector<int64_t> messages;          // all-reduce: bytes
-  int runs = 3;                           // samples of a case
+  int32_t shared_prefix = 0;      // attention: tokens that requests of a batch begin with; 0: none
+  std::vector<int64_t> messages;  // all-reduce: bytes
+  int runs = 3;                   // samples of a case
   size_t pool_bytes = size_t{512} << 20;  // what weights and caches take turns in: past every cache
   int result_fd = 1;                      // where cases go, a line of JSON each
 };

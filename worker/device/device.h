@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ipc/protocol/rank_address.h"
 #include "kernels/core/hashed_rows.h"
 #include "kernels/core/kernel_table.h"
 #include "runtime/base/check.h"
@@ -129,11 +130,25 @@ class Stream {
   virtual std::vector<KernelCounters> counters() const { return {}; }
 };
 
+// Tells the other ranks where this one is, and gives where all are, by rank.
+using MeetFn = std::function<Result<std::vector<ipc::RankAddress>>(const ipc::RankAddress& mine)>;
+
+// A group as one of its ranks joins it.
+struct GroupOptions {
+  std::string token;  // names it: equal on all ranks, fresh for each life of the group
+  int rank = 0;
+  int size = 1;
+  int timeout_ms = 0;          // of joining and of every collective
+  MeetFn meet = {};            // null: all ranks share this one's memory
+  std::string listen_on = {};  // tcp://host:port for ranks that do not; empty: there are none
+  StopFn stop = {};            // while the ranks come together; null: never
+};
+
 inline constexpr const char* kNcclWay = "nccl";
 
 // Collectives of one tensor-parallel group; recordable. One communicator per concurrent stream.
-// On the host they run over shared memory, on CUDA over NCCL and peer memory. Ranks that disagree
-// on the operation, or a rank that does not come, end in a DeviceError that names them.
+// On the host they run over shared memory or tcp, on CUDA over NCCL and peer memory. Ranks that
+// disagree on the operation, or a rank that does not come, end in a DeviceError that names them.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -220,11 +235,10 @@ class Device {
   // Named ranges for a profiler around what this thread does; nothing where there is none.
   virtual void push_range(const std::string& /*name*/) {}
   virtual void pop_range() {}
-  // Joins the group; `token` names it, equal on all ranks, fresh for each life of the group.
-  // Blocks until every rank has come or `timeout_ms` has passed (error names who is missing).
-  virtual Result<std::unique_ptr<Communicator>> create_communicator(const std::string& token,
-                                                                    int rank, int size,
-                                                                    int timeout_ms) = 0;
+  // Joins the group. Blocks until every rank has come or the timeout has passed (error names who is
+  // missing).
+  virtual Result<std::unique_ptr<Communicator>> create_communicator(
+      const GroupOptions& options) = 0;
 };
 
 // Host device. threads ≥ 1 (this thread included); isa empty: the best of this processor.

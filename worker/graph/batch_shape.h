@@ -13,7 +13,7 @@ namespace refrain::worker {
 struct BatchDescriptor {
   int32_t num_tokens = 0;
   int32_t num_reqs = 0;
-  bool uniform = false;  // uniform decode: every request has exactly q tokens
+  bool uniform = false;  // uniform decode: every request has exactly q = tokens / requests
   bool has_lora = false;
   bool operator==(const BatchDescriptor&) const = default;
 };
@@ -25,6 +25,7 @@ struct BatchShape {
   bool cascade = false;  // forbids FULL (CG-13)
   bool has_lora = false;
   uint8_t allowed_modes = 7;  // bit i: RuntimeMode i
+  int32_t num_samples = 0;    // rows of logits; decides no key
 };
 
 // Every request has exactly q tokens over an existing context (for q = 1 that includes a prefill
@@ -32,6 +33,11 @@ struct BatchShape {
 bool is_uniform_decode(std::span<const int32_t> query_lens, std::span<const int32_t> context_lens,
                        int32_t uniform_query_len);
 
-BatchShape batch_shape(const ipc::Step& step, int32_t uniform_query_len);
+// The rows of a step, none of an idle one: those of the language model's run, over which the draft
+// model's goes too.
+const ipc::Rows& rows_of(const ipc::Step& step);
+
+// Uniform when it is so for one of these lengths.
+BatchShape batch_shape(const ipc::Step& step, std::span<const int32_t> uniform_query_lens);
 
 }  // namespace refrain::worker

@@ -6,33 +6,9 @@
 namespace refrain::worker {
 namespace {
 
-// Takes out of an op what a rank has for itself: heads, vocabulary, and what rank 0 alone adds.
-struct ForgetShard {
-  template <class T>
-  void operator()(T& op) const {
-    if constexpr (requires { op.rope, op.attention; }) {
-      (*this)(op.rope);
-      (*this)(op.attention);
-    }
-    if constexpr (requires { op.q_heads; }) op.q_heads = 0;
-    if constexpr (requires { op.kv_heads; }) op.kv_heads = 0;
-    if constexpr (requires { op.heads; }) op.heads = 0;
-    if constexpr (requires { op.vocab_begin; }) op.vocab_begin = op.vocab_end = 0;
-    if constexpr (requires { op.first_token; }) op.first_token = op.num_tokens = 0;
-    if constexpr (requires { op.bias; }) op.bias = op.residual = kNoValue;
-  }
-};
-
-uint64_t common_digest(Program program) {
-  for (Value& value : program.values) {
-    value.rows = Dim::constant(0);
-    value.cols = 0;
-  }
+uint64_t common_digest(const Program& program) {
   Digest digest;
-  for (Op& op : program.ops) {
-    std::visit(ForgetShard{}, op);
-    digest.add(print(program, op));
-  }
+  for (const Op& op : program.ops) digest.add(print_shared(program, op));
   return digest.value();
 }
 
@@ -55,6 +31,7 @@ void CaptureDigests::set(const Lowering& lowering, const Executable& executable,
     digest->add(static_cast<uint64_t>(entry.num_tokens));
     digest->add(static_cast<uint64_t>(entry.num_reqs));
     digest->add(uint64_t{entry.uniform});
+    digest->add(uint64_t{entry.has_lora});
   }
   common.add(place->second.common);
   own.add(place->second.own);

@@ -1,10 +1,10 @@
 #pragma once
 // The two digests of a captured key (CG-22). `digest` is what all ranks of a group must have in
-// common: mode and key; every op, its operands by name, and those of its attributes that do not
-// follow from the rank's shard; the graphs' exchanges. `launch_digest` is this rank's own: its
-// Program's text, with all shapes and attributes; the places of its values in the arena; what its
-// graphs launch (Graph::launch_digest). Neither has an address or a weight's content, so both are
-// the same whenever this rank captures the same. Device thread, during the captures.
+// common: mode and key; every op, its operands by name and its attributes, but those that follow
+// from the rank; the graphs' exchanges. `launch_digest` is this rank's own: its Program's text,
+// with all shapes and attributes; the places of its values in the arena; what its graphs launch
+// (Graph::launch_digest). Neither has an address or a weight's content, so both are the same
+// whenever this rank captures the same. Device thread, during the captures.
 
 #include <map>
 

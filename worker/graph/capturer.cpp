@@ -10,8 +10,8 @@ namespace refrain::worker {
 namespace {
 
 std::string describe(RuntimeMode mode, const BatchDescriptor& key) {
-  return fmt::format("{} {} ({} requests{})", ipc::to_string(mode), key.num_tokens, key.num_reqs,
-                     key.uniform ? ", uniform" : "");
+  return fmt::format("{} {} ({} requests{}{})", ipc::to_string(mode), key.num_tokens, key.num_reqs,
+                     key.uniform ? ", uniform" : "", key.has_lora ? ", LoRA" : "");
 }
 
 ipc::ManifestEntry manifest_entry(RuntimeMode mode, const Executable& executable, double ms) {
@@ -20,6 +20,7 @@ ipc::ManifestEntry manifest_entry(RuntimeMode mode, const Executable& executable
   entry.num_tokens = executable.key.num_tokens;
   entry.num_reqs = executable.key.num_reqs;
   entry.uniform = executable.key.uniform;
+  entry.has_lora = executable.key.has_lora;
   entry.pieces = static_cast<int32_t>(executable.pieces.size());
   entry.capture_ms = ms;
   for (const Piece& piece : executable.pieces) {

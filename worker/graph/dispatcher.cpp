@@ -23,9 +23,11 @@ CudagraphDispatcher::CudagraphDispatcher(CudagraphConfig config) : config_(std::
     if (mixed == RuntimeMode::kPiecewise) add(piecewise_, key);
   }
   if (separates_decode_keys(config_.mode)) {
-    const int32_t q = config_.uniform_query_len;
-    for (int32_t size : decode_sizes(config_.capture_sizes, config_.max_num_seqs, q)) {
-      add(uniform_, {size, size / q, true, false});
+    for (const int32_t q : config_.uniform_query_lens) {
+      Ladder& ladder = uniform_.emplace_back();
+      for (int32_t size : decode_sizes(config_.capture_sizes, config_.max_num_seqs, q)) {
+        add(ladder, {size, size / q, true, false});
+      }
     }
   }
   number(RuntimeMode::kFull);
@@ -47,19 +49,20 @@ void CudagraphDispatcher::add(Ladder& ladder, BatchDescriptor key) {
 
 namespace {
 
-// Capture order: large to small; at one size adapters first, then uniform keys.
+// Capture order: large to small; at one size adapters first, then uniform keys, of them those of
+// more requests.
 bool captured_before(const BatchDescriptor& a, const BatchDescriptor& b) {
   if (a.num_tokens != b.num_tokens) return a.num_tokens > b.num_tokens;
   if (a.has_lora != b.has_lora) return a.has_lora;
-  return a.uniform && !b.uniform;
+  if (a.uniform != b.uniform) return a.uniform;
+  return a.num_reqs > b.num_reqs;
 }
 
 }  // namespace
 
 void CudagraphDispatcher::number(RuntimeMode mode) {
   const std::vector<BatchDescriptor> order = keys(mode);
-  for (Ladder* ladder : {&uniform_, &mixed_, &piecewise_}) {
-    if ((ladder == &piecewise_) != (mode == RuntimeMode::kPiecewise)) continue;
+  for (Ladder* ladder : ladders(mode)) {
     for (auto& entries : *ladder) {
       for (Entry& entry : entries) {
         const auto at = std::find(order.begin(), order.end(), entry.key);
@@ -78,7 +81,7 @@ std::vector<BatchDescriptor> CudagraphDispatcher::keys(RuntimeMode mode) const {
   };
   if (mode == RuntimeMode::kPiecewise) collect(piecewise_);
   if (mode == RuntimeMode::kFull) {
-    collect(uniform_);
+    for (const Ladder& ladder : uniform_) collect(ladder);
     collect(mixed_);
   }
   std::sort(keys.begin(), keys.end(), captured_before);
@@ -107,6 +110,22 @@ const CudagraphDispatcher::Entry* CudagraphDispatcher::find(const Ladder& ladder
   return &*entry;
 }
 
+const CudagraphDispatcher::Ladder* CudagraphDispatcher::uniform_ladder(
+    const BatchShape& batch) const {
+  if (!batch.uniform) return nullptr;
+  for (size_t i = 0; i < uniform_.size(); ++i) {
+    if (config_.uniform_query_lens[i] * batch.num_reqs == batch.num_tokens) return &uniform_[i];
+  }
+  return nullptr;
+}
+
+std::vector<CudagraphDispatcher::Ladder*> CudagraphDispatcher::ladders(RuntimeMode mode) {
+  if (mode == RuntimeMode::kPiecewise) return {&piecewise_};
+  std::vector<Ladder*> all = {&mixed_};
+  for (Ladder& ladder : uniform_) all.push_back(&ladder);
+  return all;
+}
+
 Dispatch CudagraphDispatcher::dispatch(const BatchShape& batch) const {
   Dispatch result{
       RuntimeMode::kNone, {batch.num_tokens, batch.num_reqs, false, batch.has_lora}, -1};
@@ -118,7 +137,9 @@ Dispatch CudagraphDispatcher::dispatch(const BatchShape& batch) const {
     result = {mode, entry->key, entry->id};
     return true;
   };
-  if (batch.uniform && take(uniform_, RuntimeMode::kFull)) return result;
+  if (const Ladder* uniform = uniform_ladder(batch);
+      uniform != nullptr && take(*uniform, RuntimeMode::kFull))
+    return result;
   if (take(mixed_, RuntimeMode::kFull)) return result;
   if (take(piecewise_, RuntimeMode::kPiecewise)) result.key.num_reqs = batch.num_reqs;
   return result;
@@ -126,8 +147,7 @@ Dispatch CudagraphDispatcher::dispatch(const BatchShape& batch) const {
 
 void CudagraphDispatcher::drop(RuntimeMode mode, int32_t id) {
   size_t dropped = 0;
-  for (Ladder* ladder : {&uniform_, &mixed_, &piecewise_}) {
-    if ((ladder == &piecewise_) != (mode == RuntimeMode::kPiecewise)) continue;
+  for (Ladder* ladder : ladders(mode)) {
     for (auto& entries : *ladder) {
       dropped += std::erase_if(entries, [id](const Entry& entry) { return entry.id == id; });
     }
@@ -137,11 +157,12 @@ void CudagraphDispatcher::drop(RuntimeMode mode, int32_t id) {
 
 CudagraphMode CudagraphDispatcher::mode_in_force() const {
   const auto any = [](const Ladder& ladder) { return !ladder[0].empty() || !ladder[1].empty(); };
+  const bool uniform = std::ranges::any_of(uniform_, any);
   if (any(mixed_)) return CudagraphMode::kFull;
   if (any(piecewise_)) {
-    return any(uniform_) ? CudagraphMode::kFullAndPiecewise : CudagraphMode::kPiecewise;
+    return uniform ? CudagraphMode::kFullAndPiecewise : CudagraphMode::kPiecewise;
   }
-  return any(uniform_) ? CudagraphMode::kFullDecodeOnly : CudagraphMode::kNone;
+  return uniform ? CudagraphMode::kFullDecodeOnly : CudagraphMode::kNone;
 }
 
 }  // namespace refrain::worker

@@ -27,8 +27,9 @@ enum class InstanceRole : uint8_t { kBoth, kPrefill, kDecode };
 // Configuration after defaults and checks: everything that decides keys.
 struct CudagraphConfig {
   CudagraphMode mode = CudagraphMode::kFullAndPiecewise;
-  std::vector<int32_t> capture_sizes;  // ascending
-  int32_t uniform_query_len = 1;       // q
+  std::vector<int32_t> capture_sizes;             // ascending
+  std::vector<int32_t> uniform_query_lens = {1};  // the q that have keys, ascending
+  int32_t uniform_query_len() const { return uniform_query_lens.back(); }
   int32_t max_num_seqs = 256;
   bool disable_padding = false;
   double max_padding_ratio = 0;       // 0: off
@@ -47,6 +48,7 @@ struct CudagraphOptions {           // as configured, before defaults
   int32_t max_num_seqs = 256;
   int32_t max_num_batched_tokens = 2048;
   int32_t num_speculative_tokens = 0;
+  std::vector<int32_t> uniform_query_lens;  // empty: 1 + num_speculative_tokens alone
   bool disable_padding = false;
   std::optional<double> max_padding_ratio;
   bool lora = false;
@@ -86,10 +88,13 @@ class CudagraphDispatcher {
   const Entry* find(const Ladder& ladder, const BatchShape& batch, RuntimeMode mode) const;
   void add(Ladder& ladder, BatchDescriptor key);
   void number(RuntimeMode mode);
+  const Ladder* uniform_ladder(const BatchShape& batch) const;  // null: no keys for its q
+  std::vector<Ladder*> ladders(RuntimeMode mode);
 
   CudagraphConfig config_;
   bool captured_ = false;
-  Ladder uniform_, mixed_, piecewise_;
+  std::vector<Ladder> uniform_;  // by uniform_query_lens
+  Ladder mixed_, piecewise_;
 };
 
 }  // namespace refrain::worker

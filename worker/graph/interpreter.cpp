@@ -7,6 +7,12 @@
 namespace refrain::worker {
 namespace {
 
+// Of a uniform batch; else 0.
+template <class Batch>
+int32_t query_len(const Batch& batch) {
+  return batch.uniform ? batch.num_tokens / batch.num_reqs : 0;
+}
+
 using kernels::Matrix;
 using kernels::Rows;
 
@@ -24,19 +30,26 @@ struct Pointer {
 class Launch {
  public:
   Launch(const OpContext& context, const BatchDescriptor& key, const BatchShape* batch)
-      : c_(context), padded_(padded_sizes(key)), in_step_(batch != nullptr) {
-    if (in_step_) real_ = {batch->num_tokens, batch->num_reqs};
-    const bool uniform = in_step_ ? batch->uniform : key.uniform;
-    uniform_query_len_ = uniform ? c_.uniform_query_len : 0;
+      : c_(context), padded_(padded_sizes(*context.program, key)), in_step_(batch != nullptr) {
+    if (in_step_) real_ = {batch->num_tokens, batch->num_reqs, batch->num_samples};
+    cascade_ = in_step_ && batch->cascade;
+    uniform_query_len_ = in_step_ ? query_len(*batch) : query_len(key);
   }
 
   const kernels::KernelTable& kernels() const { return *c_.kernels; }
   kernels::StreamRef stream() const { return c_.stream_ref; }
   Stream& device_stream() const { return *c_.stream; }
   Communicator& communicator() const { return *c_.communicator; }
-  void attention(const kernels::AttentionArgs& args) const {
-    (c_.kernels->*c_.attention->kernel)(c_.stream_ref, args);
+  void attention(const kernels::AttentionArgs& args, int group) const {
+    const AttentionBackend& backend = *c_.attention[static_cast<size_t>(group)];
+    // A shared prefix is in the plan of those that can read it once.
+    const bool planned = cascade_ && backend.plan == kernels::AttentionPlanKind::kNone &&
+                         args.planned.plan != nullptr;
+    (c_.kernels->*(planned ? &kernels::KernelTable::planned_attention : backend.kernel))(
+        c_.stream_ref, args);
   }
+  const Program& program() const { return *c_.program; }
+  bool cascade() const { return cascade_; }
   kernels::PeerSum peer_sum(int32_t place, Rows rows) const {
     return c_.communicator->peer_sum(*c_.stream, place, rows);
   }
@@ -72,14 +85,14 @@ class Launch {
   }
 
   int32_t block_size() const { return c_.block_size; }
-  int32_t padded_seq_len() const { return c_.attention->padded_seq_len; }
+  int32_t padded_seq_len() const { return c_.padded_seq_len(); }
   int32_t uniform_query_len() const { return uniform_query_len_; }  // 0: not uniform
 
  private:
   const OpContext& c_;
   ExtentSizes padded_;
   ExtentSizes real_{};
-  bool in_step_;
+  bool in_step_, cascade_ = false;
   int32_t uniform_query_len_ = 0;
 };
 

@@ -8,6 +8,7 @@
 
 #include "ipc/protocol/messages.h"
 #include "runtime/base/result.h"
+#include "worker/program/state_group.h"
 
 namespace refrain::worker {
 
@@ -24,13 +25,6 @@ RuntimeMode mixed_mode(CudagraphMode mode);
 bool separates_decode_keys(CudagraphMode mode);
 bool needs_splittable_program(CudagraphMode mode);
 
-// What an attention or state op can be captured as; ordered.
-enum class AttentionCGSupport : uint8_t {
-  kNever,
-  kUniformSingleTokenDecode,
-  kUniformBatch,
-  kAlways
-};
 const char* to_string(AttentionCGSupport support);
 Result<AttentionCGSupport> parse_attention_support(std::string_view name);
 

@@ -25,9 +25,9 @@ Status bind_values(OpContext& context, const MemoryPlan& plan, void* arena,
     }
     if (value.kind == ValueKind::kWeight) {
       addresses.fill(weight_address(context.weights->by_value[i]));
-    } else if (value.is_cache()) {
-      const auto layer = static_cast<size_t>(value.layer);
-      addresses.fill(layer < caches.size() ? caches[layer] : nullptr);
+    } else if (value.is_paged()) {
+      // A lowering may have values of its own, after those of the Program it comes from.
+      addresses.fill(i < caches.size() ? caches[i] : nullptr);
     } else if (i < own.size()) {
       addresses = own[i];
     }

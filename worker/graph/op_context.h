@@ -3,6 +3,7 @@
 // table, stream and communicator. Addresses are fixed before the first capture and stay so. Built
 // by the runner; used by the device thread.
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <vector>
@@ -23,22 +24,35 @@ using Addresses = std::array<void*, kernels::kTurns>;
 struct OpContext {
   const Program* program = nullptr;
   const kernels::KernelTable* kernels = nullptr;
-  const AttentionBackend* attention = nullptr;
+  std::vector<const AttentionBackend*> attention;  // by state group; null: has no blocks
   Stream* stream = nullptr;
   kernels::StreamRef stream_ref;
   Communicator* communicator = nullptr;
   const Weights* weights = nullptr;
   std::vector<Addresses> addresses;  // by ValueId
   int32_t block_size = 16;
-  int32_t uniform_query_len = 1;  // q
-  Device* ranges = nullptr;       // where profiler ranges go; null: none
+  Device* ranges = nullptr;  // where profiler ranges go; null: none
 
+  // Of padded rows, as all attention backends want it.
+  int32_t padded_seq_len() const {
+    int32_t longest = 1;
+    for (const AttentionBackend* backend : attention) {
+      if (backend != nullptr) longest = std::max(longest, backend->padded_seq_len);
+    }
+    return longest;
+  }
   void* address(ValueId id) const { return addresses[static_cast<size_t>(id)][0]; }
 };
 
-// The padded sizes of a key, by extent.
-inline ExtentSizes padded_sizes(const BatchDescriptor& key) {
-  return {key.num_tokens, key.num_reqs};
+// The padded sizes of a key, by extent. Logit rows: as many as tokens, and a request has as many as
+// the Program lets it at most.
+inline ExtentSizes padded_sizes(const Program& program, const BatchDescriptor& key) {
+  ExtentSizes sizes = {key.num_tokens, key.num_reqs};
+  if (program.extents.size() > kSamples) {
+    const int64_t per_request = program.logits_per_request;
+    sizes[kSamples] = std::min(sizes[kTokens], sizes[kRequests] * per_request);
+  }
+  return sizes;
 }
 
 // A profiler range around a scope; `name` is only made when ranges are on.
@@ -58,9 +72,9 @@ class RangeScope {
   Device* device_;
 };
 
-// Sets the address of every value: in the arena by the plan, weights where they were loaded, caches
-// by their layer, all others where `own` (by ValueId) says. A value without memory is an error that
-// names it.
+// Sets the address of every value: in the arena by the plan, weights where they were loaded, blocks
+// where `caches`, all others where `own` says, both by ValueId. A value without memory is an error
+// that names it.
 Status bind_values(OpContext& context, const MemoryPlan& plan, void* arena,
                    const std::vector<void*>& caches, const std::vector<Addresses>& own);
 

@@ -108,6 +108,12 @@ Status read_options(const Json& root, CudagraphOptions& options) {
       read_into("max_num_batched_tokens", options.max_num_batched_tokens, read_int, false));
   REFRAIN_RETURN_IF_ERROR(
       read_into("num_speculative_tokens", options.num_speculative_tokens, read_int, false));
+  REFRAIN_RETURN_IF_ERROR(
+      optional_field(root, "uniform_query_lens", false, [&](const Json& value) -> Status {
+        REFRAIN_ASSIGN_OR_RETURN(options.uniform_query_lens,
+                                 read_ints(value, "uniform_query_lens"));
+        return {};
+      }));
   REFRAIN_RETURN_IF_ERROR(read_into("enforce_eager", options.enforce_eager, read_bool, false));
   REFRAIN_RETURN_IF_ERROR(read_into("disable_padding", options.disable_padding, read_bool, false));
   REFRAIN_RETURN_IF_ERROR(read_into("lora", options.lora, read_bool, false));
@@ -207,8 +213,8 @@ Result<PlanInput> read_plan(const std::string& text) {
       check_names(root, "",
                   {"cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size",
                    "max_num_seqs", "max_num_batched_tokens", "num_speculative_tokens",
-                   "attention_support", "piecewise_available", "enforce_eager", "disable_padding",
-                   "max_padding_ratio", "lora", "batches"}));
+                   "uniform_query_lens", "attention_support", "piecewise_available",
+                   "enforce_eager", "disable_padding", "max_padding_ratio", "lora", "batches"}));
   PlanInput input;
   REFRAIN_RETURN_IF_ERROR(read_options(root, input.options));
   REFRAIN_RETURN_IF_ERROR(
@@ -269,7 +275,8 @@ Result<std::string> explain_plan(const std::string& text) {
   plan["cudagraph_mode"] = to_string(config.mode);
   plan["warnings"] = config.warnings;
   plan["capture_sizes"] = config.capture_sizes;
-  plan["uniform_query_len"] = config.uniform_query_len;
+  plan["uniform_query_len"] = config.uniform_query_len();
+  if (config.uniform_query_lens.size() > 1) plan["uniform_query_lens"] = config.uniform_query_lens;
   for (RuntimeMode mode : {RuntimeMode::kFull, RuntimeMode::kPiecewise}) {
     Json keys = Json::array();
     for (const BatchDescriptor& key : dispatcher.keys(mode)) {
@@ -279,8 +286,9 @@ Result<std::string> explain_plan(const std::string& text) {
   }
   plan["dispatch"] = Json::array();
   for (PlanBatch& batch : input.batches) {
-    batch.shape.uniform =
-        is_uniform_decode(batch.query_lens, batch.context_lens, config.uniform_query_len);
+    batch.shape.uniform = std::ranges::any_of(config.uniform_query_lens, [&batch](int32_t q) {
+      return is_uniform_decode(batch.query_lens, batch.context_lens, q);
+    });
     plan["dispatch"].push_back(
         describe_dispatch(dispatcher.dispatch(batch.shape), batch.shape.num_tokens, config.lora));
   }

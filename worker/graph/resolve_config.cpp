@@ -28,6 +28,12 @@ Status check_limits(const CudagraphOptions& options) {
     return fail_field("max_padding_ratio", "max_padding_ratio is {}; it must be at least 1",
                       *options.max_padding_ratio);
   }
+  for (const int32_t q : options.uniform_query_lens) {
+    REFRAIN_RETURN_IF_ERROR(at_least("uniform_query_lens", q, 1));
+    if (q <= 1024 && std::ranges::count(options.uniform_query_lens, q) == 1) continue;
+    return fail_field("uniform_query_lens",
+                      "uniform_query_lens holds {}; each may stand once and be at most 1024", q);
+  }
   if (options.capture_sizes) {
     for (int32_t size : *options.capture_sizes) {
       REFRAIN_RETURN_IF_ERROR(at_least("cudagraph_capture_sizes", size, 1));
@@ -61,10 +67,9 @@ Result<CudagraphMode> configured_mode(const CudagraphOptions& options,
 }
 
 // CG-10: asks the dispatcher itself about every legal decode batch.
-void warn_uncovered(const CudagraphOptions& options, CudagraphConfig& config) {
+void warn_uncovered(const CudagraphOptions& options, int64_t q, CudagraphConfig& config) {
   CudagraphDispatcher dispatcher(config);
   dispatcher.set_captured();
-  const int64_t q = config.uniform_query_len;
   const int64_t most = std::min<int64_t>(options.max_num_seqs, options.max_num_batched_tokens / q);
   int64_t first = 0, last = 0, count = 0;
   const int64_t within = std::min(most, config.capture_sizes.back() / q);
@@ -104,8 +109,12 @@ CudagraphOptions cudagraph_options(const ipc::WorkerConfig& config) {
   options.max_num_seqs = config.max_num_seqs;
   options.max_num_batched_tokens = config.max_num_batched_tokens;
   options.num_speculative_tokens = config.num_speculative_tokens;
+  if (config.num_speculative_tokens > 0)
+    options.uniform_query_lens = {1, 1 + config.num_speculative_tokens};  // CG-35
   options.disable_padding = config.disable_padding;
   if (config.max_padding_ratio != 0) options.max_padding_ratio = config.max_padding_ratio;
+  options.lora = config.max_loras > 0;
+  options.specialize_lora = config.cudagraph_specialize_lora;
   return options;
 }
 
@@ -114,7 +123,10 @@ Result<CudagraphConfig> resolve_cudagraph_config(const CudagraphOptions& options
                                                  bool splittable) {
   REFRAIN_RETURN_IF_ERROR(check_limits(options));
   CudagraphConfig config;
-  config.uniform_query_len = 1 + options.num_speculative_tokens;
+  config.uniform_query_lens = options.uniform_query_lens;
+  if (config.uniform_query_lens.empty())
+    config.uniform_query_lens = {1 + options.num_speculative_tokens};
+  std::ranges::sort(config.uniform_query_lens);
   config.max_num_seqs = options.max_num_seqs;
   config.disable_padding = options.disable_padding;
   config.max_padding_ratio = options.max_padding_ratio.value_or(0);
@@ -123,13 +135,13 @@ Result<CudagraphConfig> resolve_cudagraph_config(const CudagraphOptions& options
 
   REFRAIN_ASSIGN_OR_RETURN(config.mode, configured_mode(options, config.warnings));
   ResolvedMode resolved =
-      resolve_cudagraph_mode(config.mode, groups, config.uniform_query_len, splittable);
+      resolve_cudagraph_mode(config.mode, groups, config.uniform_query_len(), splittable);
   config.mode = resolved.mode;
   config.warnings.insert(config.warnings.end(), resolved.warnings.begin(), resolved.warnings.end());
   if (config.mode == CudagraphMode::kNone) return config;
 
   const CaptureSizeLimits limits{options.max_num_seqs, options.max_num_batched_tokens,
-                                 config.uniform_query_len};
+                                 config.uniform_query_len()};
   if (options.capture_sizes) {
     REFRAIN_ASSIGN_OR_RETURN(config.capture_sizes,
                              check_capture_sizes(*options.capture_sizes, limits,
@@ -138,7 +150,7 @@ Result<CudagraphConfig> resolve_cudagraph_config(const CudagraphOptions& options
     REFRAIN_ASSIGN_OR_RETURN(config.capture_sizes,
                              default_capture_sizes(limits, options.max_capture_size));
   }
-  warn_uncovered(options, config);
+  for (const int32_t q : config.uniform_query_lens) warn_uncovered(options, q, config);
   return config;
 }
 

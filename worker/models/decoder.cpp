@@ -18,18 +18,37 @@ DecoderBuilder::DecoderBuilder(const ModelConfig& config, const BuildOptions& op
             .kv_heads = config.num_kv_heads,
             .head_dim = config.head_dim,
             .rotary_dim = rotary,
-            .sliding_window = config.sliding_window,
             .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)))};
 }
 
-std::string DecoderBuilder::scope(int layer, const std::string& block) {
-  return fmt::format("model.layers.{}.{}", layer, block);
+std::string DecoderBuilder::scope(int layer, const std::string& block) const {
+  return fmt::format(fmt::runtime(layers_), layer) + block;
 }
 
-ValueId DecoderBuilder::embed() {
-  const ValueId token_ids = builder_.prepare_inputs().token_ids;
-  table_ = builder_.matrix("model.embed_tokens.weight", config_.vocab_size, config_.hidden_size,
-                           SplitUnit::kVocab);
+ValueId DecoderBuilder::embed(int pass) {
+  pass_ = pass;
+  if (pass > 0) {
+    builder_.begin_pass(pass);
+    return builder_.embed("embedding", builder_.token_ids(), table_);
+  }
+  // Names as in layer_types of Hugging Face's config.json.
+  for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
+    const int64_t window = config_.window_of(layer);
+    int& group = window == 0 ? full_ : sliding_;
+    if (group >= 0) continue;
+    group = builder_.paged_group(window == 0 ? "full_attention" : "sliding_attention", window);
+  }
+  if (options_.limits.drafts) {
+    builder_.begin_pass(pass);
+  } else {
+    builder_.prepare_inputs();
+  }
+  const ValueId token_ids = builder_.token_ids();
+  const char* table = "model.embed_tokens.weight";
+  table_ = options_.head.head == ipc::DraftHead::kNone
+               ? builder_.matrix(table, config_.vocab_size, config_.hidden_size, SplitUnit::kVocab)
+               : builder_.shared_matrix(table, config_.vocab_size, config_.hidden_size,
+                                        SplitUnit::kVocab, options_.head.weight_dtype);
   rope_table_ = builder_.rope_table(options_.max_positions, shape_.rotary_dim);
   return builder_.embed("embedding", token_ids, table_);
 }
@@ -53,8 +72,14 @@ ValueId DecoderBuilder::linear(const std::string& scope, ValueId in, int64_t row
 }
 
 ValueId DecoderBuilder::attention(int layer, ValueId in, const AttentionTraits& traits) {
+  return linear(scope(layer, "self_attn.o_proj"), attend(layer, in, traits), config_.hidden_size,
+                shape_.q_heads * shape_.head_dim, traits.out_bias, Parallel::kRow,
+                SplitUnit::kQueryHeads);
+}
+
+ValueId DecoderBuilder::attend(int layer, ValueId in, const AttentionTraits& traits) {
   const std::string self = scope(layer, "self_attn");
-  const int64_t hidden = config_.hidden_size;
+  const int64_t hidden = builder_.cols(in);
   const int64_t q_cols = shape_.q_heads * shape_.head_dim;
   const int64_t kv_cols = shape_.kv_heads * shape_.head_dim;
   const bool bias = traits.qkv_bias;
@@ -75,11 +100,13 @@ ValueId DecoderBuilder::attention(int layer, ValueId in, const AttentionTraits& 
   }
   q = builder_.rope(self + ".q_rope", q, rope_table_, shape_.q_heads, shape_);
   k = builder_.rope(self + ".k_rope", k, rope_table_, shape_.kv_heads, shape_);
-  const ValueId cache = builder_.kv_cache(layer, shape_, options_.kv_dtype);
+  if (std::ssize(caches_) == layer) {
+    caches_.push_back(builder_.kv_cache(config_.window_of(layer) == 0 ? full_ : sliding_, layer,
+                                        shape_, options_.kv_dtype));
+  }
+  const ValueId cache = caches_[static_cast<size_t>(layer)];
   builder_.kv_write(k, v, cache, shape_);
-  const ValueId attended = builder_.attention(self + ".attention", q, cache, layer, shape_);
-  return linear(self + ".o_proj", attended, hidden, q_cols, traits.out_bias, Parallel::kRow,
-                SplitUnit::kQueryHeads);
+  return builder_.attention(self + ".attention", q, cache, layer, shape_);
 }
 
 ValueId DecoderBuilder::mlp(int layer, ValueId in, bool bias) {
@@ -94,31 +121,47 @@ ValueId DecoderBuilder::mlp(int layer, ValueId in, bool bias) {
                 SplitUnit::kIntermediate);
 }
 
-Program DecoderBuilder::finish(ValueId hidden) {
+void DecoderBuilder::head(ValueId hidden) {
+  const bool drafts = options_.limits.drafts;
+  if (drafts && pass_ == 0) return;  // keys and values alone
   const ValueId normed = norm("model.norm", hidden);
-  const ValueId rows = builder_.select_rows("last_hidden", normed);
+  if (options_.pooling) {
+    builder_.pool(normed, *options_.pooling);
+    return;
+  }
+  keep_hidden(BuildLimits::kAfterNorm, normed);
+  const ValueId rows = drafts ? normed : builder_.select_rows("last_hidden", normed);
   const ValueId head = config_.tie_word_embeddings
                            ? table_
                            : builder_.matrix("lm_head.weight", config_.vocab_size,
                                              config_.hidden_size, SplitUnit::kVocab);
-  builder_.sample(builder_.lm_head(rows, head));
-  return builder_.finish(options_.max_positions);
+  if (drafts) {
+    builder_.end_pass(builder_.lm_head(rows, head, ValueKind::kActivation));
+  } else {
+    builder_.sample(builder_.lm_head(rows, head));
+  }
 }
+
+Program DecoderBuilder::finish() { return builder_.finish(options_.max_positions); }
 
 Program build_decoder(const ModelConfig& config, const BuildOptions& options,
                       const AttentionTraits& traits) {
   DecoderBuilder decoder(config, options);
-  ValueId hidden = decoder.embed();
-  for (int layer = 0; layer < config.num_layers; ++layer) {
-    const auto scope = [&](const char* block) { return DecoderBuilder::scope(layer, block); };
-    const ValueId attended =
-        decoder.attention(layer, decoder.norm(scope("input_layernorm"), hidden), traits);
-    hidden = decoder.add(scope("attention_residual"), hidden, attended);
-    const ValueId product = decoder.mlp(
-        layer, decoder.norm(scope("post_attention_layernorm"), hidden), config.mlp_bias);
-    hidden = decoder.add(scope("mlp_residual"), hidden, product);
+  for (int pass = 0; pass < decoder.num_passes(); ++pass) {
+    ValueId hidden = decoder.embed(pass);
+    for (int layer = 0; layer < config.num_layers; ++layer) {
+      const auto scope = [&](const char* block) { return decoder.scope(layer, block); };
+      const ValueId normed = decoder.norm(scope("input_layernorm"), hidden);
+      decoder.keep_hidden(layer, hidden);
+      const ValueId attended = decoder.attention(layer, normed, traits);
+      hidden = decoder.add(scope("attention_residual"), hidden, attended);
+      const ValueId product = decoder.mlp(
+          layer, decoder.norm(scope("post_attention_layernorm"), hidden), config.mlp_bias);
+      hidden = decoder.add(scope("mlp_residual"), hidden, product);
+    }
+    decoder.head(hidden);
   }
-  return decoder.finish(hidden);
+  return decoder.finish();
 }
 
 }  // namespace refrain::worker

@@ -3,6 +3,7 @@
 // terms of the checked config. A model file composes them and says what is its own. Used once.
 
 #include <string>
+#include <vector>
 
 #include "worker/models/models.h"
 #include "worker/program/builder.h"
@@ -20,20 +21,28 @@ class DecoderBuilder {
  public:
   DecoderBuilder(const ModelConfig& config, const BuildOptions& options);
 
-  ValueId embed();
+  ValueId embed(int pass = 0);
   // RMSNorm with weight "<scope>.weight".
   ValueId norm(const std::string& scope, ValueId in);
   ValueId add(const std::string& name, ValueId residual, ValueId delta);
   // self_attn and mlp of "model.layers.<layer>": in [T, H] -> [T, H], residual not added.
   ValueId attention(int layer, ValueId in, const AttentionTraits& traits);
+  // The same without the projection of what was attended to.
+  ValueId attend(int layer, ValueId in, const AttentionTraits& traits);
   ValueId mlp(int layer, ValueId in, bool bias);
-  // Final norm, one row a request, logits, sampling.
-  Program finish(ValueId hidden);
+  // What a draft head reads of what goes into a layer, behind the layer's first norm; or of the
+  // final norm.
+  void keep_hidden(int64_t layer, ValueId hidden) { builder_.keep_hidden(layer, hidden); }
+  // Final norm; then one row a request, logits, sampling, or pooling.
+  void head(ValueId hidden);
+  Program finish();
+  // 1; of a draft model, all that it runs through in a step.
+  int num_passes() const { return builder_.num_passes(); }
 
   // "model.layers.3.self_attn"
-  static std::string scope(int layer, const std::string& block);
+  std::string scope(int layer, const std::string& block) const;
 
- private:
+ protected:
   // "<scope>.weight" and, if asked for, "<scope>.bias", from `cols` to `rows` features.
   ValueId linear(const std::string& scope, ValueId in, int64_t rows, int64_t cols, bool bias,
                  Parallel parallel, SplitUnit unit);
@@ -42,7 +51,11 @@ class DecoderBuilder {
   BuildOptions options_;
   ProgramBuilder builder_;
   AttentionShape shape_;
+  int full_ = -1, sliding_ = -1;  // state groups of the layers
   ValueId table_ = kNoValue, rope_table_ = kNoValue;
+  std::vector<ValueId> caches_;  // by layer
+  int pass_ = 0;
+  std::string layers_ = "model.layers.{}.";  // what the names of a layer's weights begin with
 };
 
 // One pre-norm block: h += attention(norm(h)); h += mlp(norm(h)), for every layer.

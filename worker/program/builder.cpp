@@ -1,5 +1,7 @@
 #include "worker/program/builder.h"
 
+#include <fmt/format.h>
+
 #include "runtime/base/check.h"
 
 namespace refrain::worker {
@@ -17,7 +19,7 @@ ValueId ProgramBuilder::define(Value value) {
 }
 
 ValueId ProgramBuilder::activation(const std::string& name, Dim rows, int64_t cols) {
-  return define({.name = name, .dtype = activation_dtype_, .rows = rows, .cols = cols});
+  return define({.name = prefix_ + name, .dtype = activation_dtype_, .rows = rows, .cols = cols});
 }
 
 ValueId ProgramBuilder::input(const char* name, DType dtype, Dim rows) {
@@ -31,8 +33,8 @@ ValueId ProgramBuilder::input(const char* name, DType dtype, Dim rows) {
 }
 
 // One row a slot, and one for the reserved slot of padded requests.
-ValueId ProgramBuilder::slot_state(const char* name, DType dtype, int64_t cols, bool zeroed) {
-  return define({.name = name,
+ValueId ProgramBuilder::of_slots(std::string name, DType dtype, int64_t cols, bool zeroed) {
+  return define({.name = std::move(name),
                  .kind = ValueKind::kState,
                  .dtype = dtype,
                  .rows = Dim::constant(int64_t{limits_.step.max_reqs} + 1),
@@ -93,20 +95,52 @@ ValueId ProgramBuilder::rope_table(int64_t positions, int64_t rotary_dim) {
                  .use = WeightUse::kRopeTable});
 }
 
-ValueId ProgramBuilder::kv_cache(int layer, const AttentionShape& shape, DType dtype) {
-  if (program_.kv_groups.empty())
-    program_.kv_groups.push_back({.kv_heads = shape.kv_heads, .head_dim = shape.head_dim});
-  KvGroup& group = program_.kv_groups.front();
-  REFRAIN_CHECK(group.kv_heads == shape.kv_heads && group.head_dim == shape.head_dim,
-                "layer {} needs a KV group of another shape", layer);
-  ++group.num_layers;
+int ProgramBuilder::paged_group(const std::string& name, int64_t window) {
+  program_.states.push_back({.name = name, .kind = StateKind::kPaged, .window = window});
+  return static_cast<int>(program_.states.size()) - 1;
+}
+
+int ProgramBuilder::slot_group(const std::string& name, AttentionCGSupport support) {
+  program_.states.push_back({.name = name, .kind = StateKind::kSlot, .support = support});
+  return static_cast<int>(program_.states.size()) - 1;
+}
+
+void ProgramBuilder::keep_in(int group, int layer, StateKind kind) {
+  StateGroup& keeps = program_.states.at(static_cast<size_t>(group));
+  REFRAIN_CHECK(keeps.kind == kind, "layer {} does not keep what group {} has", layer, keeps.name);
+  keeps.layers.push_back(layer);
+}
+
+ValueId ProgramBuilder::kv_cache(int group, int layer, const AttentionShape& shape, DType dtype) {
+  keep_in(group, layer, StateKind::kPaged);
+  const PagedPart keys{"keys", SplitUnit::kKvHeads, shape.kv_heads, shape.head_dim, dtype};
+  PagedPart values = keys;
+  values.name = "values";
+  const PagedLayout layout{{keys, values}};
+  StateGroup& keeps = program_.states[static_cast<size_t>(group)];
+  if (keeps.layers.size() == 1) keeps.paged = layout;
+  REFRAIN_CHECK(keeps.paged == layout, "layer {} needs a state group of another shape", layer);
   return define({.name = "kv_cache." + std::to_string(layer),
                  .kind = ValueKind::kState,
                  .dtype = dtype,
                  .rows = Dim::constant(0),
-                 .cols = 2 * shape.kv_heads * shape.head_dim,
-                 .storage = Storage::kDevice,
+                 .cols = layout.cols(),
+                 .storage = Storage::kPaged,
+                 .group = group,
                  .layer = layer});
+}
+
+ValueId ProgramBuilder::slot_state(int group, int layer, SlotLayout layout) {
+  layout.versions = 1 + limits_.num_drafts;
+  keep_in(group, layer, StateKind::kSlot);
+  StateGroup& keeps = program_.states[static_cast<size_t>(group)];
+  if (keeps.layers.size() == 1) keeps.slot = layout;
+  REFRAIN_CHECK(keeps.slot == layout, "layer {} needs a state group of another shape", layer);
+  const ValueId state =
+      of_slots(fmt::format("slots.{}.{}", keeps.name, layer), layout.dtype, layout.cols());
+  program_.values[static_cast<size_t>(state)].group = group;
+  program_.values[static_cast<size_t>(state)].layer = layer;
+  return state;
 }
 
 const PrepareInputsOp& ProgramBuilder::prepare_inputs() {
@@ -115,8 +149,24 @@ const PrepareInputsOp& ProgramBuilder::prepare_inputs() {
   op.limits = limits_.step;
   op.token_ids = input("token_ids", DType::kInt32, tokens);
   op.positions = input("positions", DType::kInt32, tokens);
-  op.kv_slots = input("kv_slots", DType::kInt64, tokens);
-  op.logit_index = input("logit_index", DType::kInt32, requests);
+  for (const StateGroup& group : limits_.draft_groups) {
+    REFRAIN_CHECK(group.kind == StateKind::kPaged, "the draft model keeps no slot states");
+    program_.states.push_back({.name = "draft." + group.name, .window = group.window});
+  }
+  const auto each_paged = [this](auto&& define_one) {
+    size_t at = 0;
+    for (StateGroup& group : program_.states) {
+      if (group.kind != StateKind::kPaged) continue;
+      REFRAIN_CHECK(at < kernels::kMaxPagedGroups, "{} paged state groups at most",
+                    kernels::kMaxPagedGroups);
+      define_one(at, at == 0 ? std::string() : "." + group.name);
+      ++at;
+    }
+  };
+  each_paged([&](size_t at, const std::string& of) {
+    op.kv_slots[at] = input(("kv_slots" + of).c_str(), DType::kInt64, tokens);
+  });
+  op.logit_index = input("logit_index", DType::kInt32, speculates() ? Dim::samples() : requests);
   op.query_start = input("query_start", DType::kInt32, {kRequests, 1, 1});
   op.seq_lens = input("seq_lens", DType::kInt32, requests);
   op.row_slot = input("row_slot", DType::kInt32, requests);
@@ -143,13 +193,17 @@ const PrepareInputsOp& ProgramBuilder::prepare_inputs() {
                     .cols = 1,
                     .storage = Storage::kDevice,
                     .zeroed = true});
-  op.last_token = slot_state("slots.last_token", DType::kInt32, 1, true);
-  op.block_table = slot_state("slots.block_table", DType::kInt32, limits_.max_blocks, true);
-  op.params = slot_state("slots.params", DType::kUInt8, sizeof(kernels::SlotParams));
-  op.output_count = slot_state("slots.output_count", DType::kInt32, program_.vocab_size);
-  op.in_prompt = slot_state("slots.in_prompt", DType::kUInt8, program_.vocab_size);
+  op.last_token = of_slots("slots.last_token", DType::kInt32, 1, true);
+  each_paged([&](size_t at, const std::string& of) {
+    op.block_table[at] =
+        of_slots("slots.block_table" + of, DType::kInt32, limits_.max_blocks, true);
+  });
+  op.params = of_slots("slots.params", DType::kUInt8, sizeof(kernels::SlotParams));
+  op.output_count = of_slots("slots.output_count", DType::kInt32, program_.vocab_size);
+  op.in_prompt = of_slots("slots.in_prompt", DType::kUInt8, program_.vocab_size);
   program_.extents = {{"tokens", limits_.step.max_tokens, op.live_tokens},
                       {"requests", limits_.step.max_reqs, op.live_reqs}};
+  if (speculates()) declare_speculation();
   program_.ops.emplace_back(op);
   return step_;
 }
@@ -186,17 +240,18 @@ ValueId ProgramBuilder::linear(const std::string& name, ValueId in, ValueId weig
   return out;
 }
 
-ValueId ProgramBuilder::lm_head(ValueId in, ValueId table) {
-  const ValueId out = define({.name = "logits",
-                              .kind = ValueKind::kOutput,
+ValueId ProgramBuilder::lm_head(ValueId in, ValueId table, ValueKind kind, Parallel parallel) {
+  const ValueId out = define({.name = prefix_ + "logits",
+                              .kind = kind,
                               .dtype = DType::kFloat32,
                               .rows = rows_of(in),
                               .cols = program_.value(table).rows.scale});
-  program_.ops.emplace_back(LinearOp{.in = in,
-                                     .weight = table,
-                                     .out = out,
-                                     .parallel = Parallel::kVocab,
-                                     .unit = SplitUnit::kVocab});
+  program_.ops.emplace_back(
+      LinearOp{.in = in,
+               .weight = table,
+               .out = out,
+               .parallel = parallel,
+               .unit = parallel == Parallel::kVocab ? SplitUnit::kVocab : SplitUnit::kNone});
   return out;
 }
 
@@ -222,7 +277,7 @@ ValueId ProgramBuilder::rope(const std::string& name, ValueId in, ValueId table,
 void ProgramBuilder::kv_write(ValueId k, ValueId v, ValueId cache, const AttentionShape& shape) {
   program_.ops.emplace_back(KvWriteOp{.k = k,
                                       .v = v,
-                                      .kv_slots = step_.kv_slots,
+                                      .kv_slots = step_.kv_slots[place_of(cache)],
                                       .cache = cache,
                                       .kv_heads = shape.kv_heads,
                                       .head_dim = shape.head_dim});
@@ -231,19 +286,34 @@ void ProgramBuilder::kv_write(ValueId k, ValueId v, ValueId cache, const Attenti
 ValueId ProgramBuilder::attention(const std::string& name, ValueId q, ValueId cache, int layer,
                                   const AttentionShape& shape) {
   const ValueId out = activation(name, rows_of(q), shape.q_heads * shape.head_dim);
-  program_.ops.emplace_back(AttentionOp{.q = q,
-                                        .cache = cache,
-                                        .query_start = step_.query_start,
-                                        .seq_lens = step_.seq_lens,
-                                        .row_slot = step_.row_slot,
-                                        .block_table = step_.block_table,
-                                        .out = out,
-                                        .q_heads = shape.q_heads,
-                                        .kv_heads = shape.kv_heads,
-                                        .head_dim = shape.head_dim,
-                                        .sliding_window = shape.sliding_window,
-                                        .scale = shape.scale,
-                                        .layer = layer});
+  program_.ops.emplace_back(
+      AttentionOp{.q = q,
+                  .cache = cache,
+                  .query_start = step_.query_start,
+                  .seq_lens = step_.seq_lens,
+                  .row_slot = step_.row_slot,
+                  .block_table = step_.block_table[place_of(cache)],
+                  .out = out,
+                  .q_heads = shape.q_heads,
+                  .kv_heads = shape.kv_heads,
+                  .head_dim = shape.head_dim,
+                  .sliding_window = program_.group_of(program_.value(cache)).window,
+                  .scale = shape.scale,
+                  .layer = layer});
+  return out;
+}
+
+ValueId ProgramBuilder::linear_recurrence(const std::string& name, ValueId gate, ValueId in,
+                                          ValueId state) {
+  const ValueId out = activation(name, rows_of(in), program_.value(in).cols);
+  program_.ops.emplace_back(LinearRecurrenceOp{.gate = gate,
+                                               .in = in,
+                                               .positions = step_.positions,
+                                               .query_start = step_.query_start,
+                                               .row_slot = step_.row_slot,
+                                               .state = state,
+                                               .out = out,
+                                               .versions = 1 + limits_.num_drafts});
   return out;
 }
 
@@ -252,37 +322,6 @@ ValueId ProgramBuilder::select_rows(const std::string& name, ValueId in) {
   const ValueId out = activation(name, rows_of(index), program_.value(in).cols);
   program_.ops.emplace_back(SelectRowsOp{.in = in, .index = index, .out = out});
   return out;
-}
-
-void ProgramBuilder::sample(ValueId logits) {
-  const int64_t vocab = program_.vocab_size;
-  const Dim requests = Dim::requests();
-  SampleOp op;
-  op.logits = logits;
-  op.turn = step_.turn;
-  op.seq_lens = step_.seq_lens;
-  op.row_slot = step_.row_slot;
-  op.row_flags = step_.row_flags;
-  op.params = step_.params;
-  op.in_prompt = step_.in_prompt;
-  op.last_token = step_.last_token;
-  op.output_count = step_.output_count;
-  op.bias_token = slot_state("slots.bias_token", DType::kInt32, kernels::kMaxLogitBias);
-  op.bias_value = slot_state("slots.bias_value", DType::kFloat32, kernels::kMaxLogitBias);
-  op.allowed_mask = slot_state("slots.allowed_mask", DType::kInt32, (vocab + 31) / 32);
-  op.scratch = define({.name = "sample.scratch",
-                       .dtype = DType::kFloat32,
-                       .rows = requests,
-                       .cols = vocab,
-                       .storage = Storage::kDevice});
-  op.out_turn = output("sampled.turn", DType::kInt32, Dim::constant(1));
-  op.tokens = output("sampled", DType::kInt32, requests);
-  op.logprobs = output("sampled.logprobs", DType::kFloat32, requests);
-  op.top_tokens = output("sampled.top_tokens", DType::kInt32, requests, kernels::kMaxLogprobs);
-  op.top_logprobs =
-      output("sampled.top_logprobs", DType::kFloat32, requests, kernels::kMaxLogprobs);
-  op.vocab_size = vocab;
-  program_.ops.emplace_back(op);
 }
 
 Program ProgramBuilder::finish(int64_t max_positions) {

@@ -30,6 +30,7 @@ struct Operand {
   bool optional = false;   // may be kNoValue
   bool early = false;      // read before the op's predecessor has ended (P-7)
   size_t in_place_of = 0;  // kInPlace: offset of the ValueId whose storage it takes over
+  bool of_rank = false;    // there on some ranks of a group only
 
   bool reads() const { return access == Access::kRead || access == Access::kState; }
   bool writes() const { return access != Access::kRead && access != Access::kScratch; }
@@ -49,14 +50,29 @@ constexpr Operand optional_write(const char* name, size_t at) {
 constexpr Operand in_place(const char* name, size_t at, size_t of) {
   return {name, Access::kInPlace, at, false, false, of};
 }
+// On some ranks only: what is added to a sum over ranks once.
+constexpr Operand of_rank(Operand operand) {
+  operand.of_rank = true;
+  return operand;
+}
 constexpr Operand state(const char* name, size_t at) { return {name, Access::kState, at}; }
+constexpr Operand optional_state(const char* name, size_t at) {
+  return {name, Access::kState, at, true};
+}
+// Of a ValueId in an array of them.
+constexpr size_t place_in(size_t array, size_t index) { return array + index * sizeof(ValueId); }
 constexpr Operand scratch(const char* name, size_t at) { return {name, Access::kScratch, at}; }
 
 // A number of the op that is no value.
 struct Attribute {
   std::string (*text)(const void* op);  // "eps=1e-05"; empty: not shown
   void (*forget)(void* op) = nullptr;   // of an ordinal: takes what tells equal launches apart
+  bool of_rank = false;                 // follows from the rank's share of heads or vocabulary
 };
+constexpr Attribute of_rank(Attribute attribute) {
+  attribute.of_rank = true;
+  return attribute;
+}
 
 struct OpDef {
   const char* name;  // as printed, configured in splitting ops, and shown by profilers
@@ -103,6 +119,8 @@ struct Member<V O::*> {
 };
 template <auto field>
 using OpOf = typename Member<decltype(field)>::Op;
+template <auto field>
+using ValueOf = typename Member<decltype(field)>::Value;
 }  // namespace attribute_detail
 
 // An attribute's name as a template argument.
@@ -151,6 +169,16 @@ constexpr Attribute ordinal() {
             auto& value = static_cast<O*>(op)->*field;
             if (value > 0) value = 0;
           }};
+}
+// "label=value" where the operand `operand` is there.
+template <Label label, auto field, auto operand>
+constexpr Attribute shown_with() {
+  using O = attribute_detail::OpOf<field>;
+  return {[](const void* op) {
+    const O& self = *static_cast<const O*>(op);
+    if (self.*operand == kNoValue) return std::string();
+    return fmt::format("{}={}", label.text, self.*field);
+  }};
 }
 // Any other form: `text` of the op.
 template <class O, std::string (*text)(const O&)>

@@ -7,16 +7,25 @@
 
 #include "worker/program/ops/attention.h"
 #include "worker/program/ops/collectives.h"
+#include "worker/program/ops/draft_head.h"
+#include "worker/program/ops/drafts.h"
 #include "worker/program/ops/elementwise.h"
 #include "worker/program/ops/linear.h"
+#include "worker/program/ops/lora.h"
+#include "worker/program/ops/pool.h"
+#include "worker/program/ops/recurrence.h"
+#include "worker/program/ops/score.h"
 #include "worker/program/ops/step.h"
 
 namespace refrain::worker {
 
-using Op = std::variant<PrepareInputsOp, EmbedOp, RmsNormOp, AddOp, AddRmsNormOp, LinearOp,
-                        SiluMulOp, SiluGateOp, RopeOp, KvWriteOp, RopeKvWriteOp, AttentionOp,
-                        SelectRowsOp, BestTokensOp, SampleOp, AllReduceOp, AllReduceAddRmsNormOp,
-                        AllGatherOp, FusedLinearOp, RopeAttentionOp>;
+using Op =
+    std::variant<PrepareInputsOp, EmbedOp, RmsNormOp, AddOp, AddRmsNormOp, LinearOp, SiluMulOp,
+                 SiluGateOp, RopeOp, KvWriteOp, RopeKvWriteOp, AttentionOp, SelectRowsOp,
+                 BestTokensOp, SampleOp, AllReduceOp, AllReduceAddRmsNormOp, AllGatherOp,
+                 FusedLinearOp, RopeAttentionOp, LinearRecurrenceOp, ProposeNgramOp, AcceptDraftsOp,
+                 ProposeDraftsOp, DraftInputsOp, LoraRowsOp, LoraShrinkOp, LoraEmbedOp,
+                 LoraExpandOp, ScoreTokensOp, NextTokensOp, ConcatOp, MapLogitsOp, PoolOp>;
 
 const OpDef& definition(const Op& op);
 std::vector<const OpDef*> definitions();  // of every op there is

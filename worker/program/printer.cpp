@@ -36,6 +36,23 @@ std::string text(const WeightPart& part) {
   return out;
 }
 
+// "state_group full paged keys=3x4 float32, values=3x4 float32 layers=2".
+std::string text(const StateGroup& group) {
+  std::string layout;
+  if (group.kind == StateKind::kSlot) {
+    layout = fmt::format("slot {} {}", group.slot.elements, to_string(group.slot.dtype));
+    if (group.slot.versions > 1) layout += fmt::format(" versions={}", group.slot.versions);
+  } else {
+    layout = "paged";
+    for (const PagedPart& part : group.paged.parts) {
+      layout += fmt::format("{} {}={}x{} {}", layout == "paged" ? "" : ",", part.name, part.units,
+                            part.elements, to_string(part.dtype));
+    }
+    if (group.window > 0) layout += fmt::format(" window={}", group.window);
+  }
+  return fmt::format("state_group {} {} layers={}", group.name, layout, group.layers.size());
+}
+
 const char* kind_name(ValueKind kind) {
   switch (kind) {
     case ValueKind::kActivation:
@@ -60,6 +77,7 @@ std::string print_value(const Program& program, const Value& value) {
   std::string line =
       fmt::format("{:<7}{} {}", kind_name(value.kind), value.name, shape(program, value));
   if (value.storage == Storage::kPinned) line += " pinned";
+  if (value.passed) line += " passed";
   if (value.use == WeightUse::kRopeTable && value.kind == ValueKind::kWeight) line += " = computed";
   const char* separator = " = ";
   const bool plain = value.parts.size() == 1 && text(value.parts[0]) == value.name;
@@ -71,16 +89,19 @@ std::string print_value(const Program& program, const Value& value) {
   return line;
 }
 
-}  // namespace
+enum class Of { kThisRank, kEveryRank };
 
-std::string print(const Program& program, const Op& op) {
+std::string print_op(const Program& program, const Op& op, Of part) {
   std::string outs, operands, attributes;
   visit_operands(op, [&](ValueId id, const Operand& operand) {
-    if (id == kNoValue) return;
+    if (id == kNoValue || (operand.of_rank && part == Of::kEveryRank)) return;
     if (operand.writes()) {
       const Value& value = program.value(id);
       outs += (outs.empty() ? "" : ", ") + value.name;
-      if (operand.access != Access::kState) outs += " " + shape(program, value);
+      if (part == Of::kEveryRank)
+        outs += fmt::format(" {}", to_string(value.dtype));
+      else if (operand.access != Access::kState)
+        outs += " " + shape(program, value);
     }
     if (operand.reads() || operand.access == Access::kScratch) {
       operands +=
@@ -88,11 +109,22 @@ std::string print(const Program& program, const Op& op) {
     }
   });
   for (const Attribute& attribute : definition(op).attributes) {
+    if (attribute.of_rank && part == Of::kEveryRank) continue;
     const std::string text = attribute.text(op_data(op));
     if (!text.empty()) attributes += " " + text;
   }
   return fmt::format("{}{}{}({}){}", outs, outs.empty() ? "" : " = ", op_name(op), operands,
                      attributes);
+}
+
+}  // namespace
+
+std::string print(const Program& program, const Op& op) {
+  return print_op(program, op, Of::kThisRank);
+}
+
+std::string print_shared(const Program& program, const Op& op) {
+  return print_op(program, op, Of::kEveryRank);
 }
 
 std::string print(const Program& program) {
@@ -103,11 +135,7 @@ std::string print(const Program& program) {
     out += fmt::format("extent {} {} live={}\n", symbol(extent), extent.name,
                        name_of(program, extent.live));
   }
-  for (size_t i = 0; i < program.kv_groups.size(); ++i) {
-    const KvGroup& group = program.kv_groups[i];
-    out += fmt::format("kv_group {} kv_heads={} head_dim={} layers={}\n", i, group.kv_heads,
-                       group.head_dim, group.num_layers);
-  }
+  for (const StateGroup& group : program.states) out += text(group) + "\n";
   for (const Value& value : program.values)
     if (value.kind != ValueKind::kActivation) out += print_value(program, value) + "\n";
   for (size_t i = 0; i < program.ops.size(); ++i)

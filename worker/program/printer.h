@@ -9,5 +9,7 @@ namespace refrain::worker {
 
 std::string print(const Program& program);
 std::string print(const Program& program, const Op& op);
+// What all ranks of a group share of an op: no sizes, and nothing that follows from the rank.
+std::string print_shared(const Program& program, const Op& op);
 
 }  // namespace refrain::worker

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 
 #include "runtime/base/check.h"
 
@@ -60,6 +61,11 @@ ExtentSizes Program::max_sizes() const {
   return sizes;
 }
 
+int paged_place(const Program& program, int group) {
+  const auto groups = std::span(program.states).first(static_cast<size_t>(group));
+  return static_cast<int>(std::ranges::count(groups, StateKind::kPaged, &StateGroup::kind));
+}
+
 const PrepareInputsOp& prepare_op(const Program& program) {
   const auto* op =
       program.ops.empty() ? nullptr : std::get_if<PrepareInputsOp>(&program.ops.front());
@@ -67,8 +73,19 @@ const PrepareInputsOp& prepare_op(const Program& program) {
   return *op;
 }
 
+const AcceptDraftsOp* accept_op(const Program& program) {
+  return program.ops.empty() ? nullptr : std::get_if<AcceptDraftsOp>(&program.ops.back());
+}
+
+const PoolOp* pool_op(const Program& program) {
+  return program.ops.empty() ? nullptr : std::get_if<PoolOp>(&program.ops.back());
+}
+
 const SampleOp& sample_op(const Program& program) {
-  const auto* op = program.ops.empty() ? nullptr : std::get_if<SampleOp>(&program.ops.back());
+  const size_t behind = accept_op(program) == nullptr ? 1 : 2;
+  const auto* op = program.ops.size() < behind
+                       ? nullptr
+                       : std::get_if<SampleOp>(&program.ops[program.ops.size() - behind]);
   REFRAIN_CHECK(op != nullptr, "program {} does not end in sample", program.name);
   return *op;
 }

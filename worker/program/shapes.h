@@ -24,7 +24,7 @@ struct Shapes {
     const Value& v = (*this)[id];
     return v.kind == ValueKind::kWeight && v.rows.scale == size && v.dtype == DType::kFloat32;
   }
-  bool is_cache(ValueId id) const { return (*this)[id].is_cache(); }
+  bool is_paged(ValueId id) const { return (*this)[id].is_paged(); }
   bool rotary_fits(int64_t rotary, int64_t head_dim, ValueId table) const {
     return rotary > 0 && rotary % 2 == 0 && rotary <= head_dim && (*this)[table].cols == rotary;
   }

@@ -21,7 +21,8 @@ struct Extent {
   ValueId live = kNoValue;  // its count on the device, int32
 };
 using ExtentId = int32_t;
-inline constexpr ExtentId kNoExtent = -1, kTokens = 0, kRequests = 1;  // of a language model
+inline constexpr ExtentId kNoExtent = -1, kTokens = 0, kRequests = 1,
+                          kSamples = 2;  // of a language model; kSamples: with speculation
 inline constexpr size_t kMaxExtents = 4;
 // A number for each extent of a Program: padded sizes, live counts or maxima.
 using ExtentSizes = std::array<int64_t, kMaxExtents>;
@@ -34,6 +35,7 @@ struct Dim {
   static Dim constant(int64_t n) { return {kNoExtent, n}; }
   static Dim tokens(int64_t scale = 1) { return {kTokens, scale}; }
   static Dim requests(int64_t scale = 1) { return {kRequests, scale}; }
+  static Dim samples(int64_t scale = 1) { return {kSamples, scale}; }
   int64_t resolve(const ExtentSizes& sizes) const {
     return extent == kNoExtent ? scale : scale * sizes[static_cast<size_t>(extent)] + more;
   }
@@ -51,6 +53,7 @@ enum class ValueKind : uint8_t {
 enum class Storage : uint8_t {
   kArena,   // a place of the memory plan
   kDevice,  // device memory of its own
+  kPaged,   // blocks of a state group (worker/kv)
   kPinned,  // pinned memory, one buffer for each of kernels::kTurns: the host fills or reads the
             // one while the device is at the other
 };
@@ -76,6 +79,7 @@ struct WeightPart {
   int64_t col_begin = 0, col_end = 0;
   int64_t pad_rows = 0;               // zero rows appended (vocabulary shards of equal size)
   SplitUnit unit = SplitUnit::kNone;  // what a split of its rows follows
+  int64_t targets = 0;  // > 0: whole numbers; the row's index and its number give one of so many
 };
 
 enum class WeightUse : uint8_t { kMatrix, kVector, kRopeTable };
@@ -87,13 +91,15 @@ struct Value {
   Dim rows;
   int64_t cols = 0;
   Storage storage = Storage::kArena;
-  bool zeroed = false;                 // kDevice: zero before the first step
+  bool zeroed = false;  // kDevice: zero before the first step
+  bool passed = false;  // memory of the step's Program before this one, which has it by this name;
+                        // a weight too
   WeightUse use = WeightUse::kMatrix;  // of kWeight
   std::vector<WeightPart> parts = {};  // of kWeight; empty for kRopeTable (computed)
-  int kv_group = 0;                    // of a cache
-  int layer = -1;                      // whose cache it is; -1: none
+  int group = -1;                      // state group that it belongs to; -1: none
+  int layer = -1;                      // whose state it is; -1: none
 
-  bool is_cache() const { return kind == ValueKind::kState && layer >= 0; }
+  bool is_paged() const { return storage == Storage::kPaged; }
 };
 
 }  // namespace refrain::worker

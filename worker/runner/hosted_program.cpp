@@ -1,5 +1,8 @@
 #include "worker/runner/hosted_program.h"
 
+#include <algorithm>
+#include <unordered_map>
+
 #include "worker/models/models.h"
 
 namespace refrain::worker {
@@ -12,24 +15,42 @@ Result<DType> parse_dtype(const char* field, const std::string& name) {
                     name);
 }
 
+Result<std::optional<kernels::Pooling>> parse_pooling(const std::string& name) {
+  if (name.empty()) return std::optional<kernels::Pooling>();
+  if (name == "LAST") return kernels::Pooling::kLast;
+  if (name == "MEAN") return kernels::Pooling::kMean;
+  if (name == "CLS") return kernels::Pooling::kFirst;
+  return fail_field("pooling", "pooling \"{}\" is not there; it is LAST, MEAN or CLS", name);
+}
+
 Result<BuildOptions> build_options(const ModelConfig& model, const ipc::WorkerConfig& config) {
-  BuildOptions options;
+  BuildOptions options = {};
   REFRAIN_ASSIGN_OR_RETURN(options.activation_dtype, parse_dtype("dtype", config.dtype));
   options.kv_dtype = options.activation_dtype;
   if (config.kv_cache_dtype != "auto") {
     REFRAIN_ASSIGN_OR_RETURN(options.kv_dtype,
                              parse_dtype("kv_cache_dtype", config.kv_cache_dtype));
   }
+  REFRAIN_ASSIGN_OR_RETURN(options.pooling, parse_pooling(config.pooling));
   // float32 activations keep the checkpoint's own bfloat16 weights: widening them adds nothing.
   const bool narrow =
       options.activation_dtype == DType::kBFloat16 || model.torch_dtype == "bfloat16";
   options.weight_dtype = narrow ? DType::kBFloat16 : DType::kFloat32;
-  options.max_positions = config.max_model_len;
+  // A step may reach beyond a request's end by its drafts, and so may the step before it.
+  const int32_t drafts = config.num_speculative_tokens;
+  const int32_t beyond = drafts > 0 ? 3 * (1 + drafts) : 0;
+  options.max_positions = config.max_model_len + beyond;
+  options.limits.num_drafts = drafts;
+  options.limits.lookup_least = config.prompt_lookup_min;
+  options.limits.lookup_most = config.prompt_lookup_max;
+  options.limits.history_cols = config.max_model_len + 2 * (1 + drafts);
   // Long prompts bring blocks for all their tokens at once, decodes one now and then.
   options.limits.step = {
       config.max_num_batched_tokens, config.max_num_seqs,
-      4 * config.max_num_seqs + config.max_num_batched_tokens / config.block_size + 64};
-  options.limits.max_blocks = (config.max_model_len + config.block_size - 1) / config.block_size;
+      4 * config.max_num_seqs + config.max_num_batched_tokens / config.block_size + 64,
+      drafts > 0 ? config.max_num_batched_tokens : 0};
+  options.limits.max_blocks =
+      (config.max_model_len + beyond + config.block_size - 1) / config.block_size;
   return options;
 }
 
@@ -41,53 +62,174 @@ Status check_limits(const ipc::WorkerConfig& config) {
   REFRAIN_RETURN_IF_ERROR(at_least_one("max_model_len", config.max_model_len));
   REFRAIN_RETURN_IF_ERROR(at_least_one("block_size", config.block_size));
   REFRAIN_RETURN_IF_ERROR(at_least_one("max_num_seqs", config.max_num_seqs));
+  if (config.max_loras > 0)
+    REFRAIN_RETURN_IF_ERROR(at_least_one("max_lora_rank", config.max_lora_rank));
   return at_least_one("max_num_batched_tokens", config.max_num_batched_tokens);
 }
 
-// One group: all layers run the same backend.
-std::vector<AttentionGroupSupport> group_support(const Program& program,
-                                                 const AttentionBackend& backend) {
-  std::vector<AttentionGroupSupport> groups;
-  for (size_t group = 0; group < program.kv_groups.size(); ++group) {
-    groups.push_back(
-        {fmt::format("attention of KV group {} ({})", group, backend.name), backend.support});
+using Backends = std::vector<const AttentionBackend*>;
+
+// Each group with blocks has a backend, whose support is the group's.
+Result<Backends> choose_backends(std::vector<StateGroup>& groups, const std::string& option,
+                                 const std::string& device, bool target) {
+  Backends backends;
+  for (StateGroup& group : groups) {
+    const AttentionBackend* backend = nullptr;
+    if (group.kind == StateKind::kPaged) {
+      REFRAIN_ASSIGN_OR_RETURN(
+          backend, find_attention_backend(backend_of_group(option, group.name), device));
+      if (!target && backend->plan != kernels::AttentionPlanKind::kNone)
+        backend = attention_backends(device).front();
+      group.support = backend->support;
+    }
+    backends.push_back(backend);
   }
-  return groups;
+  return backends;
 }
 
-Status add_few_rows(HostedProgram& hosted, const kernels::KernelTable& kernels,
-                    const kernels::FewRows& few_rows,
-                    const std::vector<std::string>& splitting_ops) {
-  hosted.few_tokens = few_rows_limit(hosted.program, few_rows);
-  if (hosted.few_tokens == 0) return {};
-  const auto lower = [&](bool decode) -> Result<std::unique_ptr<Lowering>> {
-    auto lowering = std::make_unique<Lowering>();
-    lowering->program = lower_few_rows(hosted.program, few_rows, decode);
-    REFRAIN_RETURN_IF_ERROR(validate(lowering->program, kernels));
-    REFRAIN_ASSIGN_OR_RETURN(lowering->pieces, split_program(lowering->program, splitting_ops));
-    lowering->plan = plan_memory(lowering->program, {hosted.few_tokens, hosted.few_tokens});
-    return lowering;
-  };
-  REFRAIN_ASSIGN_OR_RETURN(hosted.few, lower(false));
-  if (hosted.dispatcher->config().uniform_query_len == 1) {
-    REFRAIN_ASSIGN_OR_RETURN(hosted.few_decode, lower(true));
+// Whose attention has a plan: the backend makes one of every step, or cascade attention may run.
+// Drafts are of lengths that the host does not know while a step is made: their backend has none.
+std::vector<bool> groups_with_plans(const std::vector<StateGroup>& groups, const Backends& backends,
+                                    const ipc::WorkerConfig& config) {
+  std::vector<bool> planned(groups.size());
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const bool cascades = backends[i] != nullptr && !config.disable_cascade_attn &&
+                          backends[i]->cascade_bytes > 0 && groups[i].window == 0;
+    planned[i] = backends[i] != nullptr &&
+                 (backends[i]->plan != kernels::AttentionPlanKind::kNone || cascades);
+  }
+  return planned;
+}
+
+// FlashInfer's kernels take some models alone.
+Status check_backends(const Program& program, const Backends& backends) {
+  for (size_t i = 0; i < backends.size(); ++i) {
+    const AttentionHeads heads = attention_heads_of(program, static_cast<int>(i));
+    if (heads.head_dim == 0 || takes_heads(*backends[i], heads.cache, heads.out, heads.head_dim))
+      continue;
+    return fail_field("attention_backend",
+                      "attention_backend: {} takes bfloat16 and heads of 64 or 128; this model has "
+                      "heads of {} in {}; leave the option out",
+                      backends[i]->name, heads.head_dim, to_string(heads.cache));
   }
   return {};
 }
 
-}  // namespace
+// CG-3: the least of them decides.
+std::vector<AttentionGroupSupport> group_support(const std::vector<StateGroup>& groups,
+                                                 const Backends& backends) {
+  std::vector<AttentionGroupSupport> all;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const char* op = backends[i] == nullptr ? "state" : backends[i]->name;
+    all.push_back({fmt::format("state group {} ({})", groups[i].name, op), groups[i].support});
+  }
+  return all;
+}
 
-Result<std::unique_ptr<HostedProgram>> plan_program(const ModelConfig& model,
-                                                    const ipc::WorkerConfig& config, int rank,
-                                                    const Device& device) {
-  REFRAIN_RETURN_IF_ERROR(check_limits(config));
-  REFRAIN_ASSIGN_OR_RETURN(const BuildOptions options, build_options(model, config));
+Status add_lowerings(HostedProgram& hosted, const kernels::KernelTable& kernels,
+                     const Backends& backends, const kernels::FewRows& few_rows,
+                     const std::vector<std::string>& splitting_ops) {
+  const auto lower = [&](Program program, int32_t tokens) -> Result<std::unique_ptr<Lowering>> {
+    auto lowering = std::make_unique<Lowering>();
+    lowering->program = std::move(program);
+    REFRAIN_RETURN_IF_ERROR(validate(lowering->program, kernels));
+    REFRAIN_ASSIGN_OR_RETURN(lowering->pieces, split_program(lowering->program, splitting_ops));
+    lowering->plan = plan_memory(lowering->program, {tokens, tokens, tokens});
+    return lowering;
+  };
+  const int32_t few = few_rows_limit(hosted.program, few_rows);
+  if (few > 0) {
+    hosted.few_tokens = few;
+    REFRAIN_ASSIGN_OR_RETURN(hosted.few,
+                             lower(lower_few_rows(hosted.program, few_rows, false), few));
+    // RoPE and attention in one launch is of no other backend's.
+    const bool plans = std::ranges::any_of(backends, [](const AttentionBackend* backend) {
+      return backend != nullptr && backend->plan != kernels::AttentionPlanKind::kNone;
+    });
+    if (!plans && std::ranges::count(hosted.dispatcher->config().uniform_query_lens, 1) > 0) {
+      REFRAIN_ASSIGN_OR_RETURN(hosted.few_decode,
+                               lower(lower_few_rows(hosted.program, few_rows, true), few));
+    }
+  }
+  Program some = lower_some_rows(hosted.program);
+  if (few_rows.max_plain_rows > few && some.ops != hosted.program.ops) {
+    hosted.some_tokens = few_rows.max_plain_rows;
+    REFRAIN_ASSIGN_OR_RETURN(hosted.some, lower(std::move(some), hosted.some_tokens));
+  }
+  return {};
+}
+
+Status add_lora_lowering(HostedProgram& hosted, const ipc::WorkerConfig& config,
+                         const kernels::KernelTable& kernels,
+                         const std::vector<std::string>& splitting_ops) {
+  if (config.max_loras == 0) return {};
+  hosted.lora_program = add_lora(hosted.program, {config.max_loras, config.max_lora_rank});
+  hosted.lora = std::make_unique<Lowering>();
+  hosted.lora->program = hosted.lora_program->program;
+  REFRAIN_RETURN_IF_ERROR(validate(hosted.lora->program, kernels));
+  if (!hosted.pieces.empty()) {
+    REFRAIN_ASSIGN_OR_RETURN(hosted.lora->pieces,
+                             split_program(hosted.lora->program, splitting_ops));
+  }
+  hosted.lora->plan = plan_memory(hosted.lora->program, hosted.lora->program.max_sizes());
+  return {};
+}
+
+// By name: values with memory of their own have one each.
+std::vector<ValueId> same_values(const Program& program, const Program& hosted) {
+  const auto has_memory = [](const Value& value) {
+    return value.storage != Storage::kArena || value.kind == ValueKind::kWeight;
+  };
+  std::unordered_map<std::string, ValueId> ids;
+  for (size_t i = 0; i < hosted.values.size(); ++i)
+    if (has_memory(hosted.values[i])) ids[hosted.values[i].name] = static_cast<ValueId>(i);
+  std::vector<ValueId> same;
+  for (const Value& value : program.values) {
+    const auto found = has_memory(value) ? ids.find(value.name) : ids.end();
+    same.push_back(found == ids.end() ? kNoValue : found->second);
+  }
+  return same;
+}
+
+// A device without the kernel has none.
+Status add_scoring(HostedProgram& hosted, Program program, const kernels::KernelTable& kernels) {
+  if (kernels.score_tokens == nullptr) return {};
+  if (kernels.few_rows.max_plain_rows > 0) program = add_residuals(std::move(program));
+  ScoringProgram scoring = score_prompts(std::move(program));
+  hosted.scoring = std::make_unique<ScoringLowering>();
+  ScoringLowering& lowering = *hosted.scoring;
+  lowering.program = std::move(scoring.program);
+  lowering.program.states = hosted.program.states;
+  lowering.values = scoring.values;
+  lowering.hosted = same_values(lowering.program, hosted.program);
+  REFRAIN_RETURN_IF_ERROR(validate(lowering.program, kernels));
+  lowering.plan = plan_memory(lowering.program, lowering.program.max_sizes());
+  return {};
+}
+
+// Fuses, shards, validates, splits and plans what was built, and resolves its keys. A target has
+// further lowerings: for few rows, for adapters and for prompts' scores.
+Result<std::unique_ptr<HostedProgram>> host(Program plain, const ipc::WorkerConfig& config,
+                                            int rank, const Device& device, bool target) {
   auto hosted = std::make_unique<HostedProgram>();
-  REFRAIN_ASSIGN_OR_RETURN(hosted->attention,
-                           find_attention_backend(config.attention_backend, device.name()));
-  REFRAIN_ASSIGN_OR_RETURN(Program plain, build_model(model, options));
+  const bool scores =
+      target && !config.draft_model && config.max_loras == 0 && config.pooling.empty();
+  std::optional<Program> all_rows;
+  if (scores) {
+    REFRAIN_ASSIGN_OR_RETURN(all_rows,
+                             shard(fuse_all_rows(plain), rank, config.tensor_parallel_size));
+  }
   REFRAIN_ASSIGN_OR_RETURN(hosted->program,
                            shard(fuse(std::move(plain)), rank, config.tensor_parallel_size));
+  REFRAIN_ASSIGN_OR_RETURN(
+      const Backends backends,
+      choose_backends(hosted->program.states, config.attention_backend, device.name(), target));
+  REFRAIN_RETURN_IF_ERROR(check_backends(hosted->program, backends));
+  const std::vector<bool> planned = groups_with_plans(hosted->program.states, backends, config);
+  if (device.kernels().few_rows.max_plain_rows > 0) {
+    hosted->program = add_residuals(std::move(hosted->program));
+  }
+  if (target) hosted->program = add_attention_plans(std::move(hosted->program), planned);
   REFRAIN_RETURN_IF_ERROR(validate(hosted->program, device.kernels()));
 
   const std::vector<std::string> splitting_ops =
@@ -99,27 +241,93 @@ Result<std::unique_ptr<HostedProgram>> plan_program(const ModelConfig& model,
   REFRAIN_ASSIGN_OR_RETURN(
       CudagraphConfig resolved,
       resolve_cudagraph_config(cudagraph_options(config),
-                               group_support(hosted->program, *hosted->attention), splittable));
+                               group_support(hosted->program.states, backends), splittable));
   hosted->dispatcher = std::make_unique<CudagraphDispatcher>(std::move(resolved));
   // Steps that no key covers run in the same arena, so it fits the largest batch there can be.
   hosted->plan = plan_memory(hosted->program, hosted->program.max_sizes());
   // Other splitting ops may name what the lowerings for few rows do not have.
-  if (splitting_ops == default_splitting_ops()) {
+  if (target && splitting_ops == default_splitting_ops()) {
     kernels::FewRows few_rows = device.kernels().few_rows;
     if (config.disable_custom_all_reduce) few_rows.max_ranks = 0;
-    REFRAIN_RETURN_IF_ERROR(add_few_rows(*hosted, device.kernels(), few_rows, splitting_ops));
+    REFRAIN_RETURN_IF_ERROR(
+        add_lowerings(*hosted, device.kernels(), backends, few_rows, splitting_ops));
   }
-  for (Lowering* lowering : hosted->lowerings()) {
+  if (target) {
+    REFRAIN_RETURN_IF_ERROR(add_lora_lowering(*hosted, config, device.kernels(), splitting_ops));
+  }
+  if (scores) {
+    REFRAIN_RETURN_IF_ERROR(
+        add_scoring(*hosted, add_attention_plans(std::move(*all_rows), planned), device.kernels()));
+  }
+  for (Lowering* lowering : hosted->all_lowerings()) {
     lowering->warm_up = distinct_pieces(lowering->program);
     OpContext& context = lowering->context;
     context.program = &lowering->program;
     context.kernels = &device.kernels();
-    context.attention = hosted->attention;
+    context.attention = backends;
     context.weights = &hosted->weights;
     context.block_size = config.block_size;
-    context.uniform_query_len = hosted->dispatcher->config().uniform_query_len;
   }
   return hosted;
+}
+
+Status check_draft(const ModelConfig& draft, const ModelConfig& model) {
+  if (draft.vocab_size != model.vocab_size) {
+    return fail_field("speculative_config",
+                      "speculative_config: the draft model has a vocabulary of {} tokens, the "
+                      "model one of {}; they must be the same",
+                      draft.vocab_size, model.vocab_size);
+  }
+  for (int64_t layer = 1; layer < draft.num_layers; ++layer) {
+    if (draft.window_of(layer) == draft.window_of(0)) continue;
+    return fail_field("speculative_config",
+                      "speculative_config: the draft model has layers with and without a sliding "
+                      "window; its layers must keep the same");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<HostedProgram>> plan_program(const ModelConfig& model,
+                                                    const ipc::WorkerConfig& config, int rank,
+                                                    const Device& device, const BuildModel& build,
+                                                    const std::vector<StateGroup>& of_draft,
+                                                    const std::vector<int64_t>& hidden) {
+  REFRAIN_RETURN_IF_ERROR(check_limits(config));
+  REFRAIN_ASSIGN_OR_RETURN(BuildOptions options, build_options(model, config));
+  options.limits.draft_groups = of_draft;
+  options.limits.hidden_states = hidden;
+  REFRAIN_ASSIGN_OR_RETURN(Program plain, build(model, options));
+  return host(std::move(plain), config, rank, device, true);
+}
+
+Result<std::unique_ptr<HostedProgram>> plan_draft(const ModelConfig& draft,
+                                                  const ModelConfig& model,
+                                                  const ipc::WorkerConfig& config, int rank,
+                                                  const Device& device) {
+  REFRAIN_RETURN_IF_ERROR(check_limits(config));
+  REFRAIN_RETURN_IF_ERROR(check_draft(draft, model));
+  REFRAIN_ASSIGN_OR_RETURN(BuildOptions options, build_options(draft, config));
+  options.limits.drafts = true;
+  const bool head = config.draft_head != ipc::DraftHead::kNone;
+  if (head) {
+    REFRAIN_ASSIGN_OR_RETURN(const BuildOptions of_model, build_options(model, config));
+    options.limits.head = true;
+    options.head = {config.draft_head, of_model.weight_dtype, model.tie_word_embeddings};
+  }
+  REFRAIN_ASSIGN_OR_RETURN(Program plain,
+                           head ? build_head(draft, model, options) : build_model(draft, options));
+  plain.name = "draft." + plain.name;
+  ipc::WorkerConfig without = config;
+  without.max_loras = 0;
+  if (config.draft_tensor_parallel_size == 0 || config.tensor_parallel_size == 1)
+    return host(std::move(plain), without, rank, device, false);
+  // Each rank has all of it and makes the same drafts, without a collective.
+  REFRAIN_CHECK(config.draft_tensor_parallel_size == 1 && !head,
+                "a draft model is on every rank alone or shared by all");
+  without.tensor_parallel_size = 1;
+  return host(std::move(plain), without, 0, device, false);
 }
 
 }  // namespace refrain::worker

@@ -3,7 +3,9 @@
 // keys, executables. Several share one GraphPool and take turns on the device thread. Not movable
 // once bound: the context points at the program.
 
+#include <algorithm>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "ipc/protocol/messages.h"
@@ -11,35 +13,76 @@
 #include "worker/graph/dispatcher.h"
 #include "worker/graph/executable.h"
 #include "worker/graph/lowering.h"
+#include "worker/kv/kv_cache.h"
+#include "worker/models/models.h"
+#include "worker/program/passes/lora.h"
 #include "worker/program/passes/passes.h"
 
 namespace refrain::worker {
 
+// For the steps that score prompts, of whatever size. No key has it: it is never captured. It is a
+// Program of its own over the weights, states and inputs of the hosted one.
+struct ScoringLowering : Lowering {
+  ScoringValues values;
+  std::vector<ValueId> hosted;  // by ValueId: the hosted Program's; kNoValue: its own
+};
+
 struct HostedProgram : Lowering {  // the plain one: for every key that no other is for
-  const AttentionBackend* attention = nullptr;
   Weights weights;
+  std::unique_ptr<KvCache> cache;  // of its state groups
   std::unique_ptr<CudagraphDispatcher> dispatcher;
   ExecutableTable<BatchDescriptor> executables;
   // For keys of at most few_tokens tokens, where the device has kernels for them; else null.
   int32_t few_tokens = 0;
   std::unique_ptr<Lowering> few, few_decode;  // few_decode: one token a request
 
+  // For keys of more tokens, up to some_tokens; null as those.
+  int32_t some_tokens = 0;
+  std::unique_ptr<Lowering> some;
+
+  // For batches with LoRA adapters (CG-15), of any size; null: the group has none.
+  std::unique_ptr<Lowering> lora;
+  std::optional<LoraProgram> lora_program;
+
+  std::unique_ptr<ScoringLowering> scoring;  // null: steps of this group score no prompts
+
   const Lowering& lowering(const BatchDescriptor& key) const {
-    if (key.num_tokens > few_tokens || key.num_reqs > few_tokens) return *this;
-    return key.uniform && few_decode != nullptr ? *few_decode : *few;
+    if (key.has_lora) return *lora;
+    const int32_t rows = std::max(key.num_tokens, key.num_reqs);
+    if (rows > some_tokens && rows > few_tokens) return *this;
+    if (rows > few_tokens) return *some;
+    const bool decode = key.uniform && key.num_tokens == key.num_reqs;
+    return decode && few_decode != nullptr ? *few_decode : *few;
   }
+  // Those of keys.
   std::vector<Lowering*> lowerings() {
     std::vector<Lowering*> all = {this};
     if (few != nullptr) all.push_back(few.get());
     if (few_decode != nullptr) all.push_back(few_decode.get());
+    if (some != nullptr) all.push_back(some.get());
+    if (lora != nullptr) all.push_back(lora.get());
+    return all;
+  }
+  std::vector<Lowering*> all_lowerings() {
+    std::vector<Lowering*> all = lowerings();
+    if (scoring != nullptr) all.push_back(scoring.get());
     return all;
   }
 };
 
 // Builds, fuses, shards, validates, splits and plans the model, and resolves its keys. Errors name
-// the option or the model's field.
+// the option or the model's field. `hidden`: the hidden states that its draft head reads.
 Result<std::unique_ptr<HostedProgram>> plan_program(const ModelConfig& model,
                                                     const ipc::WorkerConfig& config, int rank,
-                                                    const Device& device);
+                                                    const Device& device,
+                                                    const BuildModel& build = build_model,
+                                                    const std::vector<StateGroup>& of_draft = {},
+                                                    const std::vector<int64_t>& hidden = {});
+// The same of the draft model of another one, which has its state groups (`of_draft`) among its
+// own.
+Result<std::unique_ptr<HostedProgram>> plan_draft(const ModelConfig& draft,
+                                                  const ModelConfig& model,
+                                                  const ipc::WorkerConfig& config, int rank,
+                                                  const Device& device);
 
 }  // namespace refrain::worker

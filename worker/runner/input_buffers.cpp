@@ -42,7 +42,7 @@ size_t carve_device(Carver& carver, const Program& program, std::vector<Addresse
     for (size_t i = 0; i < program.values.size(); ++i) {
       const Value& value = program.values[i];
       if (value.storage != Storage::kDevice || value.kind == ValueKind::kWeight ||
-          value.is_cache() || value.zeroed != zero) {
+          value.zeroed != zero) {
         continue;
       }
       addresses[i].fill(carver.take(bytes_of(program, value)));
@@ -61,7 +61,8 @@ void carve_pinned(Carver& carver, const Program& program, const InputSizes& size
     }
   }
   const auto reqs = static_cast<size_t>(sizes.max_reqs);
-  carver.take(p.block_table, reqs * static_cast<size_t>(sizes.max_blocks));
+  carver.take(p.block_table,
+              reqs * static_cast<size_t>(sizes.max_blocks) * static_cast<size_t>(sizes.num_paged));
   carver.take(p.bias_token, reqs * kMaxLogitBias);
   carver.take(p.bias_value, reqs * kMaxLogitBias);
   carver.take(p.allowed_mask, reqs * sizes.mask_words());
@@ -72,9 +73,17 @@ InputSizes sizes_of(const Program& program, int32_t block_size) {
   InputSizes sizes;
   sizes.max_tokens = prepare.limits.max_tokens;
   sizes.max_reqs = prepare.limits.max_reqs;
-  sizes.max_blocks = static_cast<int32_t>(program.value(prepare.block_table).cols);
+  if (prepare.block_table[0] != kNoValue) {
+    sizes.max_blocks = static_cast<int32_t>(program.value(prepare.block_table[0]).cols);
+  }
+  for (const StateGroup& group : program.states) {
+    sizes.num_paged += group.kind == StateKind::kPaged ? 1 : 0;
+  }
   sizes.block_size = block_size;
   sizes.vocab_size = static_cast<int32_t>(program.vocab_size);
+  sizes.num_drafts = static_cast<int32_t>(program.logits_per_request) - 1;
+  if (prepare.history != kNoValue)
+    sizes.history_cols = static_cast<int32_t>(program.value(prepare.history).cols);
   return sizes;
 }
 
@@ -102,27 +111,85 @@ InputBuffers::InputBuffers(Device& device, Stream& stream, const Program& progra
     if (program.values[i].storage != Storage::kPinned) continue;
     for (void* memory : addresses_[i]) std::memset(memory, 0, bytes_of(program, program.values[i]));
   }
+  allocate_states(device, static_cast<size_t>(sizes_.max_reqs) + 1);
   const Filler zeros(device, 0);  // until the copies have been made
   zeros.fill(stream, device_memory_->data(), zeroed);
   set_slot_params(device, stream, program);
 }
 
+// Checkpoints of the slot groups' states, and the zeros that a request begins from.
+void InputBuffers::allocate_states(Device& device, size_t num_checkpoints) {
+  size_t longest = 0, all = 0;
+  for (const Slots::Group& group : slots_.groups) {
+    for (const Slots::State& state : group.states) {
+      longest = std::max(longest, state.slot_bytes());
+      all += state.bytes * num_checkpoints;
+    }
+  }
+  if (longest == 0) return;
+  zeros_ = device.allocate_pinned(longest);
+  std::memset(zeros_->data(), 0, longest);
+  checkpoints_ = device.allocate(all, MemoryTag::kKvCache);
+  auto* memory = static_cast<std::byte*>(checkpoints_->data());
+  for (Slots::Group& group : slots_.groups) {
+    for (Slots::State& state : group.states) {
+      state.checkpoints = memory;
+      memory += state.bytes * num_checkpoints;
+    }
+  }
+}
+
 // What the host itself writes and reads.
 void InputBuffers::find_all(const Program& program) {
   const PrepareInputsOp& prepare = prepare_op(program);
+  size_t paged = 0;
+  for (size_t group = 0; group < program.states.size(); ++group) {
+    Slots::Group& of = slots_.groups.emplace_back();
+    if (program.states[group].kind == StateKind::kPaged) {
+      of.paged = static_cast<int>(paged);
+      find(of.block_table, prepare.block_table[paged++]);
+    }
+  }
+  for (size_t i = 0; i < program.values.size(); ++i) {
+    const Value& value = program.values[i];
+    if (value.kind != ValueKind::kState || value.group < 0 || value.is_paged()) continue;
+    std::byte* memory = nullptr;
+    find(memory, static_cast<ValueId>(i));
+    const SlotLayout& layout = program.group_of(value).slot;
+    slots_.groups[static_cast<size_t>(value.group)].states.push_back(
+        {memory, static_cast<size_t>(layout.bytes()), layout.versions, value.dtype, value.layer,
+         nullptr});
+  }
+  for (size_t turn = 0; turn < kernels::kTurns; ++turn)
+    find(pinned_[turn].block, prepare.block, turn);
+  find_outputs(program);
+}
+
+void InputBuffers::find_outputs(const Program& program) {
+  if (const PoolOp* pool = pool_op(program)) {
+    for (size_t turn = 0; turn < kernels::kTurns; ++turn) {
+      find(pinned_[turn].pooled.turn, pool->out_turn, turn);
+      find(pinned_[turn].pooled.pooled, pool->pooled, turn);
+    }
+    return;
+  }
   const SampleOp& sample = sample_op(program);
-  find(slots_.block_table, prepare.block_table);
   find(slots_.bias_token, sample.bias_token);
   find(slots_.bias_value, sample.bias_value);
   find(slots_.allowed_mask, sample.allowed_mask);
   for (size_t turn = 0; turn < kernels::kTurns; ++turn) {
     Pinned& pinned = pinned_[turn];
-    find(pinned.block, prepare.block, turn);
+    find(pinned.grammar_mask, sample.grammar_mask, turn);
+    find(pinned.grammar_ready, sample.grammar_ready, turn);
     find(pinned.outputs.turn, sample.out_turn, turn);
     find(pinned.outputs.tokens, sample.tokens, turn);
     find(pinned.outputs.logprobs, sample.logprobs, turn);
     find(pinned.outputs.top_tokens, sample.top_tokens, turn);
     find(pinned.outputs.top_logprobs, sample.top_logprobs, turn);
+    if (const AcceptDraftsOp* accept = accept_op(program)) {
+      find(pinned.accepted.accepted, accept->accepted, turn);
+      find(pinned.accepted.drafted, accept->drafted, turn);
+    }
   }
 }
 

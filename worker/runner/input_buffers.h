@@ -18,9 +18,12 @@ namespace refrain::worker {
 struct InputSizes {
   int32_t max_tokens = 0;  // T
   int32_t max_reqs = 0;    // R, and S slots
-  int32_t max_blocks = 0;  // of one request
+  int32_t max_blocks = 0;  // of one request and state group
+  int32_t num_paged = 0;   // state groups with blocks
   int32_t block_size = 16;
   int32_t vocab_size = 0;
+  int32_t num_drafts = 0;    // of a row; 0: no speculation
+  int32_t history_cols = 0;  // tokens of a request that are kept for it
   size_t mask_words() const { return (static_cast<size_t>(vocab_size) + 31) / 32; }
 };
 
@@ -35,26 +38,59 @@ class InputBuffers {
   const kernels::StepLayout& layout() const { return layout_; }
   // Device memory that the host writes between steps.
   struct Slots {
-    int32_t* block_table = nullptr;    // [S+1, max_blocks]
+    // What a state group has: a block table, or a state a layer.
+    struct State {
+      std::byte* memory;  // [S+1, versions] of `bytes`
+      size_t bytes;
+      int64_t versions;  // SlotLayout
+      DType dtype;
+      int layer;
+      std::byte* checkpoints;  // of `bytes` each, by block
+
+      size_t slot_bytes() const { return static_cast<size_t>(versions) * bytes; }
+      std::byte* of(SlotId slot) const { return memory + static_cast<size_t>(slot) * slot_bytes(); }
+      // What the slot keeps after so many tokens.
+      std::byte* after(SlotId slot, int64_t tokens) const {
+        return of(slot) + static_cast<size_t>((tokens + versions - 1) % versions) * bytes;
+      }
+    };
+    struct Group {
+      int paged = -1;                  // among the groups with blocks
+      int32_t* block_table = nullptr;  // [S+1, max_blocks]
+      std::vector<State> states;
+    };
+    std::vector<Group> groups;
     int32_t* bias_token = nullptr;     // [S+1, kMaxLogitBias]
     float* bias_value = nullptr;       // [S+1, kMaxLogitBias]
     uint32_t* allowed_mask = nullptr;  // [S+1, mask_words]
   };
   const Slots& slots() const { return slots_; }
+  const void* zeros() const { return zeros_->data(); }  // pinned, as long as the longest state
 
   // Pinned memory of a turn (step_state.h). With two steps in flight at most, that of the next one
   // is free: the turn that had it before has been waited for.
   struct Pinned {
     uint8_t* block = nullptr;          // StepLayout; prepare_inputs reads it
-    int32_t* block_table = nullptr;    // [R, max_blocks] updates that the block has no room for
+    int32_t* block_table = nullptr;    // [R, max_blocks] a group: updates without room in the block
     int32_t* bias_token = nullptr;     // [R, kMaxLogitBias]
     float* bias_value = nullptr;       // [R, kMaxLogitBias]
     uint32_t* allowed_mask = nullptr;  // [R, mask_words]
-    kernels::SampleOutputs outputs;    // sample writes them
+    uint32_t* grammar_mask = nullptr;  // [S+1, mask_words], and
+    uint32_t* grammar_ready = nullptr;  // [S+1]: kernels::GrammarMaskInputs
+    kernels::SampleOutputs outputs;     // sample writes them
+    kernels::AcceptOutputs accepted;    // accept_drafts writes them; null without speculation
+    kernels::PoolOutputs pooled;        // pool writes them; then there are no others
   };
   const Pinned& next() const { return pinned_[(turn_ + 1) % kernels::kTurns]; }
   const kernels::SampleOutputs& outputs(uint32_t turn) const {
     return pinned_[turn % kernels::kTurns].outputs;
+  }
+  const kernels::AcceptOutputs& accepted(uint32_t turn) const {
+    return pinned_[turn % kernels::kTurns].accepted;
+  }
+  // Null pointers where the Program samples.
+  const kernels::PoolOutputs& pooled(uint32_t turn) const {
+    return pinned_[turn % kernels::kTurns].pooled;
   }
   // For each run of the Program, when the block of next() is written and before the launches. The
   // device counts its runs too; the number, returned here, comes back with the outputs.
@@ -66,11 +102,14 @@ class InputBuffers {
     target = static_cast<T*>(addresses_[static_cast<size_t>(id)][turn]);
   }
   void find_all(const Program& program);
+  void find_outputs(const Program& program);
+  void allocate_states(Device& device, size_t num_checkpoints);
   void set_slot_params(Device& device, Stream& stream, const Program& program) const;
 
   InputSizes sizes_;
   kernels::StepLayout layout_;
   std::unique_ptr<Buffer> device_memory_;
+  std::unique_ptr<Buffer> zeros_, checkpoints_;  // null: no slot states of groups
   std::array<std::unique_ptr<Buffer>, kernels::kTurns> pinned_memory_;
   std::vector<Addresses> addresses_;
   Slots slots_;

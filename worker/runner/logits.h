@@ -7,10 +7,15 @@
 
 namespace refrain::worker {
 
+// Rows of logits that a Program has at a key: one a request, or more with speculation.
+int32_t logit_rows(const Program& program, const BatchDescriptor& key);
+// At most.
+int32_t max_logit_rows(const Program& program);
+
 // Where a Program leaves them: each rank's part of the vocabulary is a shard, [R, cols] float32 of
-// `padded_reqs` rows. `data` is the device's.
+// `padded_rows` rows. `data` is the device's.
 struct LogitShards {
-  LogitShards(const Lowering& lowering, int32_t padded_reqs);
+  LogitShards(const Lowering& lowering, int32_t padded_rows);
   const float* data;
   int64_t vocab, shards, cols, stride;  // stride: elements from one shard to the next
 
@@ -20,8 +25,8 @@ struct LogitShards {
   }
 };
 
-// [rows, vocab_size] of a batch that ran with `padded_reqs` rows. Waits for the stream.
-std::vector<float> read_logits(const Lowering& lowering, int32_t rows, int32_t padded_reqs,
+// [rows, vocab_size] of a batch that ran with `padded_rows` rows. Waits for the stream.
+std::vector<float> read_logits(const Lowering& lowering, int32_t rows, int32_t padded_rows,
                                Device& device, Stream& stream);
 
 }  // namespace refrain::worker

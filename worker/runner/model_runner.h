@@ -13,8 +13,10 @@
 #include "ipc/protocol/messages.h"
 #include "runtime/base/result.h"
 #include "runtime/config/debug_options.h"
+#include "runtime/config/lora_paths.h"
 #include "runtime/config/model_config.h"
 #include "worker/device/device.h"
+#include "worker/models/models.h"
 
 namespace refrain::worker {
 
@@ -29,6 +31,13 @@ struct RunnerOptions {
   // Debugging: every step gives this rank the logits of all ranks, whether a row needs them or not.
   bool keep_logits = false;
   DebugOptions debug = {};
+  BuildModel build = build_model;
+  LoraPaths adapters = {};
+  std::filesystem::path draft_directory = {};  // of config.draft_model
+  ModelConfig draft = {};
+  MeetFn meet = {};  // how the ranks find each other (GroupOptions)
+  std::string listen_on = {};
+  StopFn stop_joining = {};
 };
 
 class ModelRunner {
@@ -42,8 +51,8 @@ class ModelRunner {
   virtual ~ModelRunner() = default;  // graphs first, then communicators
 
   virtual Result<ipc::Loaded> load() = 0;
-  // Fixes the addresses of a cache of so many blocks, the most it can have.
-  virtual Status init_cache(int64_t num_kv_blocks) = 0;
+  // Fixes the addresses of a cache of so many blocks of each state group, the most it can have.
+  virtual Status init_cache(const std::vector<int64_t>& num_blocks) = 0;
   virtual Status capture() = 0;  // warm-ups and captures; ranks agree on every key
   // The cache's memory, unless it has it already, and what the start came to.
   virtual Result<ipc::Ready> back_cache() = 0;
@@ -51,6 +60,20 @@ class ModelRunner {
   // Checks, fills the pinned block, dispatches, pads, runs the pieces (CG-34). Scheduling
   // mistakes (unknown slot, more tokens than the budget) are FatalErrors.
   virtual void submit(const ipc::Step& step) = 0;
+  // Reads a LoRA adapter into host memory, of which steps put it into a place. Errors name file and
+  // tensor. Calls `alive` now and then.
+  virtual Status load_adapter(const ipc::LoadAdapter& /*message*/,
+                              const std::function<void()>& /*alive*/) {
+    return fail(ErrorCode::kInvalidArgument, "this runner has no LoRA adapters");
+  }
+  virtual void unload_adapter(AdapterId /*id*/) {}
+  virtual void forget_adapters() {}  // of a coordinator that is gone
+  // Whether the tokens of all steps before it must be known when it is submitted: its rows' masks
+  // follow from them, and submit waits for its end.
+  virtual bool needs_tokens_before(const ipc::Step& /*step*/) const { return false; }
+  // So that a step whose setup brings it need not wait for it. Returns at once; `done` is called by
+  // another thread, whether or not it compiles.
+  virtual void compile_grammar(std::string source, std::function<void()> done) = 0;
   // The oldest submitted step, tokens on every rank; none if `stop` (null: never) ended the wait.
   virtual std::optional<ipc::StepResult> wait_unless(const StopFn& stop) = 0;
   ipc::StepResult wait() { return *wait_unless({}); }

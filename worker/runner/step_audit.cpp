@@ -12,14 +12,24 @@ namespace {
 
 using kernels::RowDistance;
 
+// What a layer's blocks hold of these tokens.
+size_t row_bytes(const PagedLayer& layer, int64_t tokens) {
+  return static_cast<size_t>(layer.block_bytes(tokens));
+}
+
 // Of the largest magnitude beside it. Two runs of a deep network in bfloat16 differ by a few per
 // cent of the typical magnitude; a wrong row, key or length by more than the whole of it.
 constexpr float kBound = 0.15f, kFloat32Bound = 0.005f;
 
-// [T] of the step, as prepare_inputs made them.
-const int64_t* kv_slots(const Lowering& lowering) {
+// [T] of the step and a paged state group, as prepare_inputs made them.
+const int64_t* kv_slots(const Lowering& lowering, int group) {
+  const auto place = static_cast<size_t>(paged_place(lowering.program, group));
   return static_cast<const int64_t*>(
-      lowering.context.address(prepare_op(lowering.program).kv_slots));
+      lowering.context.address(prepare_op(lowering.program).kv_slots[place]));
+}
+
+BatchDescriptor real_key(const BatchShape& batch) {
+  return {batch.num_tokens, batch.num_reqs, batch.uniform, batch.has_lora};
 }
 
 }  // namespace
@@ -38,35 +48,45 @@ struct StepAudit::Findings {
   }
 };
 
-size_t StepAudit::row_bytes(const KvLayer& layer) const {
-  return static_cast<size_t>(2 * layer.kv_heads * layer.head_dim) * size_of(layer.dtype);
-}
-
 StepAudit::StepAudit(Device& device, const Lowering& plain, const KvCache& cache,
-                     const InputSizes& sizes)
-    : cache_(cache), block_size_(sizes.block_size), nan_(device, 0xff) {
+                     const InputBuffers& buffers)
+    : cache_(cache),
+      buffers_(buffers),
+      block_size_(buffers.sizes().block_size),
+      nan_(device, 0xff) {
+  const InputSizes& sizes = buffers.sizes();
   const auto tokens = static_cast<size_t>(sizes.max_tokens);
   const auto reqs = static_cast<size_t>(sizes.max_reqs);
   size_t of_one_layer = 1, of_all = 1;
-  for (const KvLayer& layer : cache.layers()) {
-    of_one_layer = std::max(of_one_layer, row_bytes(layer) * tokens);
-    of_all += row_bytes(layer) * tokens;
+  for (const PagedLayer& layer : cache.layers()) {
+    of_one_layer = std::max(of_one_layer, row_bytes(layer, sizes.max_tokens));
+    of_all += row_bytes(layer, sizes.max_tokens);
+    num_parts_ += layer.layout.parts.size();
   }
-  const LogitShards logits(plain, sizes.max_reqs);
+  size_t state_bytes = 1;
+  each_state([&](const State& state) {
+    state_bytes += reqs * state.slot_bytes();
+    ++num_states_;
+  });
+  const auto logit_rows = static_cast<size_t>(max_logit_rows(plain.program));
+  const LogitShards logits(plain, max_logit_rows(plain.program));
   const auto shards = static_cast<size_t>(logits.shards);
   first_rows_ = device.allocate(of_one_layer, MemoryTag::kOther);
   rows_ = device.allocate(of_one_layer, MemoryTag::kOther);
   kept_rows_ = device.allocate_pinned(of_all);
   first_logits_ = device.allocate(shards * static_cast<size_t>(logits.stride) * sizeof(float),
                                   MemoryTag::kOther);
-  distances_ = device.allocate_pinned((2 * cache.layers().size() * tokens + shards * reqs) *
-                                      sizeof(RowDistance));
+  for (auto* states : {&states_before_, &first_states_}) {
+    *states = device.allocate(state_bytes, MemoryTag::kOther);
+  }
+  distances_ = device.allocate_pinned(
+      (num_parts_ * tokens + num_states_ * reqs + shards * logit_rows) * sizeof(RowDistance));
   slots_ = device.allocate_pinned(tokens * sizeof(int64_t));
   last_token_ = device.allocate((reqs + 1) * sizeof(int32_t), MemoryTag::kOther);
   sampled_ = allocate_outputs(device, plain.program, outputs_);
   const ValueId sampled = sample_op(plain.program).tokens;
   tokens_ = static_cast<const int32_t*>(outputs_[static_cast<size_t>(sampled)][0]);
-  words_ = device.allocate_pinned(std::max<size_t>(reqs, 2) * sizeof(int32_t));
+  words_ = device.allocate_pinned(std::max<size_t>(logit_rows, 2) * sizeof(int32_t));
 }
 
 ipc::AuditResult StepAudit::run(const Audited& step, const Lowering& plain, Stream& stream,
@@ -87,31 +107,57 @@ ipc::AuditResult StepAudit::run(const Audited& step, const Lowering& plain, Stre
   return std::move(findings.result);
 }
 
-void StepAudit::move_rows(const Lowering& lowering, const KvLayer& layer, Buffer& rows,
+// Part after part, each [tokens] of its units.
+void StepAudit::move_rows(const Lowering& lowering, const PagedLayer& layer, Buffer& rows,
                           int32_t tokens, Move move) const {
-  kernels::KvRowsArgs args;
-  args.cache = static_cast<std::byte*>(cache_.addresses()[static_cast<size_t>(layer.layer)]);
-  args.dense = static_cast<std::byte*>(rows.data());
-  args.kv_slots = kv_slots(lowering);
-  args.tokens = tokens;
-  args.kv_heads = static_cast<int32_t>(layer.kv_heads);
-  args.head_bytes =
-      static_cast<int32_t>(layer.head_dim * static_cast<int64_t>(size_of(layer.dtype)));
-  args.block_size = block_size_;
-  args.restore = move == Move::kIntoCache;
-  lowering.context.kernels->kv_rows(lowering.context.stream_ref, args);
+  auto* cache = cache_.address(layer);
+  auto* dense = static_cast<std::byte*>(rows.data());
+  for (const PagedPart& part : layer.layout.parts) {
+    kernels::KvRowsArgs args;
+    args.cache = cache;
+    args.dense = dense;
+    args.kv_slots = kv_slots(lowering, layer.group);
+    args.tokens = tokens;
+    args.units = static_cast<int32_t>(part.units);
+    args.unit_bytes = static_cast<int32_t>(part.unit_bytes());
+    args.block_bytes = layer.block_bytes(block_size_);
+    args.block_size = block_size_;
+    args.restore = move == Move::kIntoCache;
+    lowering.context.kernels->kv_rows(lowering.context.stream_ref, args);
+    cache += part.token_bytes() * block_size_;
+    dense += part.token_bytes() * tokens;
+  }
+}
+
+// The states of the rows' slots, state after state, to `rows` or back from there.
+void StepAudit::move_states(const std::vector<SlotId>& slots, Buffer& rows, Move move,
+                            Stream& stream) const {
+  auto* dense = static_cast<std::byte*>(rows.data());
+  each_state([&](const State& state) {
+    for (const SlotId slot : slots) {
+      std::byte* kept = state.of(slot);
+      stream.copy(move == Move::kIntoCache ? kept : dense, move == Move::kIntoCache ? dense : kept,
+                  state.slot_bytes());
+      dense += state.slot_bytes();
+    }
+  });
+}
+
+void StepAudit::before(const std::vector<SlotId>& slots, Stream& stream) {
+  move_states(slots, *states_before_, Move::kFromCache, stream);
 }
 
 void StepAudit::keep(const Audited& step, Stream& stream) {
+  move_states(step.slots, *first_states_, Move::kFromCache, stream);
   auto* kept = static_cast<std::byte*>(kept_rows_->data());
-  for (const KvLayer& layer : cache_.layers()) {
-    const size_t bytes = row_bytes(layer) * static_cast<size_t>(step.batch.num_tokens);
+  for (const PagedLayer& layer : cache_.layers()) {
+    const size_t bytes = row_bytes(layer, step.batch.num_tokens);
     move_rows(step.ran, layer, *rows_, step.batch.num_tokens, Move::kFromCache);
     stream.copy(kept, rows_->data(), bytes);
     kept += bytes;
   }
-  const LogitShards logits(step.ran, step.key.num_reqs);
-  const int64_t live = logits.cols * step.batch.num_reqs;
+  const LogitShards logits(step.ran, logit_rows(step.ran.program, step.key));
+  const int64_t live = logits.cols * step.batch.num_samples;
   for (int64_t shard = 0; shard < logits.shards; ++shard) {
     stream.copy(static_cast<float*>(first_logits_->data()) + shard * live,
                 logits.data + shard * logits.stride, static_cast<size_t>(live) * sizeof(float));
@@ -121,11 +167,11 @@ void StepAudit::keep(const Audited& step, Stream& stream) {
 // NaN, so that what the second run does not write is not taken for the same.
 void StepAudit::clear_rows(const Lowering& plain, int32_t tokens, Stream& stream) {
   size_t bytes = 0;
-  for (const KvLayer& layer : cache_.layers()) {
-    bytes = std::max(bytes, row_bytes(layer) * static_cast<size_t>(tokens));
+  for (const PagedLayer& layer : cache_.layers()) {
+    bytes = std::max(bytes, row_bytes(layer, tokens));
   }
   nan_.fill(stream, rows_->data(), bytes);
-  for (const KvLayer& layer : cache_.layers()) {
+  for (const PagedLayer& layer : cache_.layers()) {
     move_rows(plain, layer, *rows_, tokens, Move::kIntoCache);
   }
 }
@@ -154,25 +200,31 @@ void StepAudit::add_to_counts(const Audited& step, const Lowering& plain, const 
 // it counts is taken back.
 void StepAudit::run_again(const Audited& step, const Lowering& plain, Stream& stream) {
   const BatchShape& batch = step.batch;
-  const BatchDescriptor real{batch.num_tokens, batch.num_reqs, batch.uniform, batch.has_lora};
+  const BatchDescriptor real = real_key(batch);
   const std::vector<Op>& ops = plain.program.ops;
   clear_rows(plain, batch.num_tokens, stream);
+  move_states(step.slots, *states_before_, Move::kIntoCache, stream);
   add_to_counts(step, plain, step.tokens, -1, stream);
-  launch_ops(plain.context, {1, static_cast<int>(ops.size()) - 1}, real, &batch);
+  // Drafts stay what they were, and no slot moves: neither prepare_inputs and propose_ngram nor
+  // accept_drafts runs a second time.
+  const bool speculates = accept_op(plain.program) != nullptr;
+  const int first = speculates ? 2 : 1, sample = static_cast<int>(ops.size()) - first;
+  launch_ops(plain.context, {first, sample}, real, &batch);
   OpContext own = plain.context;
   for (size_t i = 0; i < outputs_.size(); ++i) {
     if (outputs_[i][0] != nullptr) own.addresses[i] = outputs_[i];
   }
   const ValueId last_token = sample_op(plain.program).last_token;
-  own.addresses[static_cast<size_t>(last_token)].fill(last_token_->data());
-  launch_op(own, ops.back(), real, &batch);
+  if (last_token != kNoValue)
+    own.addresses[static_cast<size_t>(last_token)].fill(last_token_->data());
+  launch_op(own, ops[static_cast<size_t>(sample)], real, &batch);
   stream.synchronize();
-  add_to_counts(step, plain, tokens_, -1, stream);
+  if (!speculates) add_to_counts(step, plain, tokens_, -1, stream);
   add_to_counts(step, plain, step.tokens, 1, stream);
 }
 
 void StepAudit::compare_and_restore(const Audited& step, const Lowering& plain, Stream& stream) {
-  const int32_t tokens = step.batch.num_tokens, reqs = step.batch.num_reqs;
+  const int32_t tokens = step.batch.num_tokens, rows = step.batch.num_samples;
   auto* out = static_cast<RowDistance*>(distances_->data());
   const auto compare = [&](void* got, void* expected, DType dtype, int64_t stride, int64_t cols,
                            int32_t rows) {
@@ -186,52 +238,82 @@ void StepAudit::compare_and_restore(const Audited& step, const Lowering& plain, 
     out += rows;
   };
   const auto* kept = static_cast<const std::byte*>(kept_rows_->data());
-  for (const KvLayer& layer : cache_.layers()) {
-    const size_t bytes = row_bytes(layer) * static_cast<size_t>(tokens);
-    const int64_t cols = layer.kv_heads * layer.head_dim;
+  for (const PagedLayer& layer : cache_.layers()) {
+    const size_t bytes = row_bytes(layer, tokens);
     move_rows(plain, layer, *rows_, tokens, Move::kFromCache);
     stream.copy(first_rows_->data(), kept, bytes);
-    compare(first_rows_->data(), rows_->data(), layer.dtype, cols, cols, 2 * tokens);
+    auto* first = static_cast<std::byte*>(first_rows_->data());
+    auto* again = static_cast<std::byte*>(rows_->data());
+    for (const PagedPart& part : layer.layout.parts) {
+      const int64_t cols = part.units * part.elements;
+      compare(first, again, part.dtype, cols, cols, tokens);
+      first += part.token_bytes() * tokens;
+      again += part.token_bytes() * tokens;
+    }
     move_rows(plain, layer, *first_rows_, tokens, Move::kIntoCache);
     kept += bytes;
   }
-  const LogitShards logits(plain, reqs);
+  // What the second run left takes the place of what was before the first.
+  move_states(step.slots, *states_before_, Move::kFromCache, stream);
+  auto* first_state = static_cast<std::byte*>(first_states_->data());
+  auto* again = static_cast<std::byte*>(states_before_->data());
+  each_state([&](const State& state) {
+    const auto cols = static_cast<int64_t>(state.slot_bytes() / size_of(state.dtype));
+    compare(first_state, again, state.dtype, cols, cols, step.batch.num_reqs);
+    first_state += state.slot_bytes() * static_cast<size_t>(step.batch.num_reqs);
+    again += state.slot_bytes() * static_cast<size_t>(step.batch.num_reqs);
+  });
+  move_states(step.slots, *first_states_, Move::kIntoCache, stream);
+  const LogitShards logits(plain, logit_rows(plain.program, real_key(step.batch)));
   auto* first = static_cast<float*>(first_logits_->data());
   for (int64_t shard = 0; shard < logits.shards; ++shard) {
-    compare(first + shard * logits.stride, const_cast<float*>(logits.data) + shard * logits.stride,
-            DType::kFloat32, logits.cols, logits.tokens_of(shard), reqs);
+    compare(first + shard * logits.cols * rows,
+            const_cast<float*>(logits.data) + shard * logits.stride, DType::kFloat32, logits.cols,
+            logits.tokens_of(shard), rows);
   }
 }
 
 // Both runs have the same; a padded token belongs into the reserved block, and no other there.
 void StepAudit::judge_inputs(const Audited& step, Stream& stream, Findings& findings) {
   const auto* slots = static_cast<const int64_t*>(slots_->data());
-  stream.copy(slots_->data(), kv_slots(step.ran),
-              static_cast<size_t>(step.key.num_tokens) * sizeof *slots);
-  stream.synchronize();
-  for (int32_t token = 0; token < step.key.num_tokens; ++token) {
-    const int64_t block = slots[token] / block_size_;
-    const bool padded = token >= step.batch.num_tokens;
-    if ((block == kReservedBlock) == padded) continue;
-    findings.note(fmt::format("prepare_inputs: the {}token {} goes to block {}",
-                              padded ? "padded " : "", token, block));
+  const std::vector<StateGroup>& groups = step.ran.program.states;
+  for (size_t group = 0; group < groups.size(); ++group) {
+    if (groups[group].kind != StateKind::kPaged) continue;
+    stream.copy(slots_->data(), kv_slots(step.ran, static_cast<int>(group)),
+                static_cast<size_t>(step.key.num_tokens) * sizeof *slots);
+    stream.synchronize();
+    for (int32_t token = 0; token < step.key.num_tokens; ++token) {
+      const int64_t block = slots[token] / block_size_;
+      const bool padded = token >= step.batch.num_tokens;
+      if ((block == kReservedBlock) == padded) continue;
+      findings.note(fmt::format("prepare_inputs: the {}token {} goes to block {}",
+                                padded ? "padded " : "", token, block));
+    }
   }
 }
 
 void StepAudit::judge_cache(const Audited& step, Findings& findings) const {
   const auto* distance = static_cast<const RowDistance*>(distances_->data());
-  for (const KvLayer& layer : cache_.layers()) {
-    for (int32_t token = 0; token < step.batch.num_tokens; ++token) {
-      for (const char* what : {"keys", "values"}) {
+  for (const PagedLayer& layer : cache_.layers()) {
+    for (const PagedPart& part : layer.layout.parts) {
+      for (int32_t token = 0; token < step.batch.num_tokens; ++token) {
         const float worst = (distance++)->worst();
         findings.result.worst_kv = std::max(findings.result.worst_kv, worst);
-        if (!findings.beyond(worst, layer.dtype)) continue;
-        findings.note(
-            fmt::format("rope_kv_write of layer {}: the {} of token {} differ by {} of the largest",
-                        layer.layer, what, token, worst));
+        if (!findings.beyond(worst, part.dtype)) continue;
+        findings.note(fmt::format("layer {}: the {} of token {} differ by {} of the largest",
+                                  layer.layer, part.name, token, worst));
       }
     }
   }
+  each_state([&](const State& state) {
+    for (int32_t row = 0; row < step.batch.num_reqs; ++row) {
+      const float worst = (distance++)->worst();
+      findings.result.worst_kv = std::max(findings.result.worst_kv, worst);
+      if (!findings.beyond(worst, state.dtype)) continue;
+      findings.note(fmt::format("the state of layer {} of row {} differs by {} of the largest",
+                                state.layer, row, worst));
+    }
+  });
 }
 
 float StepAudit::second_logit(const LogitShards& logits, int32_t row, TokenId token,
@@ -247,17 +329,18 @@ float StepAudit::second_logit(const LogitShards& logits, int32_t row, TokenId to
 // nothing follows.
 void StepAudit::judge_rows(const Audited& step, const Lowering& plain, Stream& stream,
                            Findings& findings) {
-  const LogitShards logits(plain, step.batch.num_reqs);
-  const std::vector<KvLayer>& layers = cache_.layers();
+  const LogitShards logits(plain, logit_rows(plain.program, real_key(step.batch)));
+  const std::vector<PagedLayer>& layers = cache_.layers();
   // Logits are float32; how far they may be apart follows from the activations.
-  const DType dtype = layers.empty() ? DType::kFloat32 : layers.front().dtype;
-  const int32_t num_reqs = step.batch.num_reqs;
+  const DType dtype = layers.empty() ? DType::kFloat32 : layers.front().layout.parts.front().dtype;
+  const int32_t num_rows = step.batch.num_samples;
   const auto* distances = static_cast<const RowDistance*>(distances_->data()) +
-                          2 * layers.size() * static_cast<size_t>(step.batch.num_tokens);
-  for (int32_t row = 0; row < num_reqs; ++row) {
+                          num_parts_ * static_cast<size_t>(step.batch.num_tokens) +
+                          num_states_ * static_cast<size_t>(step.batch.num_reqs);
+  for (int32_t row = 0; row < num_rows; ++row) {
     RowDistance distance;
     for (int64_t shard = 0; shard < logits.shards; ++shard) {
-      distance = distance.with(distances[shard * num_reqs + row]);
+      distance = distance.with(distances[shard * num_rows + row]);
     }
     const float worst = distance.worst();
     findings.result.worst_logit = std::max(findings.result.worst_logit, worst);

@@ -24,7 +24,8 @@ class StepAudit {
   // Throws OutOfMemory: on the device it has two buffers for one layer's keys and values of a
   // largest batch and one for its logits, in pinned memory one for the keys and values of all
   // layers.
-  StepAudit(Device& device, const Lowering& plain, const KvCache& cache, const InputSizes& sizes);
+  StepAudit(Device& device, const Lowering& plain, const KvCache& cache,
+            const InputBuffers& buffers);
 
   struct Row {
     SlotId slot;
@@ -36,9 +37,12 @@ class StepAudit {
     BatchDescriptor key;
     RuntimeMode mode;
     const BatchShape& batch;
-    std::vector<Row> rows;
-    const int32_t* tokens;  // [R] as sampled
+    std::vector<Row> rows;             // of logits
+    const std::vector<SlotId>& slots;  // of the requests
+    const int32_t* tokens;             // [R] as sampled
   };
+  // In front of a step that will be audited: what the states of its rows' slots are then.
+  void before(const std::vector<SlotId>& slots, Stream& stream);
   // The step, and all that was submitted before it, has ended; `stream` is idle afterwards.
   // `bitwise`: kernels give equal bits whatever the padding, as the host device's do.
   ipc::AuditResult run(const Audited& step, const Lowering& plain, Stream& stream, bool bitwise);
@@ -60,24 +64,33 @@ class StepAudit {
   void judge_rows(const Audited& step, const Lowering& plain, Stream& stream, Findings& findings);
   float second_logit(const LogitShards& logits, int32_t row, TokenId token, Stream& stream);
 
-  // A row of a layer's cache: a token's keys, then its values.
-  size_t row_bytes(const KvLayer& layer) const;
   enum class Move { kFromCache, kIntoCache };
-  void move_rows(const Lowering& lowering, const KvLayer& layer, Buffer& rows, int32_t tokens,
+  void move_rows(const Lowering& lowering, const PagedLayer& layer, Buffer& rows, int32_t tokens,
                  Move move) const;
+  using State = InputBuffers::Slots::State;
+  template <class Visit>
+  void each_state(const Visit& visit) const {
+    for (const InputBuffers::Slots::Group& group : buffers_.slots().groups) {
+      for (const State& state : group.states) visit(state);
+    }
+  }
+  void move_states(const std::vector<SlotId>& slots, Buffer& rows, Move move, Stream& stream) const;
 
   const KvCache& cache_;
+  const InputBuffers& buffers_;
   const int32_t block_size_;
-  std::unique_ptr<Buffer> first_rows_, rows_;  // of one layer, [T, row_bytes]
+  std::unique_ptr<Buffer> first_rows_, rows_;  // of one layer, [T, bytes of a token]
   std::unique_ptr<Buffer> kept_rows_;          // of all layers one after the other, pinned
   std::unique_ptr<Buffer> first_logits_;       // [shards][R, cols]
-  std::unique_ptr<Buffer> distances_;          // pinned: [layers][T][K, V], then [shards][R]
-  std::unique_ptr<Buffer> slots_;              // [T] pinned
-  std::unique_ptr<Buffer> last_token_;         // [S+1], the second run's
-  std::unique_ptr<Buffer> sampled_;            // outputs_, pinned
-  std::vector<Addresses> outputs_;             // of the second run, by ValueId
-  const int32_t* tokens_;                      // of these, [R]
-  std::unique_ptr<Buffer> words_;              // [R] pinned
+  size_t num_parts_ = 0, num_states_ = 0;      // over all layers
+  std::unique_ptr<Buffer> states_before_, first_states_;  // of the rows' slots
+  std::unique_ptr<Buffer> distances_;   // pinned: [parts][T], [states][R], [shards][R]
+  std::unique_ptr<Buffer> slots_;       // [T] pinned
+  std::unique_ptr<Buffer> last_token_;  // [S+1], the second run's
+  std::unique_ptr<Buffer> sampled_;     // outputs_, pinned
+  std::vector<Addresses> outputs_;      // of the second run, by ValueId
+  const int32_t* tokens_;               // of these, [R]
+  std::unique_ptr<Buffer> words_;       // [R] pinned
   const Filler nan_;
 };
 

@@ -83,7 +83,7 @@ ValueDump::Array ValueDump::read_value(const OpContext& context, ValueId id,
                                        const BatchDescriptor& key, const Live& live) {
   const Value& value = context.program->value(id);
   const auto row_bytes = static_cast<size_t>(value.cols) * size_of(value.dtype);
-  const int64_t padded = value.rows.resolve(padded_sizes(key));
+  const int64_t padded = value.rows.resolve(padded_sizes(*context.program, key));
   int64_t parts = 1, rows = padded;
   if (value.rows.extent != kNoExtent) {
     parts = value.rows.scale;
@@ -102,26 +102,31 @@ ValueDump::Array ValueDump::read_value(const OpContext& context, ValueId id,
   return array;
 }
 
-// What the step wrote into a layer's cache: [tokens, (K, V) * kv_heads * head_dim].
+// What the step wrote into a layer's blocks: [tokens, elements of all parts].
 ValueDump::Array ValueDump::read_cache_rows(const OpContext& context, ValueId id, int64_t tokens) {
   const Value& cache = context.program->value(id);
-  const KvGroup& group = context.program->kv_groups[static_cast<size_t>(cache.kv_group)];
-  const auto head = static_cast<size_t>(group.head_dim) * size_of(cache.dtype);
-  const int64_t block_size = context.block_size, heads = 2 * group.kv_heads;
+  const PagedLayout& layout = context.program->group_of(cache).paged;
+  const int64_t block_size = context.block_size;
   const auto* base = static_cast<const std::byte*>(context.address(id));
-  const void* at_slots = context.address(prepare_op(*context.program).kv_slots);
+  const auto paged = static_cast<size_t>(paged_place(*context.program, cache.group));
+  const void* at_slots = context.address(prepare_op(*context.program).kv_slots[paged]);
   const Bytes slots =
       read(*context.stream, at_slots, static_cast<size_t>(tokens) * sizeof(int64_t));
-  Array array{cache.name + ".written", cache.dtype, tokens, heads * group.head_dim, {}};
-  const auto pinned =
-      device_.allocate_pinned(std::max<size_t>(static_cast<size_t>(tokens * heads) * head, 1));
+  Array array{cache.name + ".written", cache.dtype, tokens, layout.cols(), {}};
+  const auto pinned = device_.allocate_pinned(
+      std::max<size_t>(static_cast<size_t>(tokens * layout.token_bytes()), 1));
   auto* to = static_cast<std::byte*>(pinned->data());
   for (int64_t token = 0; token < tokens; ++token) {
     int64_t slot;
     std::memcpy(&slot, slots.data() + static_cast<size_t>(token) * sizeof slot, sizeof slot);
-    for (int64_t i = 0; i < heads; ++i, to += head) {
-      const int64_t at = (slot / block_size * heads + i) * block_size + slot % block_size;
-      context.stream->copy(to, base + static_cast<size_t>(at) * head, head);
+    const std::byte* part_at = base + slot / block_size * block_size * layout.token_bytes();
+    for (const PagedPart& part : layout.parts) {
+      const auto unit = static_cast<size_t>(part.unit_bytes());
+      for (int64_t i = 0; i < part.units; ++i, to += unit) {
+        const int64_t at = i * block_size + slot % block_size;
+        context.stream->copy(to, part_at + static_cast<size_t>(at) * unit, unit);
+      }
+      part_at += part.token_bytes() * block_size;
     }
   }
   context.stream->synchronize();
@@ -135,7 +140,7 @@ std::vector<ValueDump::Array> ValueDump::outputs(const OpContext& context, const
   std::vector<Array> arrays;
   for (const ValueId id : writes(op)) {
     const Value& value = context.program->value(id);
-    if (value.is_cache()) {
+    if (value.is_paged()) {
       arrays.push_back(read_cache_rows(context, id, live.sizes[kTokens]));
       continue;
     }
@@ -163,7 +168,7 @@ void ValueDump::run(const OpContext& context, const BatchDescriptor& key, const 
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   REFRAIN_CHECK(!error, "--dump-values: {}: {}", folder.string(), error.message());
-  const auto reqs = static_cast<int64_t>(step.row_slot.size());
+  const auto reqs = ipc::num_rows(step);
   const Live live{{num_tokens, reqs}, turn};
   nlohmann::json ops = nlohmann::json::array();
   for (size_t i = 0; i < context.program->ops.size(); ++i) {
@@ -176,10 +181,14 @@ void ValueDump::run(const OpContext& context, const BatchDescriptor& key, const 
     }
     ops.push_back({{"op", i}, {"name", op_name(op)}, {"values", std::move(values)}});
   }
-  const nlohmann::json index = {
-      {"program", context.program->name},      {"device", device_.name()}, {"step", step.step},
-      {"mode", ipc::to_string(step.mode)},     {"num_tokens", num_tokens}, {"num_reqs", reqs},
-      {"key", {key.num_tokens, key.num_reqs}}, {"ops", std::move(ops)}};
+  const nlohmann::json index = {{"program", context.program->name},
+                                {"device", device_.name()},
+                                {"step", step.step},
+                                {"mode", ipc::to_string(step.runs.front().mode)},
+                                {"num_tokens", num_tokens},
+                                {"num_reqs", reqs},
+                                {"key", {key.num_tokens, key.num_reqs}},
+                                {"ops", std::move(ops)}};
   write_file(folder / "index.json", index.dump(1) + "\n", {});
 }
 

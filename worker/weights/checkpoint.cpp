@@ -49,13 +49,18 @@ class Checkpoint final : public WeightSource {
   }
 
   Status check(const WeightPart& part) const override {
-    const auto found = places_.find(part.tensor);
+    const auto found = find(part.tensor);
     if (found == places_.end())
       return fail(ErrorCode::kInvalidArgument, "{}: tensor \"{}\" is missing", origin(),
                   part.tensor);
     const auto& [file, tensor] = found->second;
-    if (const auto dtype = readable_dtype(*tensor, file->path()); !dtype)
-      return forward_error(dtype.error());
+    if (part.targets > 0 && tensor->dtype != "I64")
+      return fail(ErrorCode::kInvalidArgument, "{}: tensor \"{}\" has dtype {}; I64 is needed",
+                  file->path(), part.tensor, tensor->dtype);
+    if (part.targets == 0) {
+      if (const auto dtype = readable_dtype(*tensor, file->path()); !dtype)
+        return forward_error(dtype.error());
+    }
     std::vector<int64_t> wanted = {part.tensor_rows, part.tensor_cols};
     if (tensor->shape.size() == 1 && part.tensor_cols == 1) wanted.pop_back();
     if (tensor->shape != wanted)
@@ -66,7 +71,8 @@ class Checkpoint final : public WeightSource {
   }
 
   Status read(const WeightPart& part, int64_t row, int64_t rows, DType dtype, void* to) override {
-    const auto& [file, tensor] = places_.at(part.tensor);
+    if (part.targets > 0) return read_whole_numbers(part, row, rows, static_cast<float*>(to));
+    const auto& [file, tensor] = find(part.tensor)->second;
     REFRAIN_ASSIGN_OR_RETURN(const DType stored, readable_dtype(*tensor, file->path()));
     const auto element = static_cast<int64_t>(size_of(stored));
     const int64_t cols = part.col_end - part.col_begin;
@@ -90,10 +96,35 @@ class Checkpoint final : public WeightSource {
   }
 
  private:
+  // As float32, which holds what is below WeightPart::targets exactly.
+  Status read_whole_numbers(const WeightPart& part, int64_t row, int64_t rows, float* to) {
+    const auto& [file, tensor] = places_.at(part.tensor);
+    std::vector<int64_t> numbers(static_cast<size_t>(rows));
+    REFRAIN_RETURN_IF_ERROR(file->read(*tensor, static_cast<uint64_t>(row) * sizeof(int64_t),
+                                       numbers.size() * sizeof(int64_t),
+                                       reinterpret_cast<char*>(numbers.data())));
+    for (int64_t i = 0; i < rows; ++i) {
+      const int64_t number = numbers[static_cast<size_t>(i)];
+      if (number < -(row + i) || number >= part.targets - (row + i))
+        return fail(ErrorCode::kInvalidArgument,
+                    "{}: tensor \"{}\" has {} at {}, which is none of {} tokens", file->path(),
+                    part.tensor, number, row + i, part.targets);
+      to[i] = static_cast<float>(number);
+    }
+    return {};
+  }
+
   struct Place {
     const SafetensorsFile* file;
     const TensorInfo* tensor;
   };
+  // A model that was saved without its head has the names of its layers alone.
+  std::unordered_map<std::string, Place>::const_iterator find(const std::string& tensor) const {
+    const std::string prefix = "model.";
+    const auto found = places_.find(tensor);
+    if (found != places_.end() || !tensor.starts_with(prefix)) return found;
+    return places_.find(tensor.substr(prefix.size()));
+  }
   std::string origin() const {
     return files_.size() == 1 ? files_.front()->path()
                               : fs::path(files_.front()->path()).parent_path().string();

@@ -44,6 +44,7 @@ class DummyWeights final : public WeightSource {
   }
 
   std::optional<HashedPart> hashed(const WeightPart& part) const override {
+    if (part.targets > 0) return HashedPart{};
     const bool vector = part.tensor_cols == 1;
     const bool norm = vector && !part.tensor.ends_with(".bias");
     // Uniform on (-1, 1) has variance 1/3.

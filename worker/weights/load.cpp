@@ -32,7 +32,7 @@ struct Layout {
   size_t total_bytes = 0;  // of all chunks
 };
 
-bool is_weight(const Value& value) { return value.kind == ValueKind::kWeight; }
+bool is_weight(const Value& value) { return value.kind == ValueKind::kWeight && !value.passed; }
 
 size_t device_bytes(const Value& value, const Device& device) {
   const int64_t rows = value.rows.scale;
@@ -263,6 +263,21 @@ Result<Weights> load_weights(const Program& program, const ModelConfig& config,
 Result<Weights> make_dummy_weights(const Program& program, const ModelConfig& config, uint64_t seed,
                                    Device& device, Stream& stream, const LoadProgress& progress) {
   return load_from(*dummy_weights(seed), program, config, device, stream, progress, {});
+}
+
+void share_weights(const Program& program, Weights& weights, const Program& before,
+                   const Weights& passing) {
+  for (size_t i = 0; i < program.values.size(); ++i) {
+    const Value& value = program.values[i];
+    if (value.kind != ValueKind::kWeight || !value.passed) continue;
+    const auto found = std::ranges::find(before.values, value.name, &Value::name);
+    REFRAIN_CHECK(found != before.values.end() && found->kind == ValueKind::kWeight &&
+                      found->dtype == value.dtype && found->rows == value.rows &&
+                      found->cols == value.cols,
+                  "program {} shares {} of {}, which has none of that shape", program.name,
+                  value.name, before.name);
+    weights.by_value[i] = passing.by_value[static_cast<size_t>(found - before.values.begin())];
+  }
 }
 
 }  // namespace refrain::worker

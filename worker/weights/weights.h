@@ -35,6 +35,10 @@ struct LoadChecks {
 Result<Weights> load_weights(const Program& program, const ModelConfig& config,
                              const std::filesystem::path& directory, Device& device, Stream& stream,
                              const LoadProgress& progress, const LoadChecks& checks = {});
+// Those that a Program's values are passed: the weights of the same name of the Program before it,
+// whose memory they stay.
+void share_weights(const Program& program, Weights& weights, const Program& before,
+                   const Weights& passing);
 // Hashed pseudo-random values of the tensor's name and position, scaled by 1/sqrt(K), equal for
 // every tensor-parallel layout.
 Result<Weights> make_dummy_weights(const Program& program, const ModelConfig& config, uint64_t seed,

@@ -4,24 +4,13 @@
 
 #include "runtime/base/last_error.h"
 #include "runtime/base/log.h"
+#include "worker/worker/start_text.h"
 
 namespace refrain::worker {
 
 namespace {
 
 constexpr auto kProgressInterval = std::chrono::milliseconds(50);
-
-// "weights 16.1 GB, arena 0.1 GB, …; 5.2 GB of 150.1 GB free"
-std::string memory_text(const ipc::Ready& ready, const MemoryAccount& memory) {
-  const auto gigabytes = [](auto bytes) { return static_cast<double>(bytes) * 1e-9; };
-  std::string text;
-  for (size_t i = 0; i < ready.memory_tags.size(); ++i) {
-    text += fmt::format("{}{} {:.3f} GB", text.empty() ? "" : ", ", ready.memory_tags[i],
-                        gigabytes(ready.memory_bytes[i]));
-  }
-  return fmt::format("{}; {:.3f} GB of {:.3f} GB free", text, gigabytes(memory.free),
-                     gigabytes(memory.total));
-}
 
 template <class... Cases>
 struct Overloaded : Cases... {
@@ -70,13 +59,26 @@ void DeviceThread::start_group(Epoch epoch, RunnerOptions options) {
     const std::lock_guard lock(mutex_);
     commands_.clear();
     num_commands_ = 0;
+    peers_.reset();
   }
   post(StartGroup{epoch, std::move(options)});
 }
 
 void DeviceThread::adopt(Epoch epoch) { post(Adopt{epoch}); }
 void DeviceThread::init_cache(const ipc::InitCache& message) { post(message); }
+
+void DeviceThread::peers(ipc::Peers message) {
+  {
+    const std::lock_guard lock(mutex_);
+    peers_ = std::move(message);
+  }
+  wake_.notify_all();
+}
+
 void DeviceThread::step(ipc::Step message) { post(std::move(message)); }
+void DeviceThread::grammar(ipc::Grammar message) { post(std::move(message)); }
+void DeviceThread::load_adapter(ipc::LoadAdapter message) { post(std::move(message)); }
+void DeviceThread::unload_adapter(const ipc::UnloadAdapter& message) { post(message); }
 
 bool DeviceThread::stop(Duration timeout) {
   {
@@ -160,20 +162,23 @@ void DeviceThread::serve() {
       const auto stop = [&] { return in_flight < depth && num_commands_ > 0; };
       std::optional<ipc::StepResult> waited = runner_->wait_unless(stop);
       if (!waited) continue;
-      ipc::StepResult& result = *waited;
-      passed(result.step);
-      record({.step = result.step,
-              .phase = ipc::FlightPhase::kDone,
-              .mode = static_cast<uint8_t>(result.mode),
-              .key_uniform = result.key_uniform,
-              .num_tokens = result.num_tokens,
-              .num_reqs = static_cast<int32_t>(result.tokens.size()),
-              .key_tokens = result.key_tokens,
-              .key_reqs = result.key_reqs,
-              .device_us = static_cast<uint32_t>(result.device_ms * 1000)});
-      report(std::move(result));
+      finish(std::move(*waited));
     }
   }
+}
+
+void DeviceThread::finish(ipc::StepResult result) {
+  passed(result.step);
+  record({.step = result.step,
+          .phase = ipc::FlightPhase::kDone,
+          .mode = static_cast<uint8_t>(result.mode),
+          .key_uniform = result.key_uniform,
+          .num_tokens = result.num_tokens,
+          .num_reqs = static_cast<int32_t>(result.token_offsets.size()) - 1,
+          .key_tokens = result.key_tokens,
+          .key_reqs = result.key_reqs,
+          .device_us = static_cast<uint32_t>(result.device_ms * 1000)});
+  report(std::move(result));
 }
 
 Status DeviceThread::handle(Command command) {
@@ -181,8 +186,16 @@ Status DeviceThread::handle(Command command) {
                         [this](StartGroup& start) { return load(std::move(start)); },
                         [this](Adopt adopted) { return keep(adopted); },
                         [this](const ipc::InitCache& message) { return prepare(message); },
-                        [this](const ipc::Step& message) {
-                          submit(message);
+                        [this](const ipc::Step& message) { return submit(message); },
+                        [this](const ipc::Grammar& message) { return compile(message); },
+                        [this](const Compiled& done) {
+                          if (done.epoch == epoch_) report(ipc::GrammarReady{done.request});
+                          return Status{};
+                        },
+                        [this](const ipc::LoadAdapter& message) { return load_now(message); },
+                        [this](const ipc::UnloadAdapter& message) {
+                          REFRAIN_CHECK(ready_, "UnloadAdapter before Ready");
+                          runner_->unload_adapter(message.id);
                           return Status{};
                         },
                     },
@@ -200,17 +213,37 @@ Status DeviceThread::load(StartGroup command) {
   record({.phase = ipc::FlightPhase::kLoading});
   last_phase_ = ipc::StartPhase::kConnect;
   report(ipc::Progress{last_phase_, 0, 1, ""});  // it has left its old steps
-  REFRAIN_ASSIGN_OR_RETURN(
-      runner_, options_.make_runner(std::move(command.options), *device_,
-                                    [this](const ipc::Progress& p) { on_progress(p); }));
+  const auto timeout = std::chrono::milliseconds(command.options.config.collective_timeout_ms);
+  command.options.meet = [this, timeout](const auto& mine) { return meet(mine, timeout); };
+  command.options.stop_joining = [this] { return overtaken(); };
+  auto runner = options_.make_runner(std::move(command.options), *device_,
+                                     [this](const ipc::Progress& p) { on_progress(p); });
+  if (!runner && overtaken()) return {};
+  REFRAIN_ASSIGN_OR_RETURN(runner_, std::move(runner));
   start_times_->mark("program and communicator");
   REFRAIN_ASSIGN_OR_RETURN(loaded_, runner_->load());
   start_times_->mark("weights and buffers");
-  log::info("weights: {:.1f} MB in {:.2f} s; room for {} KV blocks",
+  log::info("weights: {:.1f} MB in {:.2f} s; room for {}",
             static_cast<double>(loaded_.weight_bytes) * 1e-6, loaded_.seconds,
-            loaded_.num_kv_blocks);
+            text_of(loaded_.groups));
   report(loaded_);
   return {};
+}
+
+// The ranks find each other through the coordinator. What comes instead is another group's start.
+Result<std::vector<ipc::RankAddress>> DeviceThread::meet(const ipc::RankAddress& mine,
+                                                         Duration timeout) {
+  report(mine);
+  std::unique_lock lock(mutex_);
+  wake_.wait_for(lock, timeout, [this] { return stopping_ || peers_ || !commands_.empty(); });
+  if (peers_) return std::exchange(peers_, std::nullopt)->ranks;
+  return fail(ErrorCode::kDeadline, "not all ranks of the group have come within {:.0f} s",
+              seconds_of(timeout));
+}
+
+bool DeviceThread::overtaken() {
+  const std::lock_guard lock(mutex_);
+  return stopping_ || !commands_.empty();
 }
 
 // Slots and cache need no clearing: a request that enters a slot sets it up, and reads only blocks
@@ -218,6 +251,7 @@ Status DeviceThread::load(StartGroup command) {
 Status DeviceThread::keep(Adopt command) {
   REFRAIN_CHECK(report_.has_value(), "adopted before it was ready");
   while (runner_->in_flight() > 0) runner_->wait();
+  runner_->forget_adapters();
   ready_ = false;
   epoch_ = command.epoch;
   passed(0);
@@ -227,20 +261,21 @@ Status DeviceThread::keep(Adopt command) {
   return {};
 }
 
-Status DeviceThread::capture(int64_t num_kv_blocks) {
+Status DeviceThread::capture(const std::vector<int64_t>& num_blocks) {
   start_times_->mark("other ranks");
-  REFRAIN_RETURN_IF_ERROR(runner_->init_cache(num_kv_blocks));
+  REFRAIN_RETURN_IF_ERROR(runner_->init_cache(num_blocks));
   {
     std::vector<std::unique_ptr<Buffer>> taken;
     if (options_.fault != nullptr) taken = options_.fault->before_capture(*device_);
     REFRAIN_RETURN_IF_ERROR(runner_->capture());
   }
   REFRAIN_ASSIGN_OR_RETURN(report_, runner_->back_cache());
-  loaded_.num_kv_blocks = report_->num_kv_blocks;
+  for (size_t i = 0; i < loaded_.groups.size(); ++i)
+    loaded_.groups[i].num_blocks = report_->num_blocks.at(i);
   start_times_->mark("captures and cache");
   for (const std::string& warning : report_->warnings) log::warn("{}", warning);
-  log::info("ready: {}, {} keys captured, {} KV blocks", report_->cudagraph_mode,
-            report_->manifest.size(), report_->num_kv_blocks);
+  log::info("ready: {}, {} keys captured, {}", report_->cudagraph_mode, report_->manifest.size(),
+            text_of(loaded_.groups));
   log::info("device memory: {}", memory_text(*report_, device_->memory()));
   log::info("start: {}", start_times_->text());
   return {};
@@ -249,14 +284,19 @@ Status DeviceThread::capture(int64_t num_kv_blocks) {
 Status DeviceThread::prepare(const ipc::InitCache& message) {
   REFRAIN_CHECK(runner_ != nullptr && !ready_, "InitCache before Loaded or after Ready");
   if (report_) {
-    REFRAIN_CHECK(message.num_kv_blocks <= loaded_.num_kv_blocks,
-                  "adopted with {} KV blocks, the cache has {}", message.num_kv_blocks,
-                  loaded_.num_kv_blocks);
-    report_->num_kv_blocks = message.num_kv_blocks;
+    REFRAIN_CHECK(message.num_blocks.size() == loaded_.groups.size(),
+                  "adopted with {} state groups, not {}", message.num_blocks.size(),
+                  loaded_.groups.size());
+    for (size_t i = 0; i < loaded_.groups.size(); ++i) {
+      REFRAIN_CHECK(message.num_blocks[i] <= loaded_.groups[i].num_blocks,
+                    "adopted with {} blocks of {}, there are {}", message.num_blocks[i],
+                    loaded_.groups[i].name, loaded_.groups[i].num_blocks);
+    }
+    report_->num_blocks = message.num_blocks;
     log::info("ready again: nothing was loaded or captured");
   } else {
     record({.phase = ipc::FlightPhase::kCapturing});
-    REFRAIN_RETURN_IF_ERROR(capture(message.num_kv_blocks));
+    REFRAIN_RETURN_IF_ERROR(capture(message.num_blocks));
   }
   ready_ = true;
   record({.phase = ipc::FlightPhase::kReady});
@@ -264,18 +304,44 @@ Status DeviceThread::prepare(const ipc::InitCache& message) {
   return {};
 }
 
-void DeviceThread::submit(const ipc::Step& message) {
+Status DeviceThread::submit(const ipc::Step& message) {
   REFRAIN_CHECK(ready_, "step {} before Ready", message.step);
+  const auto mode = message.runs.empty() ? ipc::ForwardMode{} : message.runs.front().mode;
   ipc::FlightRecord entry = {.step = message.step,
                              .phase = ipc::FlightPhase::kTaken,
-                             .num_tokens = static_cast<int32_t>(message.token_ids.size()),
-                             .num_reqs = static_cast<int32_t>(message.row_slot.size())};
+                             .forward_mode = static_cast<uint8_t>(mode),
+                             .num_tokens = static_cast<int32_t>(ipc::num_tokens(message)),
+                             .num_reqs = static_cast<int32_t>(ipc::num_rows(message))};
   record(entry);
-  if (options_.fault != nullptr && !options_.fault->before_step(message, *device_)) return;
+  if (options_.fault != nullptr && !options_.fault->before_step(message, *device_)) return {};
+  // A grammar's mask follows from the token before: such a step begins when the ones before end.
+  while (runner_->in_flight() > 0 && runner_->needs_tokens_before(message)) finish(runner_->wait());
   runner_->submit(message);
   last_submitted_ = message.step;
   entry.phase = ipc::FlightPhase::kSubmitted;
   record(entry);
+  return {};
+}
+
+Status DeviceThread::compile(const ipc::Grammar& message) {
+  REFRAIN_CHECK(ready_, "the grammar of request {} before Ready", message.request);
+  runner_->compile_grammar({message.source.begin(), message.source.end()},
+                           [this, done = Compiled{epoch_, message.request}] { post(done); });
+  return {};
+}
+
+// Steps wait meanwhile. An adapter that cannot be read is its client's mistake, not the worker's
+// end.
+Status DeviceThread::load_now(const ipc::LoadAdapter& message) {
+  REFRAIN_CHECK(ready_, "LoadAdapter before Ready");
+  const Status loaded = runner_->load_adapter(message, [this] { beat(); });
+  if (loaded) {
+    log::info("LoRA adapter {} is loaded", message.name);
+  } else {
+    log::warn("LoRA adapter {}: {}", message.name, loaded.error().message);
+  }
+  report(ipc::AdapterLoaded{message.id, loaded ? "" : loaded.error().message});
+  return {};
 }
 
 // Tens of nanoseconds (tests/bench/ipc), so that every step affords it.

@@ -43,8 +43,12 @@ class WorkerDevice {
   // After what is queued: finishes the steps of the epoch before, whose results nobody wants, and
   // keeps the group for the new epoch. InitCache with the cache it has makes it ready again.
   virtual void adopt(Epoch epoch) = 0;
+  virtual void peers(ipc::Peers message) = 0;  // of the group that starts; it waits for them
   virtual void init_cache(const ipc::InitCache& message) = 0;
   virtual void step(ipc::Step message) = 0;
+  virtual void grammar(ipc::Grammar message) = 0;
+  virtual void load_adapter(ipc::LoadAdapter message) = 0;
+  virtual void unload_adapter(const ipc::UnloadAdapter& message) = 0;
   // Of the device now, even while it hangs in a step.
   virtual ipc::Position position() const = 0;
 };
@@ -73,8 +77,12 @@ class DeviceThread final : public WorkerDevice {
   Result<std::string> start(Duration timeout);
   void start_group(Epoch epoch, RunnerOptions options) override;
   void adopt(Epoch epoch) override;
+  void peers(ipc::Peers message) override;
   void init_cache(const ipc::InitCache& message) override;
   void step(ipc::Step message) override;
+  void grammar(ipc::Grammar message) override;
+  void load_adapter(ipc::LoadAdapter message) override;
+  void unload_adapter(const ipc::UnloadAdapter& message) override;
   ipc::Position position() const override;
   // Ends after the command under way. False: it had not ended after `timeout`.
   bool stop(Duration timeout);
@@ -87,7 +95,12 @@ class DeviceThread final : public WorkerDevice {
   struct Adopt {
     Epoch epoch;
   };
-  using Command = std::variant<StartGroup, Adopt, ipc::InitCache, ipc::Step>;
+  struct Compiled {
+    Epoch epoch;
+    RequestId request;
+  };
+  using Command = std::variant<StartGroup, Adopt, ipc::InitCache, ipc::Step, ipc::Grammar, Compiled,
+                               ipc::LoadAdapter, ipc::UnloadAdapter>;
 
   void post(Command command);
   std::optional<Command> take(Duration timeout);
@@ -96,10 +109,15 @@ class DeviceThread final : public WorkerDevice {
   void serve();
   Status handle(Command command);
   Status load(StartGroup command);
+  Result<std::vector<ipc::RankAddress>> meet(const ipc::RankAddress& mine, Duration timeout);
+  bool overtaken();
   Status keep(Adopt command);
   Status prepare(const ipc::InitCache& message);
-  Status capture(int64_t num_kv_blocks);
-  void submit(const ipc::Step& message);
+  Status capture(const std::vector<int64_t>& num_blocks);
+  Status submit(const ipc::Step& message);
+  Status compile(const ipc::Grammar& message);
+  Status load_now(const ipc::LoadAdapter& message);
+  void finish(ipc::StepResult result);
   void on_progress(const ipc::Progress& progress);
   void beat();
   void passed(StepId step);
@@ -131,6 +149,7 @@ class DeviceThread final : public WorkerDevice {
   std::condition_variable wake_;
   std::deque<Command> commands_;
   std::atomic<size_t> num_commands_{0};  // commands_.size(), for who cannot wait for the mutex
+  std::optional<ipc::Peers> peers_;      // until the group that starts has taken them
   bool stopping_ = false;
   std::future<void> ended_;
   std::thread thread_;

@@ -36,7 +36,9 @@ Status set_field(FaultSpec& spec, std::string_view key, std::string_view value, 
   if (error != std::errc() || end != value.data() + value.size() || number < 0) {
     return fail_field("fault", "\"{}\" of {} is not a whole number", value, key);
   }
-  if (key == "rank") {
+  if (key == "group") {
+    spec.group = number;
+  } else if (key == "rank") {
     spec.rank = number;
   } else if (key == "step") {
     spec.step = static_cast<StepId>(number);
@@ -50,7 +52,8 @@ Status set_field(FaultSpec& spec, std::string_view key, std::string_view value, 
     spec.free_mib = number;
   } else {
     return fail_field("fault",
-                      "keys are kind, rank, step, token, ms, steps and free_mib, not \"{}\"", key);
+                      "keys are kind, group, rank, step, token, ms, steps and free_mib, not \"{}\"",
+                      key);
   }
   return {};
 }
@@ -92,7 +95,11 @@ std::vector<std::unique_ptr<Buffer>> FaultHook::before_capture(Device& device) c
 }
 
 bool FaultHook::is_due(const ipc::Step& step) {
-  if (spec_.token) return std::ranges::find(step.token_ids, *spec_.token) != step.token_ids.end();
+  if (spec_.token) {
+    return std::ranges::any_of(step.runs, [this](const ipc::Run& run) {
+      return std::ranges::find(run.rows.token_ids, *spec_.token) != run.rows.token_ids.end();
+    });
+  }
   return spec_.step ? *spec_.step == step.step : fired_.exchange(false);
 }
 

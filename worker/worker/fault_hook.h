@@ -24,11 +24,13 @@ enum class FaultKind : uint8_t {
   kOomCapture,  // graphs are captured with `free_mib` MiB of device memory left
 };
 
-// SPEC: key=value, comma-separated. kind is needed; rank: of that rank alone; step: at this step of
+// SPEC: key=value, comma-separated. kind is needed; group, rank: of that group
+// or rank alone; step: at this step of
 // every group this process joins; token: at each step that has it among its tokens, as a request
 // that ends its workers would; else at SIGUSR1.
 struct FaultSpec {
   FaultKind kind = FaultKind::kSpin;
+  std::optional<int> group;
   std::optional<int> rank;
   std::optional<StepId> step;
   std::optional<TokenId> token;

@@ -37,10 +37,13 @@ int environment_number(std::initializer_list<const char*> names, int otherwise) 
 
 // Launchers that spread ranks over machines say which of them are on this one.
 CudaDeviceOptions cuda_options(const WorkerOptions& options) {
-  return {environment_number({"LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"},
-                             options.rank),
-          environment_number({"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"},
-                             options.tensor_parallel_size)};
+  const int local_rank =
+      options.local_rank >= 0
+          ? options.local_rank
+          : environment_number({"LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"},
+                               options.rank);
+  return {local_rank, environment_number({"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+                                         options.tensor_parallel_size)};
 }
 
 int give_up(const Error& error) {
@@ -53,13 +56,18 @@ int give_up(const Error& error) {
 int run_worker(const WorkerOptions& options) {
   auto model = load_model_config(options.model);
   if (!model) return give_up(model.error());
-  auto digest = model_digest(options.model);
+  Result<ModelConfig> draft = ModelConfig{};
+  if (!options.draft_model.empty()) draft = load_model_config(options.draft_model);
+  if (!draft) return give_up(draft.error());
+  auto digest = model_digest(options.model, options.draft_model);
   if (!digest) return give_up(digest.error());
   std::optional<FaultHook> fault;
   if (!options.fault.empty()) {
     const auto spec = parse_fault(options.fault);
     if (!spec) return give_up(spec.error());
-    if (spec->rank.value_or(options.rank) == options.rank) fault.emplace(*spec);
+    if (spec->rank.value_or(options.rank) == options.rank &&
+        spec->group.value_or(options.group) == options.group)
+      fault.emplace(*spec);
     log::warn("a fault will be staged ({}): this process is for drills only", options.fault);
   }
 
@@ -91,6 +99,8 @@ int run_worker(const WorkerOptions& options) {
   ipc::EndpointOptions endpoint_options;
   endpoint_options.address = options.coordinator;
   endpoint_options.identity = fmt::format("rank-{}", options.rank);
+  if (options.group > 0)
+    endpoint_options.identity = fmt::format("group-{}-rank-{}", options.group, options.rank);
   endpoint_options.linger_ms = kLastWordsMs;
   endpoint_options.curve = options.curve;
   endpoint_options.on_refused = [&](const Error& error) {
@@ -105,7 +115,7 @@ int run_worker(const WorkerOptions& options) {
     return io.on_process_exit(process, strand, std::move(gone));
   };
   worker = std::make_unique<Worker>(
-      options, Worker::Identity{*model, *digest, *name, own_process(), host_name()}, strand,
+      options, Worker::Identity{*model, *digest, *name, own_process(), host_name(), *draft}, strand,
       std::move(*endpoint), device, watch, [&](int code) {
         result = code;
         io.stop();

@@ -45,6 +45,7 @@ void Worker::say_hello() {
   ipc::Hello hello;
   hello.build_id = build_id();
   hello.model_digest = identity_.model_digest;
+  hello.group = options_.group;
   hello.rank = options_.rank;
   hello.tensor_parallel_size = options_.tensor_parallel_size;
   hello.pid = identity_.process.pid;
@@ -136,7 +137,11 @@ void Worker::start_group(Epoch epoch, const ipc::Welcome& welcome) {
   runner.config = welcome.config;
   runner.rank = options_.rank;
   runner.group_token = welcome.group_token;
+  runner.listen_on = options_.listen_on;
   runner.debug = options_.debug;
+  runner.adapters = options_.adapters;
+  runner.draft_directory = options_.draft_model;
+  runner.draft = identity_.draft;
   runner.debug.check_weights |= welcome.check_weights;
   device_.start_group(epoch, std::move(runner));
 }
@@ -151,8 +156,16 @@ void Worker::on_message(ipc::Message message) {
   if (ended_) return;
   if (auto* step = std::get_if<ipc::Step>(&message)) {
     device_.step(std::move(*step));
+  } else if (auto* peers = std::get_if<ipc::Peers>(&message)) {
+    device_.peers(std::move(*peers));
+  } else if (auto* grammar = std::get_if<ipc::Grammar>(&message)) {
+    device_.grammar(std::move(*grammar));
   } else if (const auto* init = std::get_if<ipc::InitCache>(&message)) {
     device_.init_cache(*init);
+  } else if (auto* load = std::get_if<ipc::LoadAdapter>(&message)) {
+    device_.load_adapter(std::move(*load));
+  } else if (const auto* unload = std::get_if<ipc::UnloadAdapter>(&message)) {
+    device_.unload_adapter(*unload);
   } else if (const auto* shutdown = std::get_if<ipc::Shutdown>(&message)) {
     end(kExitOk, fmt::format("shut down by the coordinator: {}", shutdown->reason));
   } else {

@@ -13,6 +13,7 @@
 #include "runtime/actor/executor.h"
 #include "runtime/base/process_identity.h"
 #include "runtime/config/debug_options.h"
+#include "runtime/config/lora_paths.h"
 #include "runtime/config/model_config.h"
 #include "worker/device/device.h"
 #include "worker/worker/coordinator_link.h"
@@ -22,15 +23,20 @@ namespace refrain::worker {
 
 struct WorkerOptions {
   std::filesystem::path model;
-  int rank = 0;
+  std::filesystem::path draft_model;  // that drafts for it; empty: none
+  int group = 0;
+  int rank = 0;  // in its group
   int tensor_parallel_size = 1;
+  int local_rank = -1;      // the GPU of this machine; -1: as the launcher says, or as the rank
   std::string coordinator;  // ipc:///path/socket or tcp://host:port
   ipc::CurveOptions curve;  // tcp:// needs it
+  std::string listen_on;    // tcp://host:port for ranks that share no memory; empty: no such
   std::string device = "auto";
   HostDeviceOptions host;
   int flight_fd = -1;  // inherited memory of the flight recorder; -1: none
   std::string fault;   // staged on purpose (fault_hook.h); empty: none
   DebugOptions debug;
+  LoraPaths adapters;
   Duration heartbeat = std::chrono::milliseconds(250);
   Duration hello_interval = std::chrono::seconds(3);  // until Welcome or Refuse
   // A coordinator whose process ended, or that welcomed this worker and sends nothing for so long
@@ -49,10 +55,11 @@ class Worker {
   // What the process is, checked before it says Hello.
   struct Identity {
     ModelConfig model;
-    std::string model_digest;
+    std::string model_digest;  // with that of the draft model
     std::string device;
     ProcessIdentity process;
-    std::string host;  // this machine's name
+    std::string host;        // this machine's name
+    ModelConfig draft = {};  // of WorkerOptions::draft_model
   };
   // `on_exit` is called once, with the process's exit code.
   Worker(const WorkerOptions& options, Identity identity, std::shared_ptr<Executor> executor,

@@ -6,8 +6,9 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include <numeric>
+
 #include "runtime/base/check.h"
-#include "worker/graph/forward_mode.h"
 
 namespace refrain::worker {
 namespace {
@@ -235,71 +236,78 @@ TEST(DispatcherProperty, CG9DecodeKeysAreMultiplesWithinTheLimits) {
     const auto dispatcher = captured(c.config);
     for (const BatchDescriptor& key : dispatcher.keys(RuntimeMode::kFull)) {
       if (!key.uniform) continue;
-      RC_ASSERT(key.num_tokens == key.num_reqs * c.config.uniform_query_len);
+      RC_ASSERT(key.num_tokens == key.num_reqs * c.config.uniform_query_len());
       RC_ASSERT(key.num_reqs <= c.config.max_num_seqs);
       RC_ASSERT(key.num_tokens <= c.config.capture_sizes.back());
     }
   }));
 }
 
+TEST(Dispatcher, CG35EachQueryLengthHasItsOwnKeys) {
+  CudagraphOptions options;
+  options.mode = "FULL_AND_PIECEWISE";
+  options.capture_sizes = std::vector<int32_t>{1, 2, 4, 8, 16};
+  options.max_num_seqs = 4;
+  options.num_speculative_tokens = 3;
+  options.uniform_query_lens = {1, 4};
+  const auto dispatcher = captured(*resolve_cudagraph_config(options, {}, true));
+  const Dispatch one = dispatcher.dispatch(decodes(3)), four = dispatcher.dispatch(decodes(3, 4));
+  EXPECT_EQ(one.key, (BatchDescriptor{4, 4, true, false}));
+  EXPECT_EQ(four.key, (BatchDescriptor{16, 4, true, false}));
+  EXPECT_EQ(dispatcher.dispatch(decodes(1, 4)).key, (BatchDescriptor{4, 1, true, false}));
+  EXPECT_EQ(text(dispatcher.dispatch(decodes(2, 3))), "PIECEWISE 8") << "no keys for 3";
+  std::vector<int32_t> ids;
+  for (const BatchDescriptor& key : dispatcher.keys(RuntimeMode::kFull))
+    ids.push_back(dispatcher.dispatch({key.num_tokens, key.num_reqs, true}).id);
+  std::vector<int32_t> places(ids.size());
+  std::iota(places.begin(), places.end(), 0);
+  EXPECT_EQ(ids, places);
+}
+
 // ---- what a step is
 
 ipc::Step step_of(std::vector<int32_t> tokens, std::vector<int32_t> computed) {
   ipc::Step step;
-  step.row_num_tokens = std::move(tokens);
-  step.row_computed = std::move(computed);
+  step.runs.resize(1);
+  step.runs[0].rows.num_tokens = std::move(tokens);
+  step.runs[0].rows.computed = std::move(computed);
   return step;
 }
 
 TEST(BatchShape, OneTokenChunkOverContextCountsAsDecode) {
-  EXPECT_TRUE(batch_shape(step_of({1, 1}, {7, 1}), 1).uniform);
-  EXPECT_FALSE(batch_shape(step_of({1, 1}, {7, 0}), 1).uniform);  // a prompt of one token
-  EXPECT_FALSE(batch_shape(step_of({1, 2}, {7, 9}), 1).uniform);
-  EXPECT_TRUE(batch_shape(step_of({3, 3}, {7, 9}), 3).uniform);
-  EXPECT_FALSE(batch_shape(step_of({1, 1}, {7, 9}), 3).uniform);
-  EXPECT_FALSE(batch_shape(step_of({}, {}), 1).uniform);
+  EXPECT_TRUE(batch_shape(step_of({1, 1}, {7, 1}), std::vector{1}).uniform);
+  EXPECT_FALSE(
+      batch_shape(step_of({1, 1}, {7, 0}), std::vector{1}).uniform);  // a prompt of one token
+  EXPECT_FALSE(batch_shape(step_of({1, 2}, {7, 9}), std::vector{1}).uniform);
+  EXPECT_TRUE(batch_shape(step_of({3, 3}, {7, 9}), std::vector{3}).uniform);
+  EXPECT_FALSE(batch_shape(step_of({1, 1}, {7, 9}), std::vector{3}).uniform);
+  EXPECT_FALSE(batch_shape(step_of({}, {}), std::vector{1}).uniform);
+}
+
+TEST(BatchShape, ReadsTheModelsRunAndTakesOneOfItsDraftModelBehindIt_CG39) {
+  ipc::Step step = step_of({4, 1}, {0, 9});
+  EXPECT_EQ(batch_shape(step, std::vector{1}).num_reqs, 2);
+  step.runs.emplace_back();
+  EXPECT_THROW(batch_shape(step, std::vector{1}), FatalError);
+  step.runs[1].program = ipc::ProgramId::kDraftModel;
+  EXPECT_EQ(batch_shape(step, std::vector{1}).num_reqs, 2);
+  step.runs[1].rows = step.runs[0].rows;
+  EXPECT_THROW(batch_shape(step, std::vector{1}), FatalError) << "it has no rows of its own";
+  std::swap(step.runs[0], step.runs[1]);
+  EXPECT_THROW(batch_shape(step, std::vector{1}), FatalError);
+  step.runs.clear();
+  EXPECT_EQ(batch_shape(step, std::vector{1}).num_tokens, 0);
 }
 
 TEST(BatchShape, CarriesTheStepsRestrictions) {
   ipc::Step step = step_of({4, 1}, {0, 9});
   step.cascade = true;
   step.allowed_modes = 3;
-  const BatchShape shape = batch_shape(step, 1);
+  const BatchShape shape = batch_shape(step, std::vector{1});
   EXPECT_EQ(shape.num_tokens, 5);
   EXPECT_EQ(shape.num_reqs, 2);
   EXPECT_TRUE(shape.cascade);
   EXPECT_EQ(shape.allowed_modes, 3);
-}
-
-TEST(ForwardModes, PredicatesAndEagerPaths) {
-  struct Row {
-    ForwardMode mode;
-    bool prefill, extend, decode, graph;
-    EagerPath path;
-  };
-  const Row rows[] = {
-      {ForwardMode::kExtend, true, true, false, false, EagerPath::kExtend},
-      {ForwardMode::kDecode, false, false, true, true, EagerPath::kDecode},
-      {ForwardMode::kMixed, true, false, false, false, EagerPath::kExtend},
-      {ForwardMode::kIdle, false, false, false, false, EagerPath::kIdle},
-      {ForwardMode::kTargetVerify, false, false, false, true, EagerPath::kExtend},
-      {ForwardMode::kDraftExtend, true, true, false, false, EagerPath::kExtend},
-      {ForwardMode::kDraftExtendV2, true, true, false, false, EagerPath::kExtend},
-      {ForwardMode::kPrebuilt, false, false, false, false, EagerPath::kDecode},
-      {ForwardMode::kSplitPrefill, false, false, false, false, EagerPath::kSplitPrefill},
-      {ForwardMode::kDllmExtend, false, false, false, true, EagerPath::kExtend},
-  };
-  for (const Row& row : rows) {
-    EXPECT_EQ(is_prefill(row.mode), row.prefill) << ipc::to_string(row.mode);
-    EXPECT_EQ(is_extend(row.mode), row.extend) << ipc::to_string(row.mode);
-    EXPECT_EQ(is_decode(row.mode), row.decode) << ipc::to_string(row.mode);
-    EXPECT_EQ(is_cuda_graph(row.mode), row.graph) << ipc::to_string(row.mode);
-    EXPECT_EQ(eager_path(row.mode), row.path) << ipc::to_string(row.mode);
-  }
-  EXPECT_EQ(forward_mode_of(0, 0), ForwardMode::kIdle);
-  EXPECT_EQ(forward_mode_of(2, 0), ForwardMode::kDecode);
-  EXPECT_EQ(forward_mode_of(0, 2), ForwardMode::kExtend);
-  EXPECT_EQ(forward_mode_of(1, 1), ForwardMode::kMixed);
 }
 
 }  // namespace

@@ -15,22 +15,20 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// What a graph would have written beside its place: the first kernel of the audit changes the keys
-// or the values that token 1 has in the first layer.
+// What a graph would have written beside its place: a kernel of the audit changes the keys or the
+// values that token 1 has in the first layer, before it takes them.
 const kernels::KernelTable* real_kernels = nullptr;
-bool spoil_values = false, spoilt = false;
+int calls_before = 0;  // of the one that spoils: the layer's parts come one after the other
 
 void spoil_row(const kernels::KvRowsArgs& args, const kernels::Team& team) {
   if (team.rank != 0) return;
-  const int64_t slot = args.kv_slots[1], heads = args.kv_heads;
-  const int64_t head = 2 * heads * (slot / args.block_size) + (spoil_values ? heads : 0);
-  args.cache[(head * args.block_size + slot % args.block_size) * args.head_bytes] ^=
-      std::byte{0x40};
+  const int64_t slot = args.kv_slots[1];
+  args.cache[slot / args.block_size * args.block_bytes +
+             slot % args.block_size * args.unit_bytes] ^= std::byte{0x40};
 }
 
 void spoil_then_copy(kernels::StreamRef stream, const kernels::KvRowsArgs& args) {
-  if (!spoilt) kernels::launch<&spoil_row>(stream, args, "spoil");
-  spoilt = true;
+  if (calls_before-- == 0) kernels::launch<&spoil_row>(stream, args, "spoil");
   real_kernels->kv_rows(stream, args);
 }
 
@@ -40,8 +38,7 @@ TEST(Audit, CG41FindsAChangedRowOfTheCache) {
     const auto session = started(audited("FULL"));
     worker::OpContext& context = session->runner().hosted().context;
     real_kernels = context.kernels;
-    spoil_values = values;
-    spoilt = false;
+    calls_before = values ? 1 : 0;
     kernels::KernelTable planted = *context.kernels;
     planted.kv_rows = &spoil_then_copy;
     context.kernels = &planted;
@@ -49,9 +46,8 @@ TEST(Audit, CG41FindsAChangedRowOfTheCache) {
     EXPECT_EQ(found.differences, 1) << found.first;
     EXPECT_EQ(found.worst_logit, 0);
     EXPECT_GT(found.worst_kv, 0);
-    EXPECT_THAT(found.first,
-                HasSubstr(fmt::format("rope_kv_write of layer 0: the {} of token 1 differ",
-                                      values ? "values" : "keys")));
+    EXPECT_THAT(found.first, HasSubstr(fmt::format("layer 0: the {} of token 1 differ",
+                                                   values ? "values" : "keys")));
   }
 }
 
@@ -153,7 +149,7 @@ TEST(Audit, CG41FindsAGreedyTokenThatTheSameLogitsDoNotGive) {
 void misplace_padding(const kernels::PrepareInputsArgs& args, const kernels::Team& team) {
   if (team.rank != 0) return;
   for (int32_t t = *args.inputs.live_tokens; t < args.tokens; ++t) {
-    args.inputs.kv_slots[t] = int64_t{5} * args.block_size;
+    args.paged[0].kv_slots[t] = int64_t{5} * args.block_size;
   }
 }
 

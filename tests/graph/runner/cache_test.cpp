@@ -44,15 +44,15 @@ size_t of(const worker::MemoryAccount& memory, MemoryTag tag) {
 TEST(KvCache, HasItsMemoryAfterTheCapturesAndIsCountedThen) {
   Session session(wide_model().directory(), large_cache());
   ASSERT_TRUE(session.runner().load().has_value());
-  ASSERT_TRUE(session.runner().init_cache(kBlocks).has_value());
-  EXPECT_EQ(session.runner().kv_cache().num_blocks(), 1);  // the reserved one
+  ASSERT_TRUE(session.runner().init_cache({kBlocks}).has_value());
+  EXPECT_EQ(session.runner().kv_cache().num_blocks().at(0), 1);  // the reserved one
   EXPECT_LE(of(session.device().memory(), MemoryTag::kKvCache), size_t{4} << 20);
   const std::vector<void*> addresses = session.runner().kv_cache().addresses();
   ASSERT_TRUE(session.runner().capture().has_value());
-  EXPECT_EQ(session.runner().kv_cache().num_blocks(), 1);
+  EXPECT_EQ(session.runner().kv_cache().num_blocks().at(0), 1);
   const auto ready = session.runner().back_cache();
   ASSERT_TRUE(ready.has_value()) << ready.error().message;
-  EXPECT_EQ(ready->num_kv_blocks, kBlocks);
+  EXPECT_EQ(ready->num_blocks.at(0), kBlocks);
   EXPECT_EQ(session.runner().kv_cache().addresses(), addresses);
   EXPECT_GE(of(session.device().memory(), MemoryTag::kKvCache), size_t{kBlocks} * 2 * kBlockBytes);
 }
@@ -67,8 +67,8 @@ TEST(KvCache, CG25LittleMemoryMakesTheCacheSmallerAndKeepsEveryKey) {
   tight.memory_limit = used - cache / 2;
   const auto session = started(tight, wide_model());
   EXPECT_EQ(session->ready.manifest.size(), plain->ready.manifest.size());
-  EXPECT_LT(session->ready.num_kv_blocks, kBlocks * 6 / 10);
-  EXPECT_GT(session->ready.num_kv_blocks, kBlocks * 4 / 10);
+  EXPECT_LT(session->ready.num_blocks.at(0), kBlocks * 6 / 10);
+  EXPECT_GT(session->ready.num_blocks.at(0), kBlocks * 4 / 10);
   for (int tokens : {1, 7, 16, 30}) {
     const std::vector<Row> rows = {{0, prompt(tokens, 1), 0}};
     EXPECT_EQ(session->run(rows).tokens, plain->run(rows).tokens);
@@ -107,7 +107,7 @@ TEST(KvCache, CG25CapturesOnAFullGpuLoseWholeKeysAndServingGoesOn) {
   reference.start();
   Session session(deep_model.directory(), options);
   ASSERT_TRUE(session.runner().load().has_value());
-  ASSERT_TRUE(session.runner().init_cache(options.num_blocks).has_value());
+  ASSERT_TRUE(session.runner().init_cache({options.num_blocks}).has_value());
   constexpr size_t kLeft = size_t{24} << 20;
   std::vector<std::unique_ptr<worker::Buffer>> others;
   for (size_t step = size_t{1} << 34; step >= (size_t{1} << 21); step /= 2) {

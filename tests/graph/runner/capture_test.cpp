@@ -308,17 +308,14 @@ TEST(Steps, CG13IdleStepRunsNothing) {
   EXPECT_EQ(session->counters().num_replays, replays);
 }
 
-TEST(Steps, CG34SplitPrefillWithoutAGraphRunsPieceByPiece) {
+TEST(Steps, CG34WhatNoGraphCoversRunsEagerly) {
   const auto session = started(with_mode("PIECEWISE"));
   const auto reference = started(with_mode("NONE"));
   const std::vector<Row> rows = {{0, prompt(30, 0), 0}};  // above every key
-  ipc::Step step = session->make_step(rows);
-  step.mode = ipc::ForwardMode::kSplitPrefill;
   const auto eager = session->counters().num_eager_runs;
-  session->runner().submit(step);
-  const ipc::StepResult result = session->runner().wait();
+  const ipc::StepResult result = session->run(rows);
   EXPECT_EQ(result.mode, RuntimeMode::kNone);
-  EXPECT_EQ(session->counters().num_eager_runs, eager + 2 * kLayers + 1);
+  EXPECT_EQ(session->counters().num_eager_runs, eager + 1);
   EXPECT_EQ(result.tokens, reference->run(rows).tokens);
 }
 

@@ -195,10 +195,11 @@ TEST_P(GeometryTest, CG28ChunksAndNeighboursChangeNoLogit) {
   expect_same_values({batched.begin() + vocab, batched.begin() + 2 * vocab}, whole, kTolerance);
 }
 
-// In every lowering: the plain one and, on CUDA, those for few rows.
+// In every lowering: the plain one and, on CUDA, those for few and for some rows.
 TEST_P(GeometryTest, CG29MovedCacheIsNamedInEveryLowering) {
   SessionOptions options = options_of("FULL_AND_PIECEWISE");
   options.config.debug_cudagraph = true;
+  options.config.cudagraph_capture_sizes = {1, 4, 32, 128};
   const size_t lowerings =
       started(options, model_of(GetParam()))->runner().hosted().lowerings().size();
   for (size_t i = 0; i < lowerings; ++i) {
@@ -209,9 +210,10 @@ TEST_P(GeometryTest, CG29MovedCacheIsNamedInEveryLowering) {
       worker::Addresses& addresses = lowering.context.addresses[value];
       addresses.fill(static_cast<std::byte*>(addresses[0]) + 256);
     }
-    // Keys of 128 and 4 tokens, and of one decode: one of them runs in this lowering.
+    // Keys of 128, 32 and 4 tokens, and of one decode: one of them runs in this lowering.
     std::string message = "nothing was noticed";
     try {
+      session->run({{2, prompt(60, 0), 0}});
       session->run({{0, prompt(9, 0), 0}});
       session->run({{1, prompt(3, 0), 0}});
       session->run({{0, {11}, 9}});

@@ -19,10 +19,12 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-// Prompts and decodes of changing slots from a seed, some steps without any row.
+// Prompts and decodes of changing slots from a seed, some steps without any row. With grammars: the
+// requests of a step keep to one, or to none.
 class Script {
  public:
-  explicit Script(unsigned seed) : random_(seed) {}
+  explicit Script(unsigned seed, std::vector<std::string> grammars = {})
+      : random_(seed), grammars_(std::move(grammars)) {}
 
   ipc::Step next(Session& session) {
     std::vector<Row> rows;
@@ -41,6 +43,11 @@ class Script {
     session.setup().seed = random_();
     session.setup().num_logprobs = below(4) - 1;
     session.setup().repetition_penalty = below(2) == 0 ? 1.0f : 1.3f;
+    if (!grammars_.empty()) {
+      const auto& grammar =
+          grammars_[static_cast<size_t>(below(static_cast<unsigned>(grammars_.size())))];
+      session.setup().grammar.assign(grammar.begin(), grammar.end());
+    }
     return session.make_step(rows);
   }
 
@@ -49,6 +56,7 @@ class Script {
   int below(unsigned count) { return static_cast<int>(random_() % count); }
 
   std::mt19937 random_;
+  std::vector<std::string> grammars_;
   std::array<int32_t, kSlots> computed_ = {};
 };
 
@@ -93,6 +101,34 @@ TEST_P(InFlight, OverlappingStepsGiveWhatStepsAloneGive) {
   }
 }
 
+// A step's masks follow from the tokens of the one before it, which may be in flight when it is
+// submitted; a slot's next request has another grammar.
+TEST_P(InFlight, MasksOfGrammarsFollowFromTheStepBefore) {
+  const std::vector<std::string> grammars = {
+      "", "regex:[a-m]{3,9}[n-z ]*",
+      "json_schema:{\"type\":\"array\",\"items\":{\"type\":\"integer\"}}"};
+  if (!GetParam() && SessionOptions{}.device == "host") {
+    GTEST_SKIP() << "a step that runs at once waits for the one before it";
+  }
+  const TinyModel with_words({.vocab = 512});
+  std::filesystem::copy_file("tests/fixtures/models/llama-bias-f32/tokenizer.json",
+                             with_words.directory() / "tokenizer.json");
+  for (const char* mode : {"NONE", "FULL", "FULL_AND_PIECEWISE"}) {
+    SessionOptions alone;
+    alone.config.cudagraph_mode = mode;
+    const auto reference = started(alone, with_words);
+    const auto session = started(options(mode), with_words);
+    Script script(12, grammars), same(12, grammars);
+    session->runner().submit(script.next(*session));
+    for (int step = 1; step <= 60; ++step) {
+      session->runner().submit(script.next(*session));
+      reference->runner().submit(same.next(*reference));
+      expect_equal(session->runner().wait(), reference->runner().wait());
+    }
+    session->runner().wait();
+  }
+}
+
 // Each row may sample one token only, another in every step.
 TEST_P(InFlight, ResultsAreThoseOfTheirOwnStep) {
   const auto session = started(options());
@@ -119,7 +155,7 @@ TEST_P(InFlight, RefusedStepLeavesNoTrace) {
   const std::vector<Row> decode = {{0, {kTokenOnDevice}, 5}, {1, {kTokenOnDevice}, 7}};
   const ipc::Step first = session->make_step(prompts), second = session->make_step(decode);
   ipc::Step wrong = session->make_step({{2, prompt(9, 5), 0}, {3, prompt(9, 6), 0}});
-  wrong.block_id.back() = 0;
+  wrong.blocks[0].block.back() = 0;
   session->runner().submit(first);
   for (int i = 0; i < 3; ++i) EXPECT_THROW(session->runner().submit(wrong), FatalError);
   session->runner().submit(second);

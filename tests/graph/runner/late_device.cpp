@@ -151,10 +151,9 @@ class LateDevice final : public worker::Device {
     return std::make_unique<LateStream>(host_->create_stream(), captures_, before_launch_);
   }
   worker::MemoryAccount memory() const override { return host_->memory(); }
-  Result<std::unique_ptr<worker::Communicator>> create_communicator(const std::string& token,
-                                                                    int rank, int size,
-                                                                    int timeout_ms) override {
-    return host_->create_communicator(token, rank, size, timeout_ms);
+  Result<std::unique_ptr<worker::Communicator>> create_communicator(
+      const worker::GroupOptions& options) override {
+    return host_->create_communicator(options);
   }
 
  private:

@@ -34,6 +34,8 @@ struct SessionOptions {
   // Puts another device around the one that was made; null: none.
   std::function<std::unique_ptr<worker::Device>(std::unique_ptr<worker::Device>)> wrap_device;
   int64_t num_blocks = 64;
+  LoraPaths adapters = {};
+  std::filesystem::path draft = {};  // directory of a draft model; empty: none
 
   static ipc::WorkerConfig default_config() {
     ipc::WorkerConfig config;
@@ -53,6 +55,7 @@ struct Row {
   SlotId slot;
   std::vector<TokenId> tokens;
   int32_t computed;
+  bool verifies = false;  // tokens are drafts after the last one; computed is a bound
 };
 
 class Session {
@@ -73,6 +76,12 @@ class Session {
                                          options.token,
                                          options.poison_padding,
                                          options.keep_logits};
+    runner_options.adapters = options.adapters;
+    if (!options.draft.empty()) {
+      runner_options.draft_directory = options.draft;
+      runner_options.draft = *load_model_config(options.draft);
+      runner_options.config.draft_model = true;
+    }
     auto runner = worker::ProgramRunner::create(
         runner_options, *device_, [this](const ipc::Progress& p) { progress.push_back(p); });
     if (!runner) throw FatalError(runner.error().message);
@@ -84,7 +93,8 @@ class Session {
   void start() {
     auto loaded = runner_->load();
     if (!loaded) throw FatalError(loaded.error().message);
-    const Status cache = runner_->init_cache(options_.num_blocks);
+    const Status cache =
+        runner_->init_cache(std::vector<int64_t>(num_groups(), options_.num_blocks));
     if (!cache) throw FatalError(cache.error().message);
     const Status captured = runner_->capture();
     if (!captured) throw FatalError(captured.error().message);
@@ -97,6 +107,8 @@ class Session {
   ipc::Step make_step(const std::vector<Row>& rows) {
     ipc::Step step;
     step.step = ++steps_;
+    step.blocks.resize(num_groups());
+    ipc::Run run;
     int decodes = 0;
     for (const Row& row : rows) {
       const auto count = static_cast<int32_t>(row.tokens.size());
@@ -108,26 +120,34 @@ class Session {
         step.setups.push_back(setup);
       }
       decodes += count == 1 && row.computed > 0 ? 1 : 0;
-      step.row_slot.push_back(row.slot);
-      step.row_num_tokens.push_back(count);
-      step.row_computed.push_back(row.computed);
-      step.row_flags.push_back(ipc::kSamples);
-      step.token_ids.insert(step.token_ids.end(), row.tokens.begin(), row.tokens.end());
+      run.rows.slot.push_back(row.slot);
+      run.rows.num_tokens.push_back(count);
+      run.rows.computed.push_back(row.verifies ? ipc::kComputedOnDevice : row.computed);
+      run.rows.flags.push_back(
+          static_cast<uint8_t>(row.verifies ? ipc::kSamples | ipc::kVerifies : ipc::kSamples));
+      run.rows.token_ids.insert(run.rows.token_ids.end(), row.tokens.begin(), row.tokens.end());
       int32_t& have = next_block_[static_cast<size_t>(row.slot)];
       const int32_t block_size = options_.config.block_size;
-      for (; have * block_size < row.computed + count; ++have) {
-        step.block_slot.push_back(row.slot);
-        step.block_index.push_back(have);
-        // Every slot has its own stretch of blocks; block 0 is reserved.
-        const int32_t per_slot = (options_.config.max_model_len + block_size - 1) / block_size;
-        step.block_id.push_back(1 + row.slot * per_slot + have);
+      // A draft model goes on from the last token.
+      const int32_t beyond = options_.draft.empty() ? 0 : options_.config.num_speculative_tokens;
+      for (; have * block_size < row.computed + count + beyond; ++have) {
+        for (ipc::BlockUpdates& group : step.blocks) {
+          group.slot.push_back(row.slot);
+          group.index.push_back(have);
+          // Every slot has its own stretch of blocks; block 0 is reserved.
+          const int32_t per_slot = (options_.config.max_model_len + block_size - 1) / block_size;
+          group.block.push_back(1 + row.slot * per_slot + have);
+        }
       }
     }
     const int prefills = static_cast<int>(rows.size()) - decodes;
-    step.mode = rows.empty()    ? ipc::ForwardMode::kIdle
-                : prefills == 0 ? ipc::ForwardMode::kDecode
-                : decodes == 0  ? ipc::ForwardMode::kExtend
-                                : ipc::ForwardMode::kMixed;
+    run.mode = prefills == 0  ? ipc::ForwardMode::kDecode
+               : decodes == 0 ? ipc::ForwardMode::kExtend
+                              : ipc::ForwardMode::kMixed;
+    if (!rows.empty()) step.runs.push_back(std::move(run));
+    if (!rows.empty() && !options_.draft.empty()) {
+      step.runs.push_back({ipc::ProgramId::kDraftModel, ipc::ForwardMode::kDraftExtend, {}});
+    }
     return step;
   }
 
@@ -148,6 +168,7 @@ class Session {
 
   worker::ProgramRunner& runner() { return *runner_; }
   worker::Device& device() { return *device_; }
+  const SessionOptions& options() const { return options_; }
   ipc::SlotSetup& setup() { return setup_; }
   const worker::GraphCounters& counters() { return runner_->pool().counters(); }
 
@@ -155,6 +176,8 @@ class Session {
   std::vector<ipc::Progress> progress;
 
  private:
+  size_t num_groups() const { return options_.draft.empty() ? 1 : 2; }
+
   SessionOptions options_;
   std::unique_ptr<worker::Device> device_;
   std::unique_ptr<worker::ProgramRunner> runner_;

@@ -29,28 +29,28 @@ TEST(Steps, SchedulingMistakesAreFatalAndNamed) {
   const auto session = started();
   const auto good = [&] { return session->make_step({{0, prompt(4, 0), 0}}); };
   ipc::Step step = good();
-  step.row_slot[0] = 6;
+  step.runs[0].rows.slot[0] = 6;
   expect_refused(*session, step, "slot 6");
   step = good();
-  step.token_ids.pop_back();
+  step.runs[0].rows.token_ids.pop_back();
   expect_refused(*session, step, "token_ids");
   step = good();
-  step.token_ids[1] = 259;
+  step.runs[0].rows.token_ids[1] = 259;
   expect_refused(*session, step, "vocabulary of 259");
   step = good();
-  step.row_computed[0] = 61;
+  step.runs[0].rows.computed[0] = 61;
   expect_refused(*session, step, "max_model_len");
   step = good();
-  step.block_id[0] = 0;
+  step.blocks[0].block[0] = 0;
   expect_refused(*session, step, "block 0");
   step = good();
-  step.block_id[0] = 64;
+  step.blocks[0].block[0] = 64;
   expect_refused(*session, step, "block 64");
   step = good();
-  step.row_flags.clear();
+  step.runs[0].rows.flags.clear();
   expect_refused(*session, step, "differ in length");
   step = session->make_step({{0, prompt(4, 0), 0}, {1, prompt(4, 0), 0}});
-  step.row_slot[1] = 0;
+  step.runs[0].rows.slot[1] = 0;
   expect_refused(*session, step, "takes part twice");
   step = session->make_step({{0, prompt(40, 0), 0}, {1, prompt(9, 0), 0}});
   expect_refused(*session, step, "max_num_batched_tokens");
@@ -110,11 +110,11 @@ TEST(Steps, ChunkedPromptGivesTheLogitsOfTheWholePrompt) {
 TEST(Steps, RowsThatDoNotSampleHoldNoToken) {
   const auto session = started();
   ipc::Step step = session->make_step({{0, prompt(4, 0), 0}, {1, prompt(3, 1), 0}});
-  step.row_flags[0] = 0;
+  step.runs[0].rows.flags[0] = 0;
   session->runner().submit(step);
   const ipc::StepResult result = session->runner().wait();
-  EXPECT_EQ(result.tokens[0], -1);
-  EXPECT_GE(result.tokens[1], 0);
+  EXPECT_EQ(result.token_offsets, (std::vector<int32_t>{0, 0, 1}));
+  EXPECT_THAT(result.tokens, SizeIs(1));
   EXPECT_THAT(result.logprobs, IsEmpty());
 }
 
@@ -224,14 +224,12 @@ TEST(Steps, BlockTablesLongerThanTheStepBlockAreWrittenToo) {
   // All 1,024 blocks of all slots at once, as a prefix-cache hit would bring them; the step block
   // holds 4 * 4 + 16 + 64.
   ipc::Step step = session->make_step({{0, prompt(9, 0), 0}});
-  step.block_slot.clear();
-  step.block_index.clear();
-  step.block_id.clear();
+  step.blocks = std::vector<ipc::BlockUpdates>(1);
   for (int slot = 3; slot >= 0; --slot) {
     for (int i = 0; i < 256; ++i) {
-      step.block_slot.push_back(slot);
-      step.block_index.push_back(i);
-      step.block_id.push_back(1 + slot * 256 + i);
+      step.blocks[0].slot.push_back(slot);
+      step.blocks[0].index.push_back(i);
+      step.blocks[0].block.push_back(1 + slot * 256 + i);
     }
   }
   session->runner().submit(step);
@@ -239,7 +237,7 @@ TEST(Steps, BlockTablesLongerThanTheStepBlockAreWrittenToo) {
   EXPECT_EQ(session->runner().read_logits(), reference->runner().read_logits());
   const auto& hosted = session->runner().hosted();
   const auto* at = static_cast<const int32_t*>(
-      hosted.context.address(worker::prepare_op(hosted.program).block_table));
+      hosted.context.address(worker::prepare_op(hosted.program).block_table[0]));
   const std::vector<int32_t> table = session->read(at, 4 * 256);
   for (int i = 0; i < 4 * 256; ++i) ASSERT_EQ(table[static_cast<size_t>(i)], 1 + i);
 }
@@ -265,15 +263,39 @@ TEST(KvCache, BlocksFollowOverrideBytesShareAndNeed) {
   config.block_size = 16;  // 7 blocks a request
   config.tensor_parallel_size = 2;
   const auto blocks = [&](size_t free, bool shared) {
-    return worker::choose_num_blocks(config, 1000, memory_of(1 << 20, free), shared);
+    std::vector<ipc::StateGroup> groups = {{.name = "full_attention", .bytes = 1000}};
+    EXPECT_TRUE(worker::choose_num_blocks(config, memory_of(1 << 20, free), shared, groups));
+    return groups[0].num_blocks;
   };
-  EXPECT_EQ(*blocks(1 << 20, true), 4 * 7 + 1);     // no more than is of use
-  EXPECT_EQ(*blocks(8 * 20 * 1000, true), 20);      // a quarter of it, for two ranks
-  EXPECT_EQ(*blocks(104'857 + 10'500, false), 10);  // 90 % of the device, less what is used
+  EXPECT_EQ(blocks(1 << 20, true), 4 * 7 + 1);     // no more than is of use
+  EXPECT_EQ(blocks(8 * 20 * 1000, true), 20);      // a quarter of it, for two ranks
+  EXPECT_EQ(blocks(104'857 + 10'500, false), 10);  // 90 % of the device, less what is used
   config.kv_cache_memory_bytes = 9'900;
-  EXPECT_EQ(*blocks(0, true), 9);
+  EXPECT_EQ(blocks(0, true), 9);
   config.num_gpu_blocks_override = 500;
-  EXPECT_EQ(*blocks(0, true), 500);
+  EXPECT_EQ(blocks(0, true), 500);
+}
+
+// Memory goes to the groups as a request of max_model_len takes it.
+TEST(KvCache, GroupsShareTheMemoryByWhatALongRequestNeeds) {
+  ipc::WorkerConfig config;
+  config.max_num_seqs = 4;
+  config.max_num_batched_tokens = 16;
+  config.max_model_len = 1600;
+  config.block_size = 16;
+  config.kv_cache_memory_bytes = 220'000;
+  // 100 blocks; those of a window of 33 and two chunks of 16 tokens, and one that is cut: 5.
+  std::vector<ipc::StateGroup> groups = {
+      {.name = "full_attention", .bytes = 1000},
+      {.name = "recurrent", .kind = ipc::StateKind::kSlot, .bytes = 77},
+      {.name = "sliding_attention", .window = 33, .bytes = 2000}};
+  ASSERT_TRUE(worker::choose_num_blocks(config, memory_of(1 << 20, 1 << 20), true, groups));
+  EXPECT_EQ(groups[0].num_blocks, 200);
+  EXPECT_EQ(groups[1].num_blocks, 0);
+  EXPECT_EQ(groups[2].num_blocks, 10);
+  const auto fewer = worker::fewer_blocks(config, groups, {200, 0, 10}, 22'000);
+  EXPECT_EQ(fewer, (std::vector<int64_t>{179, 0, 8})) << "a tenth less of each";
+  EXPECT_TRUE(worker::fewer_blocks(config, groups, {200, 0, 10}, 110'000).empty());
 }
 
 TEST(KvCache, TooLittleForOneRequestIsAnErrorWithTheNumbers) {
@@ -281,7 +303,8 @@ TEST(KvCache, TooLittleForOneRequestIsAnErrorWithTheNumbers) {
   config.max_model_len = 100;
   config.block_size = 16;
   config.kv_cache_memory_bytes = 7'999;
-  const auto blocks = worker::choose_num_blocks(config, 1000, memory_of(1 << 20, 1 << 20), true);
+  std::vector<ipc::StateGroup> groups = {{.name = "full_attention", .bytes = 1000}};
+  const auto blocks = worker::choose_num_blocks(config, memory_of(1 << 20, 1 << 20), true, groups);
   ASSERT_FALSE(blocks.has_value());
   EXPECT_EQ(blocks.error().field, "kv_cache_memory_bytes");
   EXPECT_THAT(blocks.error().message, AllOf(HasSubstr("7 KV blocks"), HasSubstr("100")));

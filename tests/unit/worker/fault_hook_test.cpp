@@ -16,8 +16,9 @@ std::unique_ptr<Device> small_device() {
 
 ipc::Step step_of(StepId id, std::vector<TokenId> tokens = {}) {
   ipc::Step step;
+  step.runs.resize(1);
   step.step = id;
-  step.token_ids = std::move(tokens);
+  step.runs[0].rows.token_ids = std::move(tokens);
   return step;
 }
 

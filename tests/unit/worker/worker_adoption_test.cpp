@@ -25,8 +25,8 @@ TEST_F(WorkerFixture, ASilentCoordinatorIsLookedForAndItsSuccessorAdoptsTheGroup
   const auto loaded = take<ipc::Loaded>();
   ASSERT_TRUE(loaded);
   EXPECT_TRUE(std::get<ipc::Loaded>(loaded->message).kept);
-  EXPECT_EQ(std::get<ipc::Loaded>(loaded->message).num_kv_blocks, 64);
-  send(ipc::InitCache{64});
+  EXPECT_EQ(std::get<ipc::Loaded>(loaded->message).groups.at(0).num_blocks, 64);
+  send(ipc::InitCache{{64}});
   ASSERT_TRUE(take<ipc::Ready>());
   send(step(1), {1, 3});  // a late frame of the dead coordinator
   send(step(1));
@@ -59,7 +59,7 @@ TEST_F(WorkerFixture, ADeadCoordinatorIsNoticedByItsProcessAndStepsOfItAreFinish
   scheduler_.run_until_idle();
   script_.hang_in_step = false;
   ASSERT_TRUE(take<ipc::Loaded>());
-  send(ipc::InitCache{64});
+  send(ipc::InitCache{{64}});
   ASSERT_TRUE(take<ipc::Ready>());
   EXPECT_EQ(script_.steps, 1);
   EXPECT_EQ(count<ipc::StepResult>(), 0u);

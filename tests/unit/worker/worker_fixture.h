@@ -29,6 +29,8 @@ struct RunnerScript {
   std::atomic<bool> hang_in_step{false};  // until it is false again
   std::atomic<bool> behind{false};        // no step ends until it is false again
   std::atomic<bool> hanging{false};
+  std::atomic<bool> meets{false};  // the other ranks, before it is made
+  std::atomic<size_t> met{0};      // ranks
   std::atomic<StepId> throw_at{0};
   std::optional<Error> create_error, load_error, cache_error;
 };
@@ -45,9 +47,9 @@ class FakeRunner final : public ModelRunner {
   Result<ipc::Loaded> load() override {
     for (int i = 1; i <= 100; ++i) progress_({ipc::StartPhase::kLoadWeights, i, 100, "weights"});
     if (script_.load_error) return forward_error(*script_.load_error);
-    return ipc::Loaded{64, 1024, 4096, 0.5};
+    return ipc::Loaded{{{.name = "full_attention", .bytes = 1024, .num_blocks = 64}}, 4096, 0.5};
   }
-  Status init_cache(int64_t) override {
+  Status init_cache(const std::vector<int64_t>&) override {
     if (script_.cache_error) return forward_error(*script_.cache_error);
     return {};
   }
@@ -58,7 +60,7 @@ class FakeRunner final : public ModelRunner {
   Result<ipc::Ready> back_cache() override {
     ipc::Ready ready;
     ready.cudagraph_mode = "FULL";
-    ready.num_kv_blocks = 64;
+    ready.num_blocks = {64};
     return ready;
   }
   void submit(const ipc::Step& step) override {
@@ -78,12 +80,16 @@ class FakeRunner final : public ModelRunner {
     }
     ipc::StepResult result;
     result.step = queue_.front();
+    result.token_offsets = {0, 1};
     result.tokens = {static_cast<TokenId>(result.step)};
     queue_.pop_front();
     ++script_.steps;
     return result;
   }
   int in_flight() const override { return static_cast<int>(queue_.size()); }
+  void compile_grammar(std::string source, std::function<void()> done) override {
+    if (source == "regex:a") compiler_ = std::jthread(std::move(done));
+  }
 
  private:
   RunnerScript& script_;
@@ -91,6 +97,7 @@ class FakeRunner final : public ModelRunner {
   int64_t to_ = 0, from_ = 0;
   ProgressFn progress_;
   std::deque<StepId> queue_;
+  std::jthread compiler_;
 };
 
 inline ipc::Step step(StepId id) {
@@ -131,6 +138,10 @@ class WorkerFixture : public testing::Test {
                                 ModelRunner::ProgressFn p) -> Result<std::unique_ptr<ModelRunner>> {
       group_token_ = runner.group_token;
       if (script_.create_error) return forward_error(*script_.create_error);
+      if (script_.meets) {
+        REFRAIN_ASSIGN_OR_RETURN(const auto ranks, runner.meet({"memory", "tcp://here:1", "key"}));
+        script_.met = ranks.size();
+      }
       return std::make_unique<FakeRunner>(script_, host, std::move(p));
     };
     device.heartbeat = options.heartbeat;
@@ -170,6 +181,7 @@ class WorkerFixture : public testing::Test {
     }
     message.config.max_num_seqs = max_num_seqs;
     message.config.tensor_parallel_size = tensor_parallel_size;
+    message.config.collective_timeout_ms = collective_timeout_ms_;
     message.group_token = fmt::format("group-{}", epoch);
     message.held_group = held_group_;
     send(message);
@@ -215,7 +227,7 @@ class WorkerFixture : public testing::Test {
     ASSERT_TRUE(take<ipc::Hello>());
     welcome(epoch);
     ASSERT_TRUE(take<ipc::Loaded>());
-    send(ipc::InitCache{64});
+    send(ipc::InitCache{{64}});
     ASSERT_TRUE(take<ipc::Ready>());
   }
 
@@ -238,6 +250,7 @@ class WorkerFixture : public testing::Test {
   RunnerScript script_;
   std::string group_token_;
   std::string held_group_;  // of the last Hello that the coordinator took
+  int32_t collective_timeout_ms_ = 30000;
   ManualScheduler scheduler_;
   std::shared_ptr<Executor> worker_executor_ = scheduler_.make_executor("worker");
   std::shared_ptr<Executor> coordinator_executor_ = scheduler_.make_executor("coordinator");

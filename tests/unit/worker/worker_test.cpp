@@ -58,6 +58,18 @@ TEST_F(WorkerFixture, FramesOfAnEpochCountFromOneWithoutGap) {
   EXPECT_EQ(next->info.sequence, first + 1);
 }
 
+TEST_F(WorkerFixture, AGrammarIsCompiledBesideTheSteps) {
+  start_worker();
+  bring_up(7);
+  send(ipc::Grammar{4, {'r', 'e', 'g', 'e', 'x', ':', 'b'}});  // takes for ever
+  send(ipc::Grammar{5, {'r', 'e', 'g', 'e', 'x', ':', 'a'}});
+  send(step(1));
+  ASSERT_TRUE(take<ipc::StepResult>());
+  const auto ready = take<ipc::GrammarReady>();
+  ASSERT_TRUE(ready);
+  EXPECT_EQ(std::get<ipc::GrammarReady>(ready->message).request, 5u);
+}
+
 TEST_F(WorkerFixture, ProgressIsThinnedButItsEndIsAlwaysTold) {
   start_worker();
   ASSERT_TRUE(take<ipc::Hello>());
@@ -98,6 +110,48 @@ TEST_F(WorkerFixture, APeerThatIsMissingIsToTryAgain) {
   const auto failed = take<ipc::Failed>();
   ASSERT_TRUE(failed);
   EXPECT_FALSE(std::get<ipc::Failed>(failed->message).configuration);
+  EXPECT_TRUE(eventually([&] { return exit_code_ == kExitTryAgain; }));
+}
+
+TEST_F(WorkerFixture, RanksFindEachOtherThroughTheCoordinator) {
+  script_.meets = true;
+  start_worker();
+  ASSERT_TRUE(take<ipc::Hello>());
+  welcome();
+  const auto told = take<ipc::RankAddress>();
+  ASSERT_TRUE(told);
+  EXPECT_EQ(std::get<ipc::RankAddress>(told->message),
+            (ipc::RankAddress{"memory", "tcp://here:1", "key"}));
+  send(ipc::Peers{{{}, {}, {}}});
+  ASSERT_TRUE(take<ipc::Loaded>());
+  EXPECT_EQ(script_.met, 3u);
+}
+
+// Its coordinator died between the two; the next one counts on this worker.
+TEST_F(WorkerFixture, AGroupWhoseRanksNeverMeetMakesRoomForTheNext) {
+  script_.meets = true;
+  start_worker();
+  ASSERT_TRUE(take<ipc::Hello>());
+  welcome(1);
+  ASSERT_TRUE(take<ipc::RankAddress>());
+  welcome(2);
+  ASSERT_TRUE(take<ipc::RankAddress>());
+  send(ipc::Peers{{{}, {}}});
+  ASSERT_TRUE(take<ipc::Loaded>());
+  EXPECT_EQ(script_.met, 2u);
+  EXPECT_FALSE(exit_code_.has_value());
+}
+
+TEST_F(WorkerFixture, RanksThatNeverMeetEndByTheDeadlineToBeTriedAgain) {
+  script_.meets = true;
+  start_worker();
+  ASSERT_TRUE(take<ipc::Hello>());
+  collective_timeout_ms_ = 10;
+  welcome();
+  const auto failed = take<ipc::Failed>();
+  ASSERT_TRUE(failed);
+  EXPECT_THAT(std::get<ipc::Failed>(failed->message).message,
+              HasSubstr("not all ranks of the group have come"));
   EXPECT_TRUE(eventually([&] { return exit_code_ == kExitTryAgain; }));
 }
 
@@ -184,7 +238,7 @@ TEST_F(WorkerFixture, TellsItsPositionWhenItIsReadyAndWhileADeviceHangs) {  // R
   ASSERT_TRUE(take<ipc::Loaded>());
   for (int i = 0; i < 10; ++i) scheduler_.advance(std::chrono::milliseconds(5));
   EXPECT_EQ(count<ipc::Position>(), 0u) << "it loads";
-  send(ipc::InitCache{64});
+  send(ipc::InitCache{{64}});
   ASSERT_TRUE(take<ipc::Ready>());
   send(step(1));
   ASSERT_TRUE(take<ipc::StepResult>());

@@ -45,13 +45,13 @@ ncclDataType_t nccl_type(DType dtype) {
 
 }  // namespace
 
-CudaCommunicator::CudaCommunicator(std::shared_ptr<CudaContext> context, Options options)
+CudaCommunicator::CudaCommunicator(std::shared_ptr<CudaContext> context, GroupOptions options)
     : context_(std::move(context)),
       options_(std::move(options)),
       users_(std::make_shared<const int>(0)) {}
 
 Result<std::unique_ptr<Communicator>> CudaCommunicator::join(std::shared_ptr<CudaContext> context,
-                                                             const Options& options) {
+                                                             const GroupOptions& options) {
   std::unique_ptr<CudaCommunicator> communicator(new CudaCommunicator(std::move(context), options));
   if (options.size != 1 || options.rank != 0) {
     REFRAIN_RETURN_IF_ERROR(communicator->connect());
@@ -64,8 +64,13 @@ Status CudaCommunicator::connect() {
     return fail(ErrorCode::kInvalidArgument, "a group of GPUs has 1 to {} ranks, not {}", kMaxPeers,
                 options_.size);
   }
-  REFRAIN_ASSIGN_OR_RETURN(group_, HostGroup::join({options_.token, options_.rank, options_.size,
-                                                    options_.timeout_ms, 1}));
+  REFRAIN_ASSIGN_OR_RETURN(group_, join_group(options_, 1));
+  if (!group_->shares_memory()) {
+    return fail_field(
+        "tensor-parallel-size",
+        "the GPUs of one group are those of one host with one /dev/shm: they sum over "
+        "peer memory; over several hosts, serve on --device host");
+  }
   const size_t before = context_->memory().free;
   REFRAIN_RETURN_IF_ERROR(connect_nccl());
   const size_t after = context_->memory().free;

@@ -19,14 +19,8 @@ namespace refrain::worker {
 
 class CudaCommunicator final : public Communicator, private Watch {
  public:
-  struct Options {
-    std::string token;
-    int rank = 0;
-    int size = 1;
-    int timeout_ms = 0;
-  };
   static Result<std::unique_ptr<Communicator>> join(std::shared_ptr<CudaContext> context,
-                                                    const Options& options);
+                                                    const GroupOptions& options);
   ~CudaCommunicator() override;
 
   int rank() const override { return options_.rank; }
@@ -47,7 +41,7 @@ class CudaCommunicator final : public Communicator, private Watch {
   }
 
  private:
-  CudaCommunicator(std::shared_ptr<CudaContext> context, Options options);
+  CudaCommunicator(std::shared_ptr<CudaContext> context, GroupOptions options);
   Status connect();
   Status connect_nccl();
   bool exchanges(const kernels::Matrix& data, size_t bytes,
@@ -59,7 +53,7 @@ class CudaCommunicator final : public Communicator, private Watch {
   [[noreturn]] void give_up(const std::string& reason);
 
   std::shared_ptr<CudaContext> context_;
-  Options options_;
+  GroupOptions options_;
   std::unique_ptr<HostGroup> group_;  // null in a group of one, as all that follows
   std::unique_ptr<NcclLibrary> nccl_;
   ncclComm_t comm_ = nullptr;

@@ -64,10 +64,9 @@ class CudaDevice final : public Device {
   void push_range(const std::string& name) override { nvtxRangePushA(name.c_str()); }
   void pop_range() override { nvtxRangePop(); }
 
-  Result<std::unique_ptr<Communicator>> create_communicator(const std::string& token, int rank,
-                                                            int size, int timeout_ms) override {
+  Result<std::unique_ptr<Communicator>> create_communicator(const GroupOptions& options) override {
     context_->refuse_in_capture("create_communicator");
-    return CudaCommunicator::join(context_, {token, rank, size, timeout_ms});
+    return CudaCommunicator::join(context_, options);
   }
 
  private:

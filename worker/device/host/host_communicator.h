@@ -1,7 +1,7 @@
 #pragma once
-// Collectives between worker processes of one machine over shared memory. Each exchange is three
-// recordable launches (put, meet, take) that the whole team runs. Sums are made in rank order in
-// float32 by every rank, so all hold equal bits. Device thread; graphs that hold its operations
+// Collectives between worker processes, over shared memory or tcp (HostGroup). Each exchange is
+// three recordable launches (put, meet, take) that the whole team runs. Sums are made in rank order
+// in float32 by every rank, so all hold equal bits. Device thread; graphs that hold its operations
 // must be gone before it is destroyed, otherwise the process ends.
 
 #include <memory>

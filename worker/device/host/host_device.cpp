@@ -1,4 +1,5 @@
-// The host device: kernels run on this process's threads, communicators over shared memory.
+// The host device: kernels run on this process's threads, communicators over shared memory or
+// tcp.
 
 #include <fmt/format.h>
 
@@ -62,13 +63,11 @@ class HostDevice final : public Device {
   }
   MemoryAccount memory() const override { return context_->memory->account(); }
 
-  Result<std::unique_ptr<Communicator>> create_communicator(const std::string& token, int rank,
-                                                            int size, int timeout_ms) override {
+  Result<std::unique_ptr<Communicator>> create_communicator(const GroupOptions& options) override {
     context_->refuse_in_capture("create_communicator");
     std::unique_ptr<HostGroup> group;
-    if (size != 1 || rank != 0) {
-      REFRAIN_ASSIGN_OR_RETURN(
-          group, HostGroup::join({token, rank, size, timeout_ms, context_->team.size()}));
+    if (options.size != 1 || options.rank != 0) {
+      REFRAIN_ASSIGN_OR_RETURN(group, join_group(options, context_->team.size()));
     }
     return std::make_unique<HostCommunicator>(context_, std::move(group));
   }

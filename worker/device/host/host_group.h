@@ -1,19 +1,17 @@
 #pragma once
-// The shared-memory side of a host communicator: who is in the group, and the meeting in which
-// every rank posts what it is about to do and compares. A rank that disagrees, has left, has died
-// or does not come in time is named in a DeviceError; nothing waits for ever. Device thread's team.
+// The group of a host communicator: who is in it, and the meeting in which every rank posts what it
+// is about to do, gets the data of all and compares. A rank that disagrees, has left, has died or
+// does not come in time is named in a DeviceError; nothing waits for ever. Over shared memory or
+// over tcp, chosen by where the ranks are (join_group). Device thread's team.
 
-#include <array>
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <memory>
 #include <string>
 
-#include "ipc/shm/segment.h"
 #include "kernels/core/dtype.h"
 #include "runtime/base/result.h"
-#include "worker/device/host/wait.h"
+#include "worker/device/device.h"
 
 namespace refrain::worker {
 
@@ -31,29 +29,21 @@ struct Post {
 };
 std::string describe(const Post& post);
 
-struct GroupSegment;  // the layout in shared memory; host_group.cpp
-
 class HostGroup {
  public:
   static constexpr int kMaxRanks = 64;
   // Bytes one rank can put into one exchange; larger data goes in several.
   static constexpr size_t kSlotBytes = size_t{256} << 10;
+  using Deadline = std::chrono::steady_clock::time_point;
 
-  struct Options {
-    std::string token;
-    int rank = 0;
-    int size = 1;
-    int timeout_ms = 0;  // of joining and of every meeting
-    int threads = 1;     // of this rank's team
-  };
-  static Result<std::unique_ptr<HostGroup>> join(const Options& options);
-  ~HostGroup();
+  virtual ~HostGroup() = default;
   HostGroup(const HostGroup&) = delete;
   HostGroup& operator=(const HostGroup&) = delete;
 
   int rank() const { return options_.rank; }
   int size() const { return options_.size; }
-  size_t bytes() const { return segment_->bytes(); }
+  virtual bool shares_memory() const = 0;
+  virtual size_t bytes() const = 0;
   // More threads in the group than cores they may use together.
   bool crowded() const { return crowded_; }
 
@@ -61,32 +51,45 @@ class HostGroup {
   // every thread reads slot_of(r). The slots of an exchange stay valid until the next but one.
   std::byte* slot_to_fill() const { return slot(rank(), sequence_ + 1); }
   void meet(const Post& post);  // throws DeviceError
+  const std::byte* slot_of(int rank) const { return slot(rank, sequence_); }
   // Names the first rank that left or whose process is gone, and tells the others; empty while all
   // are there.
-  std::string find_missing();
-  const std::byte* slot_of(int rank) const { return slot(rank, sequence_); }
+  virtual std::string find_missing() = 0;
+
+ protected:
+  explicit HostGroup(const GroupOptions& options) : options_(options) {}
+  static constexpr size_t bytes_of_slots(int size) {
+    return static_cast<size_t>(size) * 2 * kSlotBytes;
+  }
+
+  // Until every rank has come to the meeting after sequence_ with what it posts, and its data is in
+  // its slot. Throws DeviceError.
+  virtual void exchange(const Post& post, Deadline deadline) = 0;
+  virtual const Post& post_of(int peer) const = 0;  // at that meeting
+  // So that the other ranks do not wait for their deadline.
+  virtual void tell(const std::string& reason) = 0;
+
+  std::byte* slot(int rank, uint32_t sequence) const {
+    return slots_ + (static_cast<size_t>(rank) * 2 + (sequence & 1)) * kSlotBytes;
+  }
+  Deadline deadline() const;
+  [[noreturn]] void give_up(const std::string& reason);
+  [[noreturn]] void stop(const std::string& reason);  // as give_up(), but the others know
+
+  const GroupOptions options_;
+  std::byte* slots_ = nullptr;  // [size][2][kSlotBytes]
+  uint32_t sequence_ = 0;       // of the last completed meeting; written between two launches only
+  bool crowded_ = false;
+  std::string broken_;  // why no further exchange is possible
 
  private:
-  HostGroup(const Options& options, std::unique_ptr<ipc::SharedSegment> segment)
-      : options_(options), segment_(std::move(segment)) {}
-  Status enter(std::chrono::steady_clock::time_point deadline);
-  Status await_everyone(std::chrono::steady_clock::time_point deadline);
-  void count_cores();
-  GroupSegment& shared() const { return *static_cast<GroupSegment*>(segment_->data()); }
-  std::byte* slot(int rank, uint32_t sequence) const;
-  bool gone(int peer) const;
-  void await(int peer, const Post& post, std::chrono::steady_clock::time_point deadline);
   void compare(int peer, const Post& mine);
-  std::string told_by(uint32_t by) const;
-  void tell(const std::string& reason);
-  [[noreturn]] void give_up(const std::string& reason);
-
-  Options options_;
-  std::unique_ptr<ipc::SharedSegment> segment_;
-  uint32_t sequence_ = 0;  // of the last completed meeting; written between two launches only
-  bool crowded_ = false;
-  bool entered_ = false;
-  std::string broken_;  // why no further exchange is possible
 };
+
+Status check_group(const GroupOptions& options);  // its rank and size
+
+// Over shared memory where options.meet says that all ranks share this one's, else over tcp.
+// `threads`: of this rank's team.
+Result<std::unique_ptr<HostGroup>> join_group(const GroupOptions& options, int threads);
 
 }  // namespace refrain::worker

@@ -1,9 +1,12 @@
 #pragma once
 // Attention and what stands before it: rotary embedding, the write into the paged cache.
 
+#include "kernels/core/attention_units.h"
 #include "worker/program/op_def.h"
 
 namespace refrain::worker {
+
+struct Program;
 
 struct RopeOp {  // unfused form: rotates q or k, heads of head_dim
   ValueId in = kNoValue, positions = kNoValue, table = kNoValue, out = kNoValue;
@@ -21,7 +24,7 @@ struct Definition<RopeOp> {
   static std::string heads(const O& op) {
     return fmt::format("heads={}x{}", op.heads, op.head_dim);
   }
-  static constexpr Attribute attributes[] = {shown_as<O, &heads>(),
+  static constexpr Attribute attributes[] = {of_rank(shown_as<O, &heads>()),
                                              shown<"rotary", &O::rotary_dim>()};
   static std::string shape(const Shapes& v, const O& op) {
     return expect(v.same_shape(op.in, op.out) && v[op.in].cols == op.heads * op.head_dim &&
@@ -47,10 +50,10 @@ struct Definition<KvWriteOp> {
   static std::string heads(const O& op) {
     return fmt::format("kv_heads={}x{}", op.kv_heads, op.head_dim);
   }
-  static constexpr Attribute attributes[] = {shown_as<O, &heads>()};
+  static constexpr Attribute attributes[] = {of_rank(shown_as<O, &heads>())};
   static std::string shape(const Shapes& v, const O& op) {
     return expect(v.same_shape(op.k, op.v) && v[op.k].cols == op.kv_heads * op.head_dim &&
-                      v.is_cache(op.cache),
+                      v.is_paged(op.cache),
                   "k, v and cache disagree");
   }
   static bool has_kernel(const kernels::KernelTable& /*table*/, const O& /*op*/) { return false; }
@@ -76,18 +79,16 @@ struct Definition<RopeKvWriteOp> {
                                          optional_read("k_norm", offsetof(O, k_norm)),
                                          state("cache", offsetof(O, cache)),
                                          in_place("out", offsetof(O, out), offsetof(O, qkv))};
-  static std::string text(const O& op) {
-    std::string out = fmt::format("q_heads={} kv_heads={} head_dim={} rotary={}", op.q_heads,
-                                  op.kv_heads, op.head_dim, op.rotary_dim);
-    return op.q_norm == kNoValue ? out : out + fmt::format(" eps={}", op.eps);
-  }
-  static constexpr Attribute attributes[] = {shown_as<O, &text>()};
+  static constexpr Attribute attributes[] = {
+      of_rank(shown<"q_heads", &O::q_heads>()), of_rank(shown<"kv_heads", &O::kv_heads>()),
+      shown<"head_dim", &O::head_dim>(), shown<"rotary", &O::rotary_dim>(),
+      shown_with<"eps", &O::eps, &O::q_norm>()};
   // Of all but the result.
   static bool operands_agree(const Shapes& v, const O& op) {
     return v[op.qkv].cols == (op.q_heads + 2 * op.kv_heads) * op.head_dim &&
            v.rotary_fits(op.rotary_dim, op.head_dim, op.table) &&
            v.is_vector(op.q_norm, op.head_dim) && v.is_vector(op.k_norm, op.head_dim) &&
-           (op.q_norm == kNoValue) == (op.k_norm == kNoValue) && v.is_cache(op.cache);
+           (op.q_norm == kNoValue) == (op.k_norm == kNoValue) && v.is_paged(op.cache);
   }
   static std::string shape(const Shapes& v, const O& op) {
     return expect(v.same_shape(op.qkv, op.out) && operands_agree(v, op),
@@ -126,12 +127,17 @@ struct AttentionOp {  // q: [T, q_heads * head_dim] in the left columns of its v
   ValueId q = kNoValue, cache = kNoValue;
   ValueId query_start = kNoValue, seq_lens = kNoValue, row_slot = kNoValue;  // of the requests
   ValueId block_table = kNoValue;                                            // by slot
+  ValueId plan = kNoValue, parts = kNoValue;  // of planned_attention (add_attention_plans)
   ValueId out = kNoValue;
   int64_t q_heads = 0, kv_heads = 0, head_dim = 0, sliding_window = 0;
+  int64_t split_tokens = 0;  // with a plan: of a row whose keys are split
   float scale = 1.0f;
   int layer = 0;
   bool operator==(const AttentionOp&) const = default;
 };
+
+// Of the plan of an op that has one.
+kernels::AttentionPlanShape plan_shape(const Program& program, const AttentionOp& op);
 
 template <>
 struct Definition<AttentionOp> {
@@ -144,23 +150,39 @@ struct Definition<AttentionOp> {
                                          early_read("seq_lens", offsetof(O, seq_lens)),
                                          early_read("row_slot", offsetof(O, row_slot)),
                                          early_read("block_table", offsetof(O, block_table)),
+                                         optional_read("plan", offsetof(O, plan)),
+                                         optional_write("parts", offsetof(O, parts)),
                                          write("out", offsetof(O, out))};
   static constexpr Attribute attributes[] = {
-      ordinal<"layer", &O::layer>(),     shown<"q_heads", &O::q_heads>(),
-      shown<"kv_heads", &O::kv_heads>(), shown<"head_dim", &O::head_dim>(),
-      shown<"scale", &O::scale>(),       shown_unless<"window", &O::sliding_window, int64_t{0}>()};
+      ordinal<"layer", &O::layer>(),
+      of_rank(shown<"q_heads", &O::q_heads>()),
+      of_rank(shown<"kv_heads", &O::kv_heads>()),
+      shown<"head_dim", &O::head_dim>(),
+      shown<"scale", &O::scale>(),
+      shown_unless<"window", &O::sliding_window, int64_t{0}>(),
+      shown_unless<"split_tokens", &O::split_tokens, int64_t{0}>()};
+  // Rows are requests, whatever the step's tokens are.
+  static bool one_a_request(const Value& value) { return value.rows == Dim::requests(); }
   static bool batch_agrees(const Shapes& v, const O& op) {
     return v.same_rows(op.seq_lens, op.row_slot) && v[op.block_table].kind == ValueKind::kState;
   }
   static std::string shape(const Shapes& v, const O& op) {
     return expect(v[op.q].cols >= op.q_heads * op.head_dim &&
                       v[op.out].cols == op.q_heads * op.head_dim && v.same_rows(op.q, op.out) &&
-                      op.kv_heads > 0 && op.q_heads % op.kv_heads == 0 && v.is_cache(op.cache) &&
+                      op.kv_heads > 0 && op.q_heads % op.kv_heads == 0 && v.is_paged(op.cache) &&
                       batch_agrees(v, op),
                   "heads, q, cache, requests and result disagree");
   }
   static bool has_kernel(const kernels::KernelTable& table, const O& /*op*/) {
     return table.attention != nullptr;
+  }
+  template <class L>
+  static kernels::AttentionPlanArgs plan_args(const L& l, const O& op,
+                                              const kernels::AttentionArgs& args) {
+    if (op.plan == kNoValue) return {};
+    const auto shape = plan_shape(l.program(), op);
+    return {l.at(op.plan), l.at(op.parts), shape,
+            shape.max_units(args.tokens.padded, args.reqs.padded, l.cascade())};
   }
   template <class L>
   static kernels::AttentionArgs args(const L& l, const O& op, ValueId q, ValueId cache) {
@@ -182,12 +204,13 @@ struct Definition<AttentionOp> {
     args.scale = op.scale;
     args.tokens = l.real_rows(op.out);
     args.reqs = l.real_rows(op.row_slot);
-    args.uniform_query_len = l.uniform_query_len();
+    args.uniform_query_len = one_a_request(l.value(op.out)) ? 1 : l.uniform_query_len();
+    args.planned = plan_args(l, op, args);
     return args;
   }
   template <class L>
   static void launch(const L& l, const O& op) {
-    l.attention(args(l, op, op.q, op.cache));
+    l.attention(args(l, op, op.q, op.cache), l.value(op.cache).group);
   }
 };
 
@@ -199,20 +222,17 @@ struct RopeAttentionOp {
   bool operator==(const RopeAttentionOp&) const = default;
 };
 
-// An attribute of the attention inside, and one that is an ordinal there.
-template <size_t index>
-constexpr Attribute of_attention() {
-  return {[](const void* op) {
-    return Definition<AttentionOp>::attributes[index].text(
-        &static_cast<const RopeAttentionOp*>(op)->attention);
-  }};
-}
-template <size_t index>
-constexpr Attribute ordinal_of_attention() {
-  Attribute attribute = of_attention<index>();
+// An attribute of one of the two ops inside.
+template <auto inside, size_t index>
+constexpr Attribute of_op() {
+  using Inside = Definition<attribute_detail::ValueOf<inside>>;
+  Attribute attribute = Inside::attributes[index];
+  attribute.text = [](const void* op) {
+    return Inside::attributes[index].text(&(static_cast<const RopeAttentionOp*>(op)->*inside));
+  };
   attribute.forget = [](void* op) {
-    Definition<AttentionOp>::attributes[index].forget(
-        &static_cast<RopeAttentionOp*>(op)->attention);
+    const auto forget = Inside::attributes[index].forget;
+    if (forget != nullptr) forget(&(static_cast<RopeAttentionOp*>(op)->*inside));
   };
   return attribute;
 }
@@ -236,10 +256,11 @@ struct Definition<RopeAttentionOp> {
       early_read("row_slot", offsetof(O, attention.row_slot)),
       early_read("block_table", offsetof(O, attention.block_table)),
       write("out", offsetof(O, attention.out))};
-  static std::string rope(const O& op) { return Rope::text(op.rope); }
   static constexpr Attribute attributes[] = {
-      shown_as<O, &rope>(), ordinal_of_attention<0>(), of_attention<1>(), of_attention<2>(),
-      of_attention<3>(),    of_attention<4>(),         of_attention<5>()};
+      of_op<&O::rope, 0>(),      of_op<&O::rope, 1>(),      of_op<&O::rope, 2>(),
+      of_op<&O::rope, 3>(),      of_op<&O::rope, 4>(),      of_op<&O::attention, 0>(),
+      of_op<&O::attention, 1>(), of_op<&O::attention, 2>(), of_op<&O::attention, 3>(),
+      of_op<&O::attention, 4>(), of_op<&O::attention, 5>()};
   static std::string shape(const Shapes& v, const O& op) {
     return expect(Rope::operands_agree(v, op.rope) && Attention::batch_agrees(v, op.attention) &&
                       v[op.attention.out].cols == op.rope.q_heads * op.rope.head_dim &&

@@ -36,28 +36,15 @@ struct AllReduceAddRmsNormOp {  // delta, a part of a sum over ranks, becomes th
 };
 
 template <>
-struct Definition<AllReduceAddRmsNormOp> {
-  using O = AllReduceAddRmsNormOp;
+struct Definition<AllReduceAddRmsNormOp> : AddRmsNormDefinition<AllReduceAddRmsNormOp> {
   static constexpr const char* name = "all_reduce_add_rms_norm";
   static constexpr bool collective = true;
-  static constexpr Operand operands[] = {
-      read("residual", offsetof(O, residual)), read("delta", offsetof(O, delta)),
-      read("weight", offsetof(O, weight)),
-      in_place("residual_out", offsetof(O, residual_out), offsetof(O, residual)),
-      write("out", offsetof(O, out))};
-  static constexpr Attribute attributes[] = {shown<"eps", &O::eps>()};
-  static std::string shape(const Shapes& v, const O& op) {
-    return Definition<AddRmsNormOp>::add_norm_shape(v, op);
-  }
-  static bool has_kernel(const kernels::KernelTable& table, const O& /*op*/) {
-    return table.add_rms_norm != nullptr;
-  }
   template <class L>
-  static void launch(const L& l, const O& op) {
-    const kernels::AddRmsNormArgs args = Definition<AddRmsNormOp>::args(l, op);
-    if (l.communicator().all_reduce_add_rms_norm(l.device_stream(), args)) return;
-    l.communicator().all_reduce(l.device_stream(), args.delta, args.cols, args.rows);
-    l.kernels().add_rms_norm(l.stream(), args);
+  static void launch(const L& l, const AllReduceAddRmsNormOp& op) {
+    const kernels::AddRmsNormArgs norm = args(l, op);
+    if (l.communicator().all_reduce_add_rms_norm(l.device_stream(), norm)) return;
+    l.communicator().all_reduce(l.device_stream(), norm.delta, norm.cols, norm.rows);
+    l.kernels().add_rms_norm(l.stream(), norm);
   }
 };
 

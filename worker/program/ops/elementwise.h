@@ -69,36 +69,38 @@ struct AddRmsNormOp {  // residual_out = residual + delta (same storage), out = 
   bool operator==(const AddRmsNormOp&) const = default;
 };
 
-template <>
-struct Definition<AddRmsNormOp> {
-  using O = AddRmsNormOp;
-  static constexpr const char* name = "add_rms_norm";
-  static constexpr bool row_wise = true;
+// All that an addition with RMSNorm is, whoever makes `delta`.
+template <class O>
+struct AddRmsNormDefinition {
   static constexpr Operand operands[] = {
       read("residual", offsetof(O, residual)), read("delta", offsetof(O, delta)),
       read("weight", offsetof(O, weight)),
       in_place("residual_out", offsetof(O, residual_out), offsetof(O, residual)),
       write("out", offsetof(O, out))};
   static constexpr Attribute attributes[] = {shown<"eps", &O::eps>()};
-  template <class AddNorm>
-  static std::string add_norm_shape(const Shapes& v, const AddNorm& op) {
+  static std::string shape(const Shapes& v, const O& op) {
     return expect(v.same_shape(op.residual, op.delta) &&
                       v.same_shape(op.residual, op.residual_out) &&
                       v.same_shape(op.residual, op.out) && v.is_vector(op.weight, v[op.out].cols),
                   "residual, delta, weight and result disagree");
   }
-  static std::string shape(const Shapes& v, const O& op) { return add_norm_shape(v, op); }
   static bool has_kernel(const kernels::KernelTable& table, const O& /*op*/) {
     return table.add_rms_norm != nullptr;
   }
-  template <class L, class AddNorm>
-  static kernels::AddRmsNormArgs args(const L& l, const AddNorm& op) {
+  template <class L>
+  static kernels::AddRmsNormArgs args(const L& l, const O& op) {
     return {l.matrix(op.residual), l.matrix(op.delta), l.vector(op.weight),
             l.matrix(op.out),      l.cols(op.out),     op.eps,
             l.rows(op.out)};
   }
+};
+
+template <>
+struct Definition<AddRmsNormOp> : AddRmsNormDefinition<AddRmsNormOp> {
+  static constexpr const char* name = "add_rms_norm";
+  static constexpr bool row_wise = true;
   template <class L>
-  static void launch(const L& l, const O& op) {
+  static void launch(const L& l, const AddRmsNormOp& op) {
     l.kernels().add_rms_norm(l.stream(), args(l, op));
   }
 };

@@ -21,7 +21,7 @@ struct Definition<EmbedOp> {
   static std::string vocab(const O& op) {
     return fmt::format("vocab={}:{}", op.vocab_begin, op.vocab_end);
   }
-  static constexpr Attribute attributes[] = {shown_as<O, &vocab>()};
+  static constexpr Attribute attributes[] = {of_rank(shown_as<O, &vocab>())};
   static std::string shape(const Shapes& v, const O& op) {
     const int64_t held = op.vocab_end - op.vocab_begin;
     return expect(v.same_rows(op.ids, op.out) && v[op.table].cols == v[op.out].cols && held >= 0 &&
@@ -54,8 +54,8 @@ struct Definition<LinearOp> {
   static constexpr bool row_wise = true, ends_all = true;
   static constexpr Operand operands[] = {
       read("in", offsetof(O, in)), read("weight", offsetof(O, weight)),
-      optional_read("bias", offsetof(O, bias)), optional_read("residual", offsetof(O, residual)),
-      write("out", offsetof(O, out))};
+      of_rank(optional_read("bias", offsetof(O, bias))),
+      of_rank(optional_read("residual", offsetof(O, residual))), write("out", offsetof(O, out))};
   static std::string parallel(const O& op) {
     constexpr const char* kNames[] = {"replicated", "column", "row", "vocab"};
     return kNames[static_cast<size_t>(op.parallel)];
@@ -110,16 +110,13 @@ struct Definition<FusedLinearOp> {
                                          optional_read("norm", offsetof(O, norm)),
                                          optional_read("delta", offsetof(O, delta)),
                                          read("weight", offsetof(O, weight)),
-                                         optional_read("bias", offsetof(O, bias)),
-                                         optional_read("residual", offsetof(O, residual)),
+                                         of_rank(optional_read("bias", offsetof(O, bias))),
+                                         of_rank(optional_read("residual", offsetof(O, residual))),
                                          optional_write("sum_out", offsetof(O, sum_out)),
                                          write("out", offsetof(O, out))};
-  static std::string eps(const O& op) {
-    return op.norm == kNoValue ? "" : fmt::format("eps={}", op.eps);
-  }
-  static constexpr Attribute attributes[] = {shown_as<O, &eps>(), flag<"silu_mul", &O::silu_mul>(),
-                                             ordinal<"pull", &O::pull>(),
-                                             ordinal<"push", &O::push>()};
+  static constexpr Attribute attributes[] = {
+      shown_with<"eps", &O::eps, &O::norm>(), flag<"silu_mul", &O::silu_mul>(),
+      ordinal<"pull", &O::pull>(), ordinal<"push", &O::push>()};
   static std::string shape(const Shapes& v, const O& op) {
     const Value &weight = v[op.weight], &out = v[op.out];
     if (weight.kind != ValueKind::kWeight || v[op.in].cols != weight.cols ||

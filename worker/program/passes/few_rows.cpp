@@ -65,6 +65,30 @@ class FewRowsRewriter {
     drop(remove);
   }
 
+  // linear -> silu_mul becomes fused_linear, where its kernel without a norm takes the shape. Said
+  // of the whole tensors, so that every rank says the same: shares are of 16 columns each.
+  void fuse_silu() {
+    const Uses uses(program_);
+    std::vector<bool> remove(program_.ops.size(), false);
+    for (Op& op : program_.ops) {
+      const auto* linear = std::get_if<LinearOp>(&op);
+      if (linear == nullptr || !can_fuse(program_, *linear)) continue;
+      const Value& weight = program_.value(linear->weight);
+      if (weight.cols % 64 != 0 || weight.cols <= 128 ||
+          std::any_of(weight.parts.begin(), weight.parts.end(),
+                      [](const auto& part) { return part.tensor_rows % 16 != 0; })) {
+        continue;
+      }
+      FusedLinearOp fused{.in = linear->in, .weight = linear->weight, .out = linear->out};
+      if (linear->bias != kNoValue || linear->residual != kNoValue) continue;
+      const int silu = take_silu(uses, fused);
+      if (silu < 0) continue;
+      remove[static_cast<size_t>(silu)] = true;
+      op = fused;
+    }
+    drop(remove);
+  }
+
   void fuse_attention() {
     const Uses uses(program_);
     std::vector<bool> remove(program_.ops.size(), false);
@@ -127,8 +151,10 @@ class FewRowsRewriter {
     drop(remove);
   }
 
-  // With one token a request, row r of the tokens is row r of the requests.
+  // With one token a request, row r of the tokens is row r of the requests. Speculation has logit
+  // rows of their own, and keeps its selects.
   void drop_selects() {
+    if (accept_op(program_) != nullptr) return;
     std::vector<ValueId> same(program_.values.size());
     for (size_t i = 0; i < same.size(); ++i) same[i] = static_cast<ValueId>(i);
     std::vector<bool> remove(program_.ops.size(), false);
@@ -231,6 +257,18 @@ Program lower_few_rows(Program program, const kernels::FewRows& device, bool dec
   rewriter.fuse_linears();
   rewriter.fuse_sums();
   if (decode) rewriter.fuse_attention();
+  return rewriter.take();
+}
+
+Program add_residuals(Program program) {
+  FewRowsRewriter rewriter(std::move(program), {});
+  rewriter.add_residuals();
+  return rewriter.take();
+}
+
+Program lower_some_rows(Program program) {
+  FewRowsRewriter rewriter(std::move(program), {});
+  rewriter.fuse_silu();
   return rewriter.take();
 }
 

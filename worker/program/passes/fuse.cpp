@@ -53,6 +53,11 @@ ValueId stack_weights(Program& program, const std::vector<ValueId>& weights,
     stacked.rows.scale += value.rows.scale;
     stacked.parts.insert(stacked.parts.end(), value.parts.begin(), value.parts.end());
   }
+  for (size_t i = 0; i < program.values.size(); ++i) {  // of a pass before
+    const Value& value = program.values[i];
+    if (value.kind == ValueKind::kWeight && value.name == stacked.name)
+      return static_cast<ValueId>(i);
+  }
   return add_value(program, std::move(stacked));
 }
 
@@ -74,8 +79,10 @@ LinearOp merge(Program& program, const std::vector<const LinearOp*>& linears,
     biases.push_back(linear->bias);
     out.cols += program.value(linear->out).cols;
   }
-  merged.weight = stack_weights(program, weights, out.name + ".weight");
-  if (merged.bias != kNoValue) merged.bias = stack_weights(program, biases, out.name + ".bias");
+  const std::string& first = program.value(weights.front()).name;  // "a.b.q_proj.weight"
+  const std::string name = sibling(first.substr(0, first.rfind('.')), leaf);
+  merged.weight = stack_weights(program, weights, name + ".weight");
+  if (merged.bias != kNoValue) merged.bias = stack_weights(program, biases, name + ".bias");
   merged.out = add_value(program, std::move(out));
   return merged;
 }
@@ -211,11 +218,14 @@ void fuse_add_norm(Program& program) {
 
 }  // namespace
 
-Program fuse(Program program) {
+Program fuse_all_rows(Program program) {
   fuse_attention_input(program);
   fuse_mlp_input(program);
   fuse_add_norm(program);
-  return select_rows_early(std::move(program));
+  compact(program, {});
+  return program;
 }
+
+Program fuse(Program program) { return select_rows_early(fuse_all_rows(std::move(program))); }
 
 }  // namespace refrain::worker

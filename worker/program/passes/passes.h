@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/core/attention_units.h"
 #include "kernels/core/kernel_table.h"
 #include "runtime/base/result.h"
 #include "worker/program/program.h"
@@ -15,6 +16,8 @@ namespace refrain::worker {
 // Merges q|k|v and gate|up projections, residual add + RMSNorm, SiLU·mul, QK-norm + RoPE + KV
 // write.
 Program fuse(Program program);
+// The same, but the last layer ends with the hidden states of all tokens.
+Program fuse_all_rows(Program program);
 
 // The form of a sharded Program for keys of at most few_rows_limit() tokens: norms, residual adds
 // and SiLU·mul go into the linears beside them, and so do sums over ranks where the device can.
@@ -22,6 +25,12 @@ Program fuse(Program program);
 // selecting each request's last row falls away. Values keep their ids, so weights loaded for the
 // one serve the other.
 Program lower_few_rows(Program program, const kernels::FewRows& device, bool decode);
+// Residual adds go into the linears before them: the form of a sharded Program for any number of
+// rows, where the device's linear takes a residual at no cost.
+Program add_residuals(Program program);
+// The form for more rows than few, up to kernels::FewRows::max_plain_rows: SiLU·mul goes into the
+// linear before it. The same Program if no linear takes it.
+Program lower_some_rows(Program program);
 // What a lowered Program's exchanges between fused_linears need of the communicator.
 struct PeerSums {
   int32_t places = 0;
@@ -30,6 +39,23 @@ struct PeerSums {
 PeerSums peer_sums(const Program& program);
 // The most tokens of a key that lower_few_rows is for; 0: the device or the Program has none.
 int32_t few_rows_limit(const Program& program, const kernels::FewRows& device);
+
+// Attention of the state groups marked in `planned` (by group) may run by a plan that the host
+// makes of each step (kernels/core/attention_units.h): a value of the group's that the host writes,
+// and memory for the parts of split keys. Of a sharded Program; values keep their ids.
+Program add_attention_plans(Program program, const std::vector<bool>& planned);
+// A group's plan in such a Program; `value` kNoValue: it has none.
+struct AttentionPlanOf {
+  ValueId value = kNoValue;
+  kernels::AttentionPlanShape shape;
+};
+AttentionPlanOf attention_plan_of(const Program& program, int group);
+// What a group's attention reads and writes, alike in all its layers; head_dim 0: it has none.
+struct AttentionHeads {
+  DType cache = DType::kFloat32, out = DType::kFloat32;
+  int64_t head_dim = 0;
+};
+AttentionHeads attention_heads_of(const Program& program, int group);
 
 // Narrows weights to the rank's share and inserts the collectives; a sum over ranks that only an
 // AddRmsNormOp reads becomes one op with it. Head groups (a KV head and its
@@ -73,6 +99,23 @@ struct MemoryPlan {
   size_t bytes_without_reuse = 0;
 };
 MemoryPlan plan_memory(const Program& program, const ExtentSizes& sizes);
+
+// A Program of fuse_all_rows, sharded, that also tells how likely the tokens of prompts are. Before
+// its own head come the ops of `chunk`, which do for `rows` rows of hidden states what the head
+// does for the last ones, and score them: the host runs these once for every so many rows that are
+// asked for.
+struct ScoringValues {
+  OpRange chunk;
+  int32_t rows = 0;
+  // What the host fills and reads, [rows]; `index` is of the step's token rows.
+  ValueId index = kNoValue, tokens = kNoValue, num_top = kNoValue;
+  ValueId logprobs = kNoValue, ranks = kNoValue, top_tokens = kNoValue, top_logprobs = kNoValue;
+};
+struct ScoringProgram {
+  Program program;
+  ScoringValues values;
+};
+ScoringProgram score_prompts(Program program);
 
 // Every value defined before use and once, shapes and types agree, every op has a kernel.
 Status validate(const Program& program, const kernels::KernelTable& kernels);

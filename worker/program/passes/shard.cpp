@@ -155,12 +155,29 @@ struct Resize {
     op.q_heads = q_heads();
     op.kv_heads = kv_heads();
     value(op.out).cols = op.q_heads * op.head_dim;
-    value(op.cache).cols = 2 * op.kv_heads * op.head_dim;
   }
+  void operator()(LinearRecurrenceOp& op) const { same_width(op.out, op.in); }
   void operator()(SelectRowsOp& op) const { same_width(op.out, op.in); }
   template <class T>
   void operator()(T&) const {}
 };
+
+// What this rank keeps of each state group, and the widths of the states.
+void narrow_states(Program& program, const Split& split) {
+  for (StateGroup& group : program.states) {
+    for (PagedPart& part : group.paged.parts) {
+      if (part.split == SplitUnit::kNone) continue;
+      const UnitRange units = rank_share(part.units, split.rank, split.size);
+      part.units = units.end - units.begin;
+    }
+    group.slot.elements = split.share(group.slot.split, group.slot.elements).size();
+  }
+  for (Value& value : program.values) {
+    if (value.kind != ValueKind::kState || value.group < 0) continue;
+    const StateGroup& group = program.group_of(value);
+    value.cols = value.is_paged() ? group.paged.cols() : group.slot.cols();
+  }
+}
 
 // The value an op leaves as this rank's part of a sum; null for other ops.
 ValueId* partial_sum(Op& op) {
@@ -177,11 +194,14 @@ ValueId local_value(Program& program, ValueId like, const char* suffix) {
   return add_value(program, std::move(local));
 }
 
-ValueId best_value(Program& program, std::string name, int size) {
+// One row for each of `like` in every shard.
+ValueId best_value(Program& program, std::string name, ValueId like, int size) {
+  Dim rows = program.value(like).rows;
+  rows.scale *= size;
   return add_value(program, {.name = std::move(name),
                              .kind = ValueKind::kActivation,
                              .dtype = DType::kFloat32,
-                             .rows = Dim::requests(size),
+                             .rows = rows,
                              .cols = int64_t{2} * kernels::kBestParts});
 }
 
@@ -198,12 +218,21 @@ BestTokensOp best_tokens(const Program& program, const SampleOp& sample, ValueId
           .num_tokens = std::min(cols, vocab - first)};
 }
 
+// Counted by the first op that makes a step's inputs.
+ValueId live_logits_of(const Program& program) {
+  for (const Op& op : program.ops) {
+    if (const auto* prepare = std::get_if<PrepareInputsOp>(&op)) return prepare->live_logits;
+    if (const auto* inputs = std::get_if<DraftInputsOp>(&op)) return inputs->live_logits;
+  }
+  return kNoValue;
+}
+
 // Greedy tokens follow from the best of each rank's shard, so that the logits are gathered only
 // where a row asks for more.
 void insert_collectives(Program& program, int size) {
   std::vector<Op> ops;
-  ValueId logits_shard = kNoValue;
-  const ValueId live_logits = prepare_op(program).live_logits;
+  ValueId logits_shard = kNoValue, gathered_logits = kNoValue;
+  const ValueId live_logits = live_logits_of(program);
   for (Op op : std::vector<Op>(program.ops)) {
     if (ValueId* out = partial_sum(op)) {
       const ValueId sum = *out;
@@ -220,13 +249,18 @@ void insert_collectives(Program& program, int size) {
       ops.push_back(op);
       ops.emplace_back(AllGatherOp{.in = shard, .live = live_logits, .out = gathered});
       logits_shard = shard;
+      gathered_logits = gathered;
       continue;
     }
-    if (auto* sample = std::get_if<SampleOp>(&op)) {
-      const ValueId best = best_value(program, program.value(sample->logits).name + ".best", 1);
+    // Logits that every rank has whole are sampled as by one rank.
+    auto* sample = std::get_if<SampleOp>(&op);
+    if (sample != nullptr && sample->logits == gathered_logits) {
+      const ValueId best =
+          best_value(program, program.value(sample->logits).name + ".best", sample->row_slot, 1);
       ops.emplace_back(best_tokens(program, *sample, logits_shard, best));
       sample->shards = size;
-      sample->best = best_value(program, program.value(best).name + ".gathered", size);
+      sample->best =
+          best_value(program, program.value(best).name + ".gathered", sample->row_slot, size);
       ops.emplace_back(AllGatherOp{.in = best, .out = sample->best});
     }
     ops.push_back(op);
@@ -289,7 +323,7 @@ Result<Program> shard(const Program& program, int rank, int size) {
   narrow_weights(sharded, split);
   const Resize resize{sharded, split};
   for (Op& op : sharded.ops) std::visit(resize, op);
-  for (KvGroup& group : sharded.kv_groups) group.kv_heads = resize.kv_heads();
+  narrow_states(sharded, split);
   insert_collectives(sharded, size);
   fuse_sums(sharded);
   return sharded;

@@ -40,7 +40,7 @@ class Life {
       const ValueKind kind = program.values[i].kind;
       // The host's inputs lie in pinned memory; other inputs are what an op makes of them.
       const bool given =
-          kind == ValueKind::kWeight || kind == ValueKind::kState ||
+          kind == ValueKind::kWeight || kind == ValueKind::kState || program.values[i].passed ||
           (kind == ValueKind::kInput && program.values[i].storage == Storage::kPinned);
       values_[i].state = given ? State::kDefined : State::kUndefined;
     }
@@ -126,8 +126,11 @@ class Life {
   }
 
   Status own(const Op& op, ValueId id) {
+    // Ops of one kind may share it: one has ended before the next writes.
     int& owner = at(id).scratch_of;
-    if (program_.value(id).kind != ValueKind::kActivation || (owner >= 0 && owner != op_)) {
+    const bool others =
+        owner >= 0 && program_.ops[static_cast<size_t>(owner)].index() != op.index();
+    if (program_.value(id).kind != ValueKind::kActivation || others) {
       return complain(program_, op, program_.value(id).name + " is not its own scratch memory");
     }
     owner = op_;

@@ -1,0 +1,279 @@
+#pragma once
+// A model served in this process: the scheduler's steps run on the ranks of one group, each in a
+// thread of its own, two steps in flight; every rank gives the same tokens.
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <deque>
+#include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ipc/protocol/messages.h"
+#include "runtime/config/model_config.h"
+#include "runtime/sched/scheduler.h"
+#include "worker/device/factory/factory.h"
+#include "worker/runner/program_runner.h"
+
+namespace refrain::tests {
+
+struct ServedOptions {
+  ipc::WorkerConfig config = default_config();
+  worker::BuildModel build = worker::build_model;
+  std::filesystem::path draft;      // of config.draft_model
+  std::vector<int64_t> num_blocks;  // by state group; empty: as many as fit
+  bool prefix_caching = true;
+  double audit_rate = 0;
+  int32_t split_prefill_tokens = 256;
+  std::optional<int64_t> cascade_keys;  // that a step must spare; empty: what the worker says
+  bool poison = false;
+  std::string device =
+      std::getenv("REFRAIN_TEST_DEVICE") ? std::getenv("REFRAIN_TEST_DEVICE") : "host";
+
+  static ipc::WorkerConfig default_config() {
+    ipc::WorkerConfig config;
+    config.max_num_seqs = 4;
+    config.max_num_batched_tokens = 16;
+    config.max_model_len = 96;
+    config.block_size = 4;
+    config.dtype = "float32";
+    config.has_capture_sizes = true;
+    config.cudagraph_capture_sizes = {1, 2, 4, 8, 16};
+    config.kv_cache_memory_bytes = 16 << 20;
+    return config;
+  }
+};
+
+// A rank: what its thread is told, in order, and its answers.
+class ServedRank {
+ public:
+  ServedRank(const std::filesystem::path& model, const ServedOptions& options, int rank,
+             const std::string& token)
+      : thread_([=, this] {
+          try {
+            serve(model, options, rank, token);
+          } catch (const std::exception& error) {
+            fail(error.what());
+          }
+        }) {}
+  ~ServedRank() {
+    tell(std::nullopt);
+    thread_.join();
+  }
+
+  std::vector<ipc::StateGroup> groups() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return !groups_.empty() || !error_.empty(); });
+    return groups_;
+  }
+  void begin(std::vector<int64_t> num_blocks) {
+    const std::lock_guard lock(mutex_);
+    num_blocks_ = std::move(num_blocks);
+    changed_.notify_all();
+  }
+  ipc::Ready ready() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return ready_.has_value() || !error_.empty(); });
+    return ready_.value_or(ipc::Ready{});
+  }
+  void tell(std::optional<ipc::Step> step) {
+    const std::lock_guard lock(mutex_);
+    if (!step) stopped_ = true;
+    if (step) steps_.push_back(std::move(*step));
+    changed_.notify_all();
+  }
+  std::optional<ipc::StepResult> answer() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return !answers_.empty() || !error_.empty(); });
+    if (answers_.empty()) return std::nullopt;
+    ipc::StepResult result = std::move(answers_.front());
+    answers_.pop_front();
+    return result;
+  }
+  std::string error() {
+    const std::lock_guard lock(mutex_);
+    return error_;
+  }
+
+ private:
+  void serve(const std::filesystem::path& model, const ServedOptions& options, int rank,
+             const std::string& token) {
+    auto device = worker::create_device(options.device, {1, "", 0, false}, {0, 1, 0});
+    if (!device) throw FatalError(device.error().message);
+    auto config = load_model_config(model);
+    if (!config) throw FatalError(config.error().message);
+    worker::RunnerOptions of{model, *config, options.config, rank, token, options.poison, false};
+    of.build = options.build;
+    if (options.config.draft_model) {
+      of.draft_directory = options.draft;
+      of.draft = *load_model_config(options.draft);
+    }
+    auto runner = worker::ProgramRunner::create(of, **device, {});
+    if (!runner) throw FatalError(runner.error().message);
+    auto loaded = (*runner)->load();
+    if (!loaded) throw FatalError(loaded.error().message);
+    std::unique_lock lock(mutex_);
+    groups_ = loaded->groups;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return !num_blocks_.empty() || stopped_; });
+    if (stopped_) return;
+    lock.unlock();
+    for (const Status& status : {(*runner)->init_cache(num_blocks_), (*runner)->capture()})
+      if (!status) throw FatalError(status.error().message);
+    auto ready = (*runner)->back_cache();
+    if (!ready) throw FatalError(ready.error().message);
+    lock.lock();
+    ready_ = std::move(*ready);
+    changed_.notify_all();
+    while (true) {
+      changed_.wait(lock, [this] { return !steps_.empty() || stopped_; });
+      if (stopped_) return;
+      const ipc::Step step = std::move(steps_.front());
+      steps_.pop_front();
+      lock.unlock();
+      (*runner)->submit(step);
+      ipc::StepResult result = (*runner)->wait();
+      lock.lock();
+      answers_.push_back(std::move(result));
+      changed_.notify_all();
+    }
+  }
+  void fail(const std::string& what) {
+    const std::lock_guard lock(mutex_);
+    error_ = what;
+    changed_.notify_all();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<ipc::StateGroup> groups_;
+  std::vector<int64_t> num_blocks_;
+  std::optional<ipc::Ready> ready_;
+  std::deque<ipc::Step> steps_;
+  std::deque<ipc::StepResult> answers_;
+  std::string error_;
+  bool stopped_ = false;
+  std::thread thread_;  // last: it uses all of them
+};
+
+class Served {
+ public:
+  Served(const std::filesystem::path& model, ServedOptions options) : options_(std::move(options)) {
+    static int group = 0;
+    const std::string token = fmt::format("served-{}-{}", getpid(), ++group);
+    for (int rank = 0; rank < options_.config.tensor_parallel_size; ++rank)
+      ranks_.push_back(std::make_unique<ServedRank>(model, options_, rank, token));
+    std::vector<ipc::StateGroup> groups = ranks_[0]->groups();
+    for (const auto& rank : ranks_) {
+      const auto theirs = rank->groups();
+      if (theirs.size() != groups.size()) throw FatalError("a rank failed: " + rank->error());
+      for (size_t i = 0; i < groups.size(); ++i)
+        groups[i].num_blocks = std::min(groups[i].num_blocks, theirs[i].num_blocks);
+    }
+    for (size_t i = 0; i < options_.num_blocks.size(); ++i)
+      groups[i].num_blocks = options_.num_blocks[i];
+    for (ipc::StateGroup& each : groups)
+      if (options_.cascade_keys && each.cascade_keys > 0)
+        each.cascade_keys = *options_.cascade_keys;
+    std::vector<int64_t> blocks;
+    for (const ipc::StateGroup& each : groups) blocks.push_back(each.num_blocks);
+    for (const auto& rank : ranks_) rank->begin(blocks);
+    for (const auto& rank : ranks_) ready = rank->ready();
+    for (const auto& rank : ranks_)
+      if (!rank->error().empty()) throw FatalError(rank->error());
+    SchedulerOptions sched;
+    sched.max_num_seqs = options_.config.max_num_seqs;
+    sched.max_num_batched_tokens = options_.config.max_num_batched_tokens;
+    sched.max_model_len = options_.config.max_model_len;
+    sched.block_size = options_.config.block_size;
+    sched.groups = groups;
+    sched.enable_prefix_caching = options_.prefix_caching;
+    sched.audit_rate = options_.audit_rate;
+    sched.split_prefill = options_.config.split_prefill;
+    sched.split_prefill_tokens = options_.split_prefill_tokens;
+    sched.num_drafts = options_.config.num_speculative_tokens;
+    sched.draft_model = options_.config.draft_model;
+    sched.draft_head = options_.config.draft_head != ipc::DraftHead::kNone;
+    scheduler = std::make_unique<Scheduler>(std::move(sched));
+  }
+
+  void add(RequestId id, const std::vector<TokenId>& prompt, int count,
+           const std::string& salt = "") {
+    SequenceParams params;
+    params.max_tokens = count;
+    params.ignore_eos = true;
+    params.cache_salt = salt;
+    params.setup.temperature = 0.0f;
+    add(std::make_unique<Sequence>(id, prompt, std::move(params)));
+  }
+  void add(std::unique_ptr<Sequence> sequence) {
+    const TokenDigest digest = digest_of(sequence->tokens);
+    const Status added = scheduler->add(std::move(sequence), digest);
+    ASSERT_TRUE(added.has_value()) << (added ? "" : added.error().message);
+  }
+  // Until all have ended, or so many steps were answered: then others are still in flight.
+  void run(int most_steps = std::numeric_limits<int>::max()) {
+    std::deque<StepId> in_flight;
+    while (true) {
+      while (in_flight.size() < 2) {
+        const StepPlan* plan = scheduler->schedule();
+        if (plan == nullptr) break;
+        in_flight.push_back(plan->step().step);
+        const ipc::Run& run = plan->step().runs.front();
+        if (run.parts > 1) ++parts[run.part];
+        for (const auto& rank : ranks_) rank->tell(plan->step());
+      }
+      if (in_flight.empty()) break;
+      if (most_steps-- == 0) return;
+      if (!receive()) return;
+      in_flight.pop_front();
+    }
+    EXPECT_EQ(scheduler->num_unfinished(), 0u);
+  }
+
+  struct Outcome {
+    std::vector<TokenId> tokens;
+    int32_t cached = 0;
+  };
+  std::map<RequestId, Outcome> outcomes;
+  std::map<std::string, int> modes;  // steps by runtime mode
+  std::map<int32_t, int> parts;      // steps by part of a cut run
+  int audited = 0;
+  ipc::Ready ready;
+  std::unique_ptr<Scheduler> scheduler;
+
+ private:
+  bool receive() {
+    std::vector<ipc::StepResult> results;
+    for (const auto& rank : ranks_) {
+      auto result = rank->answer();
+      EXPECT_TRUE(result.has_value()) << rank->error();
+      if (!result) return false;
+      results.push_back(std::move(*result));
+      EXPECT_EQ(results.back().tokens, results[0].tokens) << "a rank has other tokens";
+      EXPECT_EQ(results.back().audit.first, "");
+    }
+    audited += results[0].audit.audited ? 1 : 0;
+    ++modes[ipc::to_string(results[0].mode)];
+    std::vector<TokenEvent> events;
+    const Status status = scheduler->update(results[0], events);
+    EXPECT_TRUE(status.has_value()) << (status ? "" : status.error().message);
+    for (const TokenEvent& event : events) {
+      outcomes[event.id].tokens.push_back(event.token);
+      outcomes[event.id].cached = event.cached_tokens;
+    }
+    return status.has_value();
+  }
+
+  ServedOptions options_;
+  std::vector<std::unique_ptr<ServedRank>> ranks_;
+};
+
+}  // namespace refrain::tests

@@ -1,0 +1,153 @@
+// A model with three kinds of state groups, served: whatever the mode, the ranks, the chunks and
+// the room for blocks, its tokens are those of plain loops.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/graph/states/hybrid_model.h"
+#include "tests/graph/states/requests.h"
+
+namespace refrain::tests {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+const HybridModel& model() {
+  static const HybridModel hybrid;
+  return hybrid;
+}
+
+ServedOptions options_of(const HybridModel& hybrid = model()) {
+  ServedOptions options;
+  options.build = hybrid.build();
+  return options;
+}
+
+const Answers& expected() {
+  static const Answers answers = [] {
+    Answers all;
+    for (const Request& request : kRequests)
+      all.push_back(model().answer(prompt(request.length, request.seed), request.count));
+    return all;
+  }();
+  return answers;
+}
+
+class EveryMode : public ::testing::TestWithParam<std::tuple<std::string, int>> {};
+
+TEST_P(EveryMode, TokensAreThoseOfPlainLoops) {
+  const auto& [mode, ranks] = GetParam();
+  ServedOptions options = options_of();
+  if (ranks > 1 && options.device != "host") GTEST_SKIP() << "a process a GPU";
+  options.config.cudagraph_mode = mode;
+  options.config.tensor_parallel_size = ranks;
+  Served served(model().directory(), options);
+  EXPECT_EQ(serve_all(served), expected());
+  if (mode != "NONE") {
+    EXPECT_GT(served.modes[mode == "PIECEWISE" ? "PIECEWISE" : "FULL"], 0);
+  }
+  EXPECT_EQ(served.scheduler->stats().blocks_free, served.scheduler->stats().blocks_total);
+}
+
+INSTANTIATE_TEST_SUITE_P(States, EveryMode,
+                         ::testing::Combine(::testing::Values("NONE", "PIECEWISE", "FULL",
+                                                              "FULL_DECODE_ONLY",
+                                                              "FULL_AND_PIECEWISE"),
+                                            ::testing::Values(1, 2)),
+                         [](const auto& info) {
+                           return fmt::format("{}_{}", std::get<0>(info.param),
+                                              std::get<1>(info.param));
+                         });
+
+// CG-39, SPLIT_PREFILL: long rows run in parts, whose steps take turns with those who decode.
+TEST_P(EveryMode, CG39PromptsInPartsBetweenDecodesGiveTheSameTokens) {
+  const auto& [mode, ranks] = GetParam();
+  for (const int32_t drafts : {0, 2}) {
+    ServedOptions options = options_of();
+    if (ranks > 1 && options.device != "host") GTEST_SKIP() << "a process a GPU";
+    options.config.cudagraph_mode = mode;
+    options.config.tensor_parallel_size = ranks;
+    options.config.split_prefill = 3;
+    options.config.num_speculative_tokens = drafts;
+    options.split_prefill_tokens = 5;
+    options.poison = true;
+    Served served(model().directory(), options);
+    EXPECT_EQ(serve_all(served), expected());
+    EXPECT_GT(served.parts[0], 1);
+    EXPECT_EQ(served.parts[1], served.parts[0]);
+    EXPECT_EQ(served.parts[2], served.parts[0]);
+  }
+}
+
+// The window holds 12 tokens and a chunk 16: at most 12 of the blocks of 4 that 60 tokens take.
+TEST(States, ALongRequestGivesBackTheBlocksThatItsWindowHasPassed) {
+  ServedOptions options = options_of();
+  options.num_blocks = {64, 13, 0};
+  Served served(model().directory(), options);
+  EXPECT_EQ(serve_all(served), expected());
+  served.outcomes.clear();
+  served.add(1, prompt(40, 2), 50);
+  served.run();
+  EXPECT_EQ(served.outcomes[1].tokens, model().answer(prompt(40, 2), 50));
+}
+
+TEST(States, PreemptedRequestsBeginAnewInEveryGroup) {
+  ServedOptions options = options_of();
+  options.num_blocks = {26, 20, 0};  // for one request of 96 tokens
+  Served served(model().directory(), options);
+  for (RequestId id = 1; id <= 4; ++id) served.add(id, prompt(20, static_cast<int>(id)), 50);
+  served.run();
+  for (RequestId id = 1; id <= 4; ++id)
+    EXPECT_EQ(served.outcomes[id].tokens, model().answer(prompt(20, static_cast<int>(id)), 50));
+  EXPECT_GT(served.scheduler->stats().preemptions, 0u);
+}
+
+// A request with the beginning of an earlier one goes on after it: with its blocks, those that the
+// window sees, and the checkpoint of the recurrent state.
+TEST(States, APrefixIsTakenFromBlocksAndCheckpoints) {
+  Served served(model().directory(), options_of());
+  auto tokens = prompt(41, 2);
+  RequestId id = 0;
+  for (const int32_t cached : {0, 40, 40}) {
+    served.add(++id, tokens, 12);
+    served.run();
+    EXPECT_EQ(served.outcomes[id].cached, cached);
+    EXPECT_EQ(served.outcomes[id].tokens, model().answer(tokens, 12));
+    tokens.push_back(static_cast<TokenId>(100 + id));
+  }
+  served.add(++id, tokens, 6, "another salt");
+  served.run();
+  EXPECT_EQ(served.outcomes[id].cached, 0);
+}
+
+TEST(States, PoisonedPaddingReachesNoRow_CG27) {
+  ServedOptions options = options_of();
+  options.poison = true;
+  Served served(model().directory(), options);
+  EXPECT_EQ(serve_all(served), expected());
+}
+
+TEST(States, AuditedStepsAgree_CG41) {
+  ServedOptions options = options_of();
+  options.config.audit = true;
+  options.audit_rate = 0.5;
+  Served served(model().directory(), options);
+  EXPECT_EQ(serve_all(served), expected());
+  EXPECT_GT(served.audited, 10);
+}
+
+// CG-3: each group has a support of its own, and the least of them decides.
+TEST(States, CG3TheLeastSupportOfTheGroupsDecides) {
+  HybridShape shape;
+  shape.recurrence = worker::AttentionCGSupport::kUniformSingleTokenDecode;
+  const HybridModel hybrid(shape);
+  ServedOptions options = options_of(hybrid);
+  options.config.cudagraph_mode = "FULL";
+  Served served(hybrid.directory(), options);
+  EXPECT_NE(served.ready.cudagraph_mode, "FULL");
+  EXPECT_THAT(served.ready.warnings, Contains(HasSubstr("recurrent")));
+  EXPECT_EQ(serve_all(served), expected());
+}
+
+}  // namespace
+}  // namespace refrain::tests

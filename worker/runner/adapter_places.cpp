@@ -1,0 +1,197 @@
+#include "worker/runner/adapter_places.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/base/check.h"
+#include "worker/runner/input_buffers.h"
+
+namespace refrain::worker {
+namespace {
+
+constexpr size_t kPlaceAlignment = 256;
+
+size_t aligned(size_t bytes) {
+  return (bytes + kPlaceAlignment - 1) / kPlaceAlignment * kPlaceAlignment;
+}
+
+size_t bytes_of(const Value& value) {
+  return static_cast<size_t>(value.rows.scale * value.cols) * size_of(value.dtype);
+}
+
+void write(const std::vector<float>& values, DType dtype, std::byte* out) {
+  if (dtype == DType::kFloat32) {
+    std::memcpy(out, values.data(), values.size() * sizeof(float));
+    return;
+  }
+  std::ranges::transform(values, reinterpret_cast<BFloat16*>(out),
+                         [](float x) { return to_bfloat16(x); });
+}
+
+// [rows, cols] as [cols, rows].
+std::vector<float> transposed(const std::vector<float>& values, int64_t rows, int64_t cols) {
+  std::vector<float> result(values.size());
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t col = 0; col < cols; ++col)
+      result[static_cast<size_t>(col * rows + row)] = values[static_cast<size_t>(row * cols + col)];
+  }
+  return result;
+}
+
+}  // namespace
+
+AdapterPlaces::AdapterPlaces(Device& device, Stream& stream, LoraProgram lora, size_t num_values)
+    : device_(device), lora_(std::move(lora)), addresses_(lora_.program.values.size()) {
+  const std::vector<Value>& values = lora_.program.values;
+  const auto is_here = [&](size_t i) { return values[i].storage == Storage::kDevice; };
+  size_t bytes = 0;
+  for (size_t i = num_values; i < values.size(); ++i)
+    if (is_here(i)) bytes += aligned(bytes_of(values[i]));
+  memory_ = device.allocate(std::max<size_t>(bytes, 1), MemoryTag::kWeights);
+  auto* at = static_cast<std::byte*>(memory_->data());
+  for (size_t i = num_values; i < values.size(); ++i) {
+    if (!is_here(i)) continue;
+    addresses_[i].fill(at);
+    at += aligned(bytes_of(values[i]));
+  }
+  in_place_.assign(static_cast<size_t>(value(lora_.ranks).rows.scale), 0);
+  const Filler zeros(device, 0);  // until the copies have been made
+  zeros.fill(stream, address(lora_.ranks), bytes_of(value(lora_.ranks)));
+  stream.synchronize();
+}
+
+Status AdapterPlaces::check(const PeftAdapter& adapter) const {
+  const auto refuse = [&](const TensorInfo& tensor, const std::string& why) {
+    return fail(ErrorCode::kInvalidArgument, "{}: tensor \"{}\": {}", adapter.path(),
+                tensor.name.substr(0, 200), why);
+  };
+  for (const auto& [module, pair] : adapter.modules()) {
+    const auto target = std::ranges::find(lora_.targets, module, &LoraTarget::module);
+    if (target == lora_.targets.end())
+      return refuse(pair.a, "the model has no such module that adapters may change");
+    if (pair.a.shape[1] != target->cols)
+      return refuse(
+          pair.a, fmt::format("has {} columns, the model needs {}", pair.a.shape[1], target->cols));
+    if (pair.b.shape[0] != target->rows)
+      return refuse(pair.b,
+                    fmt::format("has {} rows, the model needs {}", pair.b.shape[0], target->rows));
+  }
+  if (lora_.targets.empty()) return {};
+  const int64_t most = value(lora_.targets.front().b).rows.scale / num_places();
+  if (adapter.rank() > most)
+    return refuse(adapter.modules().begin()->second.a,
+                  fmt::format("its rank is {}, max_lora_rank {}", adapter.rank(), most));
+  return {};
+}
+
+// B is kept by rank, its scale in it, zeros for padding.
+Status AdapterPlaces::read(const PeftAdapter& adapter, const LoraTarget& target, const Part& part,
+                           std::byte* memory) const {
+  const PeftAdapter::Pair& pair = adapter.modules().at(target.module);
+  const int64_t rank = adapter.rank(), rows = target.row_end - target.row_begin;
+  const int64_t cols = target.col_end - target.col_begin;
+  REFRAIN_ASSIGN_OR_RETURN(std::vector<float> a,
+                           adapter.read(pair.a, 0, rank, target.col_begin, cols));
+  if (target.by_token) a = transposed(a, rank, cols);
+  write(a, value(target.a).dtype, memory + part.a);
+  REFRAIN_ASSIGN_OR_RETURN(const std::vector<float> b,
+                           adapter.read(pair.b, target.row_begin, rows, 0, rank));
+  std::vector<float> by_rank(static_cast<size_t>(rank * target.b_cols));
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t j = 0; j < rank; ++j)
+      by_rank[static_cast<size_t>(j * target.b_cols + row)] =
+          b[static_cast<size_t>(row * rank + j)] * adapter.scale();
+  }
+  write(by_rank, value(target.b).dtype, memory + part.b);
+  return {};
+}
+
+Status AdapterPlaces::check_base(const PeftAdapter& adapter, const OpenModel& open_model,
+                                 const std::function<void()>& alive) const {
+  if (adapter.base_weights().empty()) return {};
+  REFRAIN_ASSIGN_OR_RETURN(const std::unique_ptr<WeightSource> model, open_model());
+  for (const auto& [module, tensor] : adapter.base_weights()) {
+    const auto target = std::ranges::find(lora_.targets, module, &LoraTarget::module);
+    if (target == lora_.targets.end())
+      return fail(ErrorCode::kInvalidArgument, "{}: tensor \"{}\": the model has no such module",
+                  adapter.path(), tensor.name);
+    REFRAIN_RETURN_IF_ERROR(adapter.check_base(tensor, target->weight, *model, alive));
+  }
+  return {};
+}
+
+Status AdapterPlaces::load(AdapterId id, const PeftAdapter& adapter, const OpenModel& open_model,
+                           const std::function<void()>& alive) {
+  REFRAIN_RETURN_IF_ERROR(check(adapter));
+  REFRAIN_RETURN_IF_ERROR(check_base(adapter, open_model, alive));
+  Adapter loaded;
+  loaded.rank = adapter.rank();
+  const auto rank = static_cast<size_t>(loaded.rank);
+  size_t bytes = aligned(static_cast<size_t>(value(lora_.ranks).cols) * sizeof(int32_t));
+  for (const LoraTarget& target : lora_.targets) {
+    if (!adapter.modules().contains(target.module)) continue;
+    Part part{&target, bytes, 0};
+    bytes += aligned(rank * static_cast<size_t>(target.col_end - target.col_begin) *
+                     size_of(value(target.a).dtype));
+    part.b = bytes;
+    bytes += aligned(rank * static_cast<size_t>(target.b_cols) * size_of(value(target.b).dtype));
+    loaded.parts.push_back(part);
+  }
+  loaded.memory = device_.allocate_pinned(bytes);
+  auto* memory = static_cast<std::byte*>(loaded.memory->data());
+  auto* ranks = reinterpret_cast<int32_t*>(memory);
+  std::fill_n(ranks, value(lora_.ranks).cols, 0);
+  for (const Part& part : loaded.parts) {
+    ranks[part.target->rank_column] = static_cast<int32_t>(loaded.rank);
+    REFRAIN_RETURN_IF_ERROR(read(adapter, *part.target, part, memory));
+    alive();
+  }
+  REFRAIN_CHECK(!knows(id), "LoRA adapter {} is there already", id);
+  adapters_[id] = std::move(loaded);
+  return {};
+}
+
+void AdapterPlaces::unload(AdapterId id, Stream& stream) {
+  const auto found = adapters_.find(id);
+  if (found == adapters_.end()) return;
+  stream.synchronize();  // copies out of its memory
+  std::ranges::replace(in_place_, id, AdapterId{0});
+  adapters_.erase(found);
+}
+
+void AdapterPlaces::forget_all(Stream& stream) {
+  stream.synchronize();
+  std::ranges::fill(in_place_, AdapterId{0});
+  adapters_.clear();
+}
+
+void AdapterPlaces::place(int32_t place, AdapterId id, Stream& stream) {
+  REFRAIN_CHECK(place >= 0 && place < num_places(), "LoRA adapter {} goes to place {} of {}", id,
+                place, num_places());
+  const auto found = adapters_.find(id);
+  REFRAIN_CHECK(found != adapters_.end(), "LoRA adapter {} is not loaded", id);
+  const Adapter& adapter = found->second;
+  const auto* memory = static_cast<const std::byte*>(adapter.memory->data());
+  const auto rank = static_cast<size_t>(adapter.rank);
+  const auto at = static_cast<size_t>(place);
+  for (const Part& part : adapter.parts) {
+    const LoraTarget& target = *part.target;
+    const Value &a = value(target.a), &b = value(target.b);
+    const auto places = in_place_.size();
+    const auto a_cols = static_cast<size_t>(a.cols);
+    const size_t a_rows = static_cast<size_t>(a.rows.scale) / places;
+    const size_t max_rank = static_cast<size_t>(b.rows.scale) / places;
+    const size_t a_at = (at * a_rows + static_cast<size_t>(target.a_row)) * a_cols;
+    stream.copy(address(target.a) + a_at * size_of(a.dtype), memory + part.a,
+                rank * static_cast<size_t>(target.col_end - target.col_begin) * size_of(a.dtype));
+    const size_t b_at =
+        (at * static_cast<size_t>(b.cols) + static_cast<size_t>(target.b_begin)) * max_rank;
+    stream.copy(address(target.b) + b_at * size_of(b.dtype), memory + part.b,
+                rank * static_cast<size_t>(target.b_cols) * size_of(b.dtype));
+  }
+  const size_t columns = static_cast<size_t>(value(lora_.ranks).cols) * sizeof(int32_t);
+  stream.copy(address(lora_.ranks) + at * columns, memory, columns);
+  in_place_[at] = id;
+}
+
+}  // namespace refrain::worker
