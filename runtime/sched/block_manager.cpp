@@ -8,6 +8,7 @@ namespace refrain {
 
 void BlockRef::reset() {
   if (BlockManager* manager = std::exchange(manager_, nullptr)) manager->release(id_);
+  id_ = kReservedBlock;
 }
 
 BlockManager::BlockManager(int64_t num_blocks) {

@@ -49,7 +49,8 @@ class BlockManager {
   BlockManager(const BlockManager&) = delete;
   BlockManager& operator=(const BlockManager&) = delete;
 
-  int64_t num_usable() const { return static_cast<int64_t>(blocks_.size()) - 2; }
+  int64_t num_blocks() const { return static_cast<int64_t>(blocks_.size()) - 1; }
+  int64_t num_usable() const { return num_blocks() - 1; }
   int64_t num_free() const { return num_free_; }
   int32_t ref_count(BlockId id) const { return blocks_[index(id)].refs; }
 

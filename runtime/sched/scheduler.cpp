@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "runtime/base/check.h"
@@ -10,28 +11,42 @@ namespace refrain {
 namespace {
 
 void clear(ipc::Step& step) {
-  step.mode = ipc::ForwardMode::kIdle;
-  step.row_slot.clear();
-  step.row_num_tokens.clear();
-  step.row_computed.clear();
-  step.row_flags.clear();
-  step.token_ids.clear();
-  step.block_slot.clear();
-  step.block_index.clear();
-  step.block_id.clear();
+  ipc::Rows& rows = step.runs.front().rows;
+  rows.slot.clear();
+  rows.num_tokens.clear();
+  rows.computed.clear();
+  rows.flags.clear();
+  rows.token_ids.clear();
+  rows.next_tokens.clear();
+  for (ipc::BlockUpdates& group : step.blocks) {
+    group.slot.clear();
+    group.index.clear();
+    group.block.clear();
+  }
+  step.runs.front().part = 0;
+  step.runs.front().parts = 1;
   step.setups.clear();
+  step.has_lora = false;
+  step.placements.clear();
 }
 
-ipc::ForwardMode forward_mode(const ipc::Step& step) {
-  bool decodes = false;
-  bool chunks = false;
-  for (size_t row = 0; row < step.row_slot.size(); ++row) {
-    const bool decode = step.row_num_tokens[row] == 1 && step.row_computed[row] > 0;
-    (decode ? decodes : chunks) = true;
+ipc::ForwardMode forward_mode(const ipc::Rows& rows) {
+  bool decodes = false, drafts = false, chunks = false;
+  for (size_t row = 0; row < rows.slot.size(); ++row) {
+    const bool one = rows.num_tokens[row] == 1 && rows.computed[row] != 0;
+    const bool verifies = (rows.flags[row] & ipc::kVerifies) != 0;
+    (one ? decodes : verifies ? drafts : chunks) = true;
   }
-  if (decodes && chunks) return ipc::ForwardMode::kMixed;
+  if ((decodes || drafts) && chunks) return ipc::ForwardMode::kMixed;
+  if (drafts) return ipc::ForwardMode::kTargetVerify;
   return decodes ? ipc::ForwardMode::kDecode : ipc::ForwardMode::kExtend;
 }
+
+constexpr uint8_t kEagerOnly = 1 << static_cast<int>(ipc::RuntimeMode::kNone), kAnyMode = 7;
+
+constexpr int32_t kBeforeAll = std::numeric_limits<int32_t>::min();
+
+int32_t priority_of(const Sequence* sequence) { return sequence->params.priority; }
 
 // Of any n steps n * rate, evenly spread; a function of the number alone.
 bool is_audited(StepId step, double rate) {
@@ -43,16 +58,18 @@ bool is_audited(StepId step, double rate) {
 
 Scheduler::Scheduler(SchedulerOptions options)
     : options_(std::move(options)),
-      blocks_(options_.num_blocks),
-      prefix_cache_(blocks_, options_.block_size) {
+      cascade_keys_(least_cascade_keys()),
+      pools_({options_.groups, options_.block_size, options_.max_num_batched_tokens + draft_reach(),
+              options_.enable_prefix_caching, options_.watermark, options_.draft_head ? 1 : 0}),
+      adapters_(options_.max_loras) {
   REFRAIN_CHECK(options_.max_num_seqs > 0 && options_.max_num_batched_tokens > 0 &&
                     options_.max_model_len > 1 && options_.block_size > 0,
                 "scheduler limits must be positive");
+  plan_.step().runs.resize(options_.draft_model ? 2 : 1);
+  if (options_.draft_model)
+    plan_.step().runs[1] = {ipc::ProgramId::kDraftModel, ipc::ForwardMode::kDraftExtend, {}};
+  plan_.step().blocks.resize(options_.groups.size());
   for (SlotId slot = options_.max_num_seqs - 1; slot >= 0; --slot) free_slots_.push_back(slot);
-}
-
-int32_t Scheduler::blocks_for(int64_t tokens) const {
-  return static_cast<int32_t>((tokens + options_.block_size - 1) / options_.block_size);
 }
 
 Status Scheduler::check(const Sequence& sequence, const TokenDigest& given) const {
@@ -78,26 +95,26 @@ Status Scheduler::check(const Sequence& sequence, const TokenDigest& given) cons
                       "the request's sampling fields (logit_bias, allowed_token_ids, "
                       "stop_token_ids) take {} bytes of a message to the workers; at most {} fit",
                       bytes, largest_part());
-  const int64_t longest = std::min<int64_t>(
-      options_.max_model_len, prompt_len + std::max<int64_t>(sequence.params.max_tokens, 1));
-  if (blocks_for(longest) > blocks_.num_usable())
+  const int64_t beyond = 2 * int64_t{options_.num_drafts} + draft_reach();
+  const int64_t longest =
+      beyond + std::min<int64_t>(options_.max_model_len,
+                                 prompt_len + std::max<int64_t>(sequence.params.max_tokens, 1));
+  if (const int64_t most = pools_.most_tokens(longest); most < longest)
     return fail_field("max_tokens",
                       "prompt and max_tokens need {} tokens of KV cache and the whole cache holds "
                       "{}; shorten the prompt or lower max_tokens",
-                      longest, blocks_.num_usable() * options_.block_size);
+                      longest, most);
   return {};
 }
 
 Status Scheduler::add(std::unique_ptr<Sequence> sequence, const TokenDigest& given) {
   REFRAIN_RETURN_IF_ERROR(check(*sequence, given));
   const RequestId id = sequence->id;
+  if (id == kCanaryRequest) sequence->params.priority = kBeforeAll;
   const auto [entry, added] = sequences_.emplace(id, std::move(sequence));
   REFRAIN_CHECK(added, "request {} is in the scheduler already", id);
-  if (id == kCanaryRequest) {
-    waiting_.push_front(entry->second.get());
-  } else {
-    waiting_.push_back(entry->second.get());
-  }
+  Sequence* const last = entry->second.get();
+  waiting_.insert(std::ranges::upper_bound(waiting_, priority_of(last), {}, priority_of), last);
   return {};
 }
 
@@ -127,86 +144,117 @@ const StepPlan* Scheduler::schedule() {
     building_.rows = std::move(spare_rows_.back());
     spare_rows_.pop_back();
   }
-  short_of_blocks_ = false;
-  step_bytes_ = ipc::kEmptyStepBytes;
-  schedule_decodes();
-  num_decodes_ = static_cast<int32_t>(plan_.step().token_ids.size());
-  schedule_chunks();
-  if (!short_of_blocks_) schedule_admissions();
+  short_of_blocks_ = stalled_ = adapter_waits_ = false;
+  scores_left_ = ipc::kMaxPromptScores;
+  step_bytes_ = ipc::kEmptyStepBytes + plan_.step().runs.size() * ipc::kMinRunBytes +
+                options_.groups.size() * ipc::kMinBlockUpdatesBytes +
+                static_cast<size_t>(options_.max_loras) * ipc::kAdapterPlacementBytes;
+  query_len_ = query_len();
+  history_left_ = options_.num_drafts > 0 ? options_.max_num_batched_tokens : 0;
+  if (!schedule_part()) {
+    schedule_decodes();
+    num_decodes_ = static_cast<int32_t>(rows().token_ids.size());
+    if (split_.sequence == nullptr) schedule_prompts();
+  }
   if (building_.rows.empty()) return nullptr;
   ipc::Step& step = plan_.step();
   step.step = next_step_++;
-  step.audit = is_audited(step.step, options_.audit_rate);
-  step.mode = forward_mode(step);
+  // Steps that score prompts run without graphs (CG-13) and without an audit.
+  const bool scores = scores_left_ < ipc::kMaxPromptScores;
+  step.allowed_modes = scores ? kEagerOnly : kAnyMode;
+  const bool part = step.runs.front().parts > 1;
+  step.audit = !scores && !part && is_audited(step.step, options_.audit_rate);
+  step.runs.front().mode = forward_mode(rows());
+  set_cascade(step);
+  step.has_lora = options_.max_loras > 0 && std::ranges::any_of(building_.rows, [](const Row& row) {
+                    return row.sequence->adapter_place >= 0;
+                  });
   building_.step = step.step;
+  building_.query_len = query_len_;
   in_flight_.push_back(std::move(building_));
   building_ = {};
   return &plan_;
 }
 
-int32_t Scheduler::budget_left() const {
-  return options_.max_num_batched_tokens - static_cast<int32_t>(plan_.step().token_ids.size());
+void Scheduler::schedule_prompts() {
+  if (options_.enable_chunked_prefill) schedule_short_prompts();
+  schedule_chunks();
+  if (!short_of_blocks_) schedule_admissions();
 }
 
 // Of the tokens after the decodes.
 int32_t Scheduler::chunk_budget_left() const {
   if (!options_.enable_chunked_prefill) return budget_left();
-  const auto used = static_cast<int32_t>(plan_.step().token_ids.size()) - num_decodes_;
+  const auto used = static_cast<int32_t>(rows().token_ids.size()) - num_decodes_;
   return std::min(budget_left(), chunk_limit_ - used);
 }
 
-// How many of `wanted` tokens after the first `computed` ones the step still has room for, with all
-// that they bring along. Each may begin a block.
-int32_t Scheduler::room_for(const Sequence& sequence, int32_t computed, int32_t wanted) const {
-  size_t bytes = step_bytes_ + ipc::kStepRowBytes;
-  if (!sequence.setup_sent) bytes += ipc::bytes_of(sequence.params.setup);
-  const int32_t before = blocks_for(computed) - sequence.blocks_sent;
-  bytes += static_cast<size_t>(before) * ipc::kBlockUpdateBytes;
-  if (bytes >= options_.max_step_bytes) return 0;
-  const size_t fit =
-      (options_.max_step_bytes - bytes) / (ipc::kStepTokenBytes + ipc::kBlockUpdateBytes);
-  const int32_t most = std::min(wanted, budget_left());
-  return fit < static_cast<size_t>(most) ? static_cast<int32_t>(fit) : most;
-}
-
-// More than one token of the known ones is not yet in the KV cache.
-bool Scheduler::chunk_left(const Sequence& sequence) const {
-  return sequence.length() - sequence.num_scheduled > 1;
-}
-
 void Scheduler::schedule_decodes() {
+  bool left = false;
+  chunks_left_ = true;
   // Preemption takes from the end, so that an index stays good while it is below the size.
   for (size_t i = 0; i < running_.size() && budget_left() > 0; ++i) {
     Sequence& sequence = *running_[i];
+    left = left || chunk_left(sequence);
     if (chunk_left(sequence) || sequence.ends_in_flight(options_.max_model_len)) continue;
+    if (verifies(sequence)) {
+      if (!schedule_verification(sequence)) return;
+      continue;
+    }
     if (room_for(sequence, sequence.num_scheduled, 1) == 0) return;
-    if (ensure_blocks(sequence, sequence.num_scheduled + 1)) add_row(sequence, 1);
+    if (!ensure_blocks(sequence, sequence.num_scheduled + 1 + draft_reach())) continue;
+    if (sequence.sampled && sequence.setup_sent) {
+      add_decode(sequence);
+    } else {
+      add_row(sequence, 1);
+    }
   }
+  chunks_left_ = left;
 }
 
 void Scheduler::schedule_chunks() {
-  for (Sequence* sequence : running_) {
+  if (!chunks_left_) return;
+  for (size_t i = 0; i < running_.size(); ++i) {  // preemption takes from the end
+    Sequence& sequence = *running_[i];
+    if (!chunk_left(sequence) || sequence.planned == next_step_) continue;
     if (chunk_budget_left() == 0) return;
-    if (!chunk_left(*sequence)) continue;
-    const int32_t computed = sequence->num_scheduled;
-    const int32_t wanted = std::min(sequence->length() - computed, chunk_budget_left());
-    const int32_t room = room_for(*sequence, computed, wanted);
-    if (room == 0) return;
-    add_row(*sequence, room);
+    if (add_chunk(sequence, chunk_budget_left()) == 0) return;
   }
 }
 
+// A row of as much of the prompt as there is room for, at most `most` tokens; how many it has.
+int32_t Scheduler::add_chunk(Sequence& sequence, int32_t most) {
+  const int32_t computed = sequence.num_scheduled;
+  const int32_t room = pools_.up_to_checkpoint(
+      sequence, computed,
+      room_for(sequence, computed, std::min(sequence.length() - computed, most)));
+  if (room == 0 || !ensure_blocks(sequence, computed + room + draft_reach())) return 0;
+  add_row(sequence, room);
+  return room;
+}
+
 void Scheduler::schedule_admissions() {
-  while (!waiting_.empty() && !free_slots_.empty() && chunk_budget_left() > 0) {
-    Sequence& sequence = *waiting_.front();
+  for (auto at = waiting_.begin();
+       at != waiting_.end() && !free_slots_.empty() && chunk_budget_left() > 0;) {
+    Sequence& sequence = **at;
     // A preempted one waits until its last row in flight has told its token and freed its blocks.
-    if (sequence.in_flight > 0 || !admit(sequence)) return;
-    waiting_.pop_front();
-    running_.push_back(&sequence);
-    const int32_t computed = sequence.num_scheduled;
-    const int32_t wanted = std::min(sequence.length() - computed, chunk_budget_left());
-    add_row(sequence, room_for(sequence, computed, wanted));
+    if (sequence.in_flight > 0) return;
+    if (!adapter_may_enter(sequence)) {
+      ++at;
+      continue;
+    }
+    const int32_t first_row = admit(sequence, chunk_budget_left());
+    if (first_row == 0) return;
+    at = waiting_.erase(at);
+    run(sequence);
+    add_row(sequence, first_row);
   }
+}
+
+// Behind those of its priority: the last one is who makes room.
+void Scheduler::run(Sequence& sequence) {
+  running_.insert(std::ranges::upper_bound(running_, priority_of(&sequence), {}, priority_of),
+                  &sequence);
 }
 
 // Whether a running request is about to publish the block that `sequence` would compute first: who
@@ -214,135 +262,90 @@ void Scheduler::schedule_admissions() {
 bool Scheduler::computed_by_another(const Sequence& sequence) const {
   const PrefixCache::Match& match = sequence.prefix;
   const auto size = static_cast<size_t>(options_.block_size);
-  const size_t begin = match.blocks.size() * size;
+  const size_t begin = match.hits * size;
   if (static_cast<int64_t>(begin + size) > sequence.max_prefix_tokens()) return false;
-  const std::span<const TokenId> wanted(sequence.tokens.data() + begin, size);
+  const std::span<const TokenId> wanted = pools_.block_tokens(sequence.tokens, match.hits);
   return std::ranges::any_of(running_, [&](const Sequence* other) {
     return other->chain == match.last() &&
-           static_cast<size_t>(other->blocks_published) == match.blocks.size() &&
-           other->tokens.size() >= begin + size &&
-           other->params.cache_salt == sequence.params.cache_salt &&
-           std::ranges::equal(wanted, std::span(other->tokens).subspan(begin, size));
+           static_cast<size_t>(other->blocks_published) == match.hits &&
+           other->block_space == sequence.block_space &&
+           std::ranges::equal(wanted, pools_.block_tokens(other->tokens, match.hits));
   });
 }
 
+void Scheduler::find_prefix(Sequence& sequence) {
+  const auto sendable =
+      static_cast<int64_t>(largest_part() / ipc::kBlockUpdateBytes / pools_.num_paged());
+  pools_.find_prefix(sequence,
+                     std::min(sequence.max_prefix_tokens(), sendable * options_.block_size));
+}
+
 // Gives a waiting sequence its slot and the blocks of all its known tokens, so that only decoding
-// ever asks for more. False: it does not fit now.
-bool Scheduler::admit(Sequence& sequence) {
+// ever asks for more; of a group with a window those of its first row. Returns the tokens of that
+// row, at most `most`; 0: it does not fit now.
+int32_t Scheduler::admit(Sequence& sequence, int32_t most) {
   // One block is computed in any case. Without it the prompt is not looked at.
-  const auto reserve =
-      running_.empty()
-          ? int64_t{0}
-          : std::max<int64_t>(1, static_cast<int64_t>(options_.watermark *
-                                                      static_cast<double>(blocks_.num_usable())));
-  if (blocks_.num_free() < 1 + reserve) return false;
-  PrefixCache::Match& match = sequence.prefix;
-  if (options_.enable_prefix_caching) {
-    const auto sendable = static_cast<int64_t>(largest_part() / ipc::kBlockUpdateBytes);
-    prefix_cache_.extend(sequence.params.cache_salt, sequence.tokens,
-                         std::min(sequence.max_prefix_tokens(), sendable * options_.block_size),
-                         match);
-    if (computed_by_another(sequence)) return false;
-  }
-  const auto hits = static_cast<int32_t>(match.blocks.size());
+  const bool others_run = !running_.empty();
+  if (!pools_.may_enter(others_run)) return 0;
+  find_prefix(sequence);
+  if (options_.enable_prefix_caching && computed_by_another(sequence)) return 0;
   const int32_t length = sequence.length();
-  const int32_t needed = blocks_for(length) - hits;
-  const auto hits_free = std::ranges::count_if(
-      match.blocks, [this](BlockId block) { return blocks_.ref_count(block) == 0; });
-  if (blocks_.num_free() - hits_free < needed + reserve) return false;
-  const int32_t computed = hits * options_.block_size;
+  const auto computed = static_cast<int32_t>(sequence.prefix.hits) * options_.block_size;
   const int32_t least = options_.enable_chunked_prefill ? 1 : length - computed;
   const int32_t room = room_for(sequence, computed, length - computed);
-  if (room == 0 || (room < least && !building_.rows.empty())) return false;
+  if (room == 0 || (room < least && !building_.rows.empty())) return 0;
+  int32_t first_row = std::min(room, most);
+  if (options_.enable_chunked_prefill)
+    first_row = pools_.up_to_checkpoint(sequence, computed, first_row);
+  const bool is_long_prompt = is_long(sequence);
+  if (!pools_.enter(sequence, length + draft_reach(), computed + first_row + draft_reach(),
+                    others_run))
+    return 0;
 
-  for (const BlockId block : match.blocks) sequence.blocks.push_back(blocks_.share(block));
-  for (int32_t i = 0; i < needed; ++i) sequence.blocks.push_back(*blocks_.allocate());
   sequence.slot = free_slots_.back();
   free_slots_.pop_back();
+  if (sequence.params.adapter != 0)
+    sequence.adapter_place = adapters_.enter(sequence.params.adapter, plan_.step().placements);
   sequence.state = SequenceState::kRunning;
   sequence.num_scheduled = sequence.num_computed = computed;
-  sequence.blocks_published = hits;
-  sequence.chain = match.last();
-  match = {};
+  sequence.long_prompt = is_long_prompt;
   if (!sequence.admitted_before) {
     sequence.admitted_before = true;
     sequence.cached_tokens = sequence.num_computed;
-    if (sequence.id == kCanaryRequest) return true;
+    if (sequence.id == kCanaryRequest) return first_row;
     stats_.prompt_tokens += static_cast<uint64_t>(sequence.prompt_len);
     stats_.cached_prompt_tokens += static_cast<uint64_t>(sequence.cached_tokens);
   }
-  return true;
+  return first_row;
 }
 
-// Blocks for `tokens` tokens in all. Short of blocks, the youngest running sequence makes room:
+// Short of blocks, the last running sequence makes room:
 // at once, or when the last in-flight row of it is in; until then false.
-bool Scheduler::ensure_blocks(Sequence& sequence, int64_t tokens) {
-  const auto needed = static_cast<size_t>(blocks_for(tokens));
-  while (sequence.blocks.size() < needed) {
-    if (std::optional<BlockRef> block = blocks_.allocate()) {
-      sequence.blocks.push_back(std::move(*block));
-      continue;
-    }
+bool Scheduler::make_room(Sequence& sequence, int32_t tokens) {
+  while (stalled_ ? tokens > sequence.tokens_held : !pools_.ensure(sequence, tokens)) {
     short_of_blocks_ = true;
-    if (holding_ > 0) return false;
+    // Who comes later takes none of what is too little for this one. Alone, it lacks what its own
+    // steps in flight give back.
+    stalled_ = stalled_ || holding_ > 0 || running_.size() == 1;
+    if (stalled_) return false;
     const bool itself = running_.back() == &sequence;
-    preempt_youngest();
-    if (itself || holding_ > 0) return false;
+    preempt_last();
+    stalled_ = holding_ > 0;
+    if (itself || stalled_) return false;
   }
   return true;
 }
 
-void Scheduler::preempt_youngest() {
+void Scheduler::preempt_last() {
   Sequence& victim = *running_.back();
   running_.pop_back();
+  if (split_.sequence == &victim) split_ = {};
   victim.state = SequenceState::kWaiting;
-  waiting_.push_front(&victim);
+  waiting_.insert(std::ranges::lower_bound(waiting_, priority_of(&victim), {}, priority_of),
+                  &victim);
   ++stats_.preemptions;
   ++holding_;
   settle(victim);
-}
-
-void Scheduler::add_row(Sequence& sequence, int32_t num_tokens) {
-  ipc::Step& step = plan_.step();
-  if (!sequence.setup_sent) {
-    sequence.setup_sent = true;
-    step.setups.push_back(sequence.params.setup);
-    step.setups.back().slot = sequence.slot;
-    step_bytes_ += ipc::bytes_of(sequence.params.setup);
-  }
-  const int32_t from = sequence.num_scheduled;
-  const int32_t to = from + num_tokens;
-  const bool samples = to == sequence.length();
-  step.row_slot.push_back(sequence.slot);
-  step.row_num_tokens.push_back(num_tokens);
-  step.row_computed.push_back(from);
-  step.row_flags.push_back(static_cast<uint8_t>(samples ? ipc::kSamples : 0));
-  // What the slot has sampled is not sent back to it: the device would count it twice.
-  const auto known = sequence.sampled ? from : static_cast<int32_t>(sequence.tokens.size());
-  const int32_t known_to = std::min(to, known);
-  if (from < known_to)
-    step.token_ids.insert(step.token_ids.end(), sequence.tokens.begin() + from,
-                          sequence.tokens.begin() + known_to);
-  REFRAIN_CHECK(to - std::max(from, known) <= 1, "a row may take one token from the device");
-  if (to > known) step.token_ids.push_back(kTokenOnDevice);
-  sequence.num_scheduled = to;
-  add_block_updates(sequence);
-  step_bytes_ += ipc::kStepRowBytes + static_cast<size_t>(num_tokens) * ipc::kStepTokenBytes;
-  if (samples) ++sequence.pending;
-  sequence.sampled = samples;
-  ++sequence.in_flight;
-  building_.rows.push_back({&sequence, to, samples});
-}
-
-void Scheduler::add_block_updates(Sequence& sequence) {
-  ipc::Step& step = plan_.step();
-  const int32_t needed = blocks_for(sequence.num_scheduled);
-  for (int32_t& i = sequence.blocks_sent; i < needed; ++i) {
-    step.block_slot.push_back(sequence.slot);
-    step.block_index.push_back(i);
-    step.block_id.push_back(sequence.blocks[static_cast<size_t>(i)].id());
-    step_bytes_ += ipc::kBlockUpdateBytes;
-  }
 }
 
 }  // namespace refrain

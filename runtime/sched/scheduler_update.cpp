@@ -8,44 +8,67 @@
 
 namespace refrain {
 
-Status Scheduler::update(const ipc::StepResult& result, std::vector<TokenEvent>& events) {
+// That it answers the oldest step in flight, and each row has as many tokens as it may.
+Status Scheduler::check(const ipc::StepResult& result) const {
   if (in_flight_.empty() || in_flight_.front().step != result.step)
     return fail(ErrorCode::kInternal, "an answer to step {} came while waiting for step {}",
                 result.step, in_flight_.empty() ? 0 : in_flight_.front().step);
-  if (result.tokens.size() != in_flight_.front().rows.size())
+  const std::vector<Row>& rows = in_flight_.front().rows;
+  const size_t answered = std::max<size_t>(result.token_offsets.size(), 1) - 1;
+  if (answered != rows.size())
     return fail(ErrorCode::kInternal, "the answer to step {} has {} rows instead of {}",
-                result.step, result.tokens.size(), in_flight_.front().rows.size());
-  InFlight done = std::move(in_flight_.front());
-  for (size_t i = 0; i < done.rows.size(); ++i) {
-    const bool sampled = result.tokens[i] >= 0 || result.tokens[i] == ipc::kNoFiniteLogit;
-    if (done.rows[i].samples == sampled) continue;
-    in_flight_.front() = std::move(done);
-    return fail(ErrorCode::kInternal, "the answer to step {} has token {} in row {}, which {}",
-                result.step, result.tokens[i], i,
-                in_flight_.front().rows[i].samples ? "must sample" : "does not sample");
+                result.step, answered, rows.size());
+  int64_t scored = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    scored += rows[i].scored;
+    const int32_t count = result.token_offsets[i + 1] - result.token_offsets[i];
+    if (count < rows[i].least || count > rows[i].most)
+      return fail(ErrorCode::kInternal,
+                  "the answer to step {} has {} tokens in row {}, which gives {} to {}",
+                  result.step, count, i, rows[i].least, rows[i].most);
   }
+  if (scored != std::ssize(result.prompt.logprobs))
+    return fail(ErrorCode::kInternal, "the answer to step {} scores {} prompt tokens instead of {}",
+                result.step, result.prompt.logprobs.size(), scored);
+  const int64_t pooled = std::ssize(result.tokens) * options_.pooled_cols;
+  if (pooled != std::ssize(result.pooled))
+    return fail(ErrorCode::kInternal, "the answer to step {} has {} pooled numbers instead of {}",
+                result.step, result.pooled.size(), pooled);
+  for (const TokenId token : result.tokens)
+    if (token < 0 && token != ipc::kNoFiniteLogit)
+      return fail(ErrorCode::kInternal, "the answer to step {} has token {}", result.step, token);
+  return {};
+}
+
+Status Scheduler::update(const ipc::StepResult& result, std::vector<TokenEvent>& events) {
+  REFRAIN_RETURN_IF_ERROR(check(result));
+  InFlight done = std::move(in_flight_.front());
   in_flight_.pop_front();
+  last_ = {};
+  if (std::ranges::all_of(done.rows,
+                          [](const Row& row) { return row.computed == ipc::kComputedOnDevice; }))
+    last_ = {static_cast<int32_t>(done.rows.size()), std::ssize(result.tokens), done.query_len > 1};
+  size_t scored = 0;
   for (size_t i = 0; i < done.rows.size(); ++i) {
     const Row& row = done.rows[i];
     Sequence& sequence = *row.sequence;
+    if (row.scored > 0) take_scores(result.prompt, scored, row);
+    scored += static_cast<size_t>(row.scored);
+    const int32_t more = result.token_offsets[i + 1] - result.token_offsets[i] - row.least;
     --sequence.in_flight;
-    sequence.num_computed = row.computed;
-    if (row.samples) --sequence.pending;
-    if (row.samples && sequence.state != SequenceState::kFinished) {
-      const TokenId token = result.tokens[i];
-      const bool none = token == ipc::kNoFiniteLogit;
-      const StopCause stop =
-          none ? StopCause::kNoLogit
-               : sequence.append(token, options_.eos_token_ids, options_.max_model_len);
-      events.push_back({sequence.id, static_cast<int32_t>(i), token, sequence.cached_tokens, stop});
-      if (none) {
-        distrust(sequence);
-      } else {
-        ++stats_.generated_tokens;
-      }
-      if (stop != StopCause::kNone) finish(sequence);
-    }
-    publish(sequence);
+    sequence.pending -= row.least;
+    sequence.pending_most -= row.most;
+    // Later rows were planned as if this one gave the least.
+    sequence.num_scheduled += more;
+    sequence.num_computed = row.computed == ipc::kComputedOnDevice
+                                ? static_cast<int32_t>(sequence.tokens.size()) + more
+                                : row.computed;
+    if (!result.drafted.empty()) count_drafts(result.drafted[i], more);
+    const auto end = static_cast<size_t>(result.token_offsets[i + 1]);
+    for (auto at = static_cast<size_t>(result.token_offsets[i]);
+         at < end && sequence.state != SequenceState::kFinished; ++at)
+      take_token(sequence, result, at, events);
+    pools_.advance(sequence);
     settle(sequence);
   }
   done.rows.clear();
@@ -53,29 +76,63 @@ Status Scheduler::update(const ipc::StepResult& result, std::vector<TokenEvent>&
   return {};
 }
 
-// Makes full blocks whose contents are computed and known findable by other requests.
-void Scheduler::publish(Sequence& sequence) {
-  if (!options_.enable_prefix_caching || sequence.distrusted) return;
-  const int32_t size = options_.block_size;
-  const auto known = static_cast<int32_t>(sequence.tokens.size());
-  const int32_t full = std::min(sequence.num_computed, known) / size;
-  for (int32_t& i = sequence.blocks_published; i < full; ++i) {
-    const std::span<const TokenId> tokens(sequence.tokens.data() + i * size,
-                                          static_cast<size_t>(size));
-    sequence.chain = prefix_cache_.insert(sequence.params.cache_salt, sequence.chain, tokens,
-                                          sequence.blocks[static_cast<size_t>(i)].id());
+// The row's share of what was told, from entry `begin` on, as far as its sequence lacks it.
+void Scheduler::take_scores(const ipc::PromptScores& told, size_t begin, const Row& row) {
+  ipc::PromptScores& all = row.sequence->scores;
+  if (all.top_offsets.empty()) all.top_offsets.push_back(0);
+  for (int32_t i = 0; i < row.scored; ++i) {
+    if (row.from + i != static_cast<int32_t>(all.logprobs.size())) continue;
+    const size_t at = begin + static_cast<size_t>(i);
+    all.logprobs.push_back(told.logprobs[at]);
+    all.ranks.push_back(told.ranks[at]);
+    const int32_t first = told.top_offsets[at], last = told.top_offsets[at + 1];
+    all.top_tokens.insert(all.top_tokens.end(), told.top_tokens.begin() + first,
+                          told.top_tokens.begin() + last);
+    all.top_logprobs.insert(all.top_logprobs.end(), told.top_logprobs.begin() + first,
+                            told.top_logprobs.begin() + last);
+    all.top_offsets.push_back(static_cast<int32_t>(all.top_tokens.size()));
   }
 }
 
-// What its row read may be what left it without a logit: no request begins with that again. One
-// that shares these blocks now is judged by its own rows.
-void Scheduler::distrust(Sequence& sequence) {
-  sequence.distrusted = true;
-  for (const BlockRef& block : sequence.blocks) prefix_cache_.forget(block.id());
+// The vector that came with token `index`; null: the model generates.
+std::shared_ptr<const std::vector<float>> Scheduler::pooled_of(const ipc::StepResult& result,
+                                                               size_t index) const {
+  if (options_.pooled_cols == 0) return nullptr;
+  const auto first = result.pooled.begin() + static_cast<int64_t>(index) * options_.pooled_cols;
+  return std::make_shared<const std::vector<float>>(first, first + options_.pooled_cols);
+}
+
+void Scheduler::take_token(Sequence& sequence, const ipc::StepResult& result, size_t index,
+                           std::vector<TokenEvent>& events) {
+  const TokenId token = result.tokens[index];
+  const bool none = token == ipc::kNoFiniteLogit;
+  const StopCause stop =
+      none ? StopCause::kNoLogit
+           : sequence.append(token, options_.eos_token_ids, options_.max_model_len);
+  events.push_back({sequence.id, index, token, sequence.cached_tokens, stop, nullptr, nullptr});
+  if (sequence.params.setup.num_prompt_logprobs >= 0 && sequence.output_len() == 1)
+    events.back().prompt = std::make_shared<const ipc::PromptScores>(sequence.scores);
+  if (none) {
+    pools_.distrust(sequence);  // what its row read may be what left it without a logit
+  } else if (options_.pooled_cols > 0) {
+    events.back().pooled = pooled_of(result, index);
+  } else {
+    ++stats_.generated_tokens;
+  }
+  if (stop != StopCause::kNone) finish(sequence);
+}
+
+void Scheduler::count_drafts(int32_t drafted, int32_t accepted) {
+  if (drafted <= 0) return;
+  ++stats_.drafts.rows;
+  stats_.drafts.tokens += static_cast<uint64_t>(drafted);
+  for (int32_t i = 0; i < std::min(accepted, ipc::kMaxDrafts); ++i)
+    ++stats_.drafts.accepted[static_cast<size_t>(i)];
 }
 
 // Takes a sequence out of the queues. What it holds stays until settle().
 void Scheduler::finish(Sequence& sequence) {
+  if (split_.sequence == &sequence) split_ = {};
   if (sequence.state == SequenceState::kRunning) {
     std::erase(running_, &sequence);
     ++holding_;
@@ -98,15 +155,14 @@ void Scheduler::settle(Sequence& sequence) {
 }
 
 void Scheduler::release(Sequence& sequence) {
-  // The last block first: of a cached chain the end is reused before its beginning.
-  while (!sequence.blocks.empty()) sequence.blocks.pop_back();
+  pools_.release(sequence);
   if (sequence.slot >= 0) free_slots_.push_back(sequence.slot);
   sequence.slot = -1;
+  if (sequence.adapter_place >= 0) adapters_.leave(sequence.adapter_place);
+  sequence.adapter_place = -1;
   sequence.setup_sent = sequence.sampled = false;
-  sequence.blocks_sent = sequence.blocks_published = 0;
-  sequence.chain = PrefixCache::kRoot;
-  sequence.prefix = {};  // of this scheduler's cache
   sequence.num_computed = sequence.num_scheduled = 0;
+  sequence.planned = 0;
 }
 
 std::vector<std::unique_ptr<Sequence>> Scheduler::release_all() {
@@ -123,6 +179,7 @@ std::vector<std::unique_ptr<Sequence>> Scheduler::release_all() {
   waiting_.clear();
   running_.clear();
   in_flight_.clear();
+  split_ = {};
   holding_ = 0;
   return left;
 }
@@ -131,8 +188,8 @@ SchedulerStats Scheduler::stats() const {
   SchedulerStats stats = stats_;
   stats.waiting = waiting_.size();
   stats.running = running_.size();
-  stats.blocks_total = blocks_.num_usable();
-  stats.blocks_free = blocks_.num_free();
+  stats.blocks_total = pools_.num_usable();
+  stats.blocks_free = pools_.num_free();
   return stats;
 }
 

@@ -43,7 +43,16 @@ struct SequenceParams {
   bool ignore_eos = false;
   std::vector<TokenId> stop_token_ids;
   std::string cache_salt;
-  ipc::SlotSetup setup;  // slot and prompt_len are filled in by the scheduler
+  AdapterId adapter = 0;  // its LoRA adapter; 0: none
+  int32_t priority = 0;   // lower ones come first (--scheduling-policy priority)
+  ipc::SlotSetup setup;   // slot and prompt_len are filled in by the scheduler
+};
+
+// What a sequence holds of one state group.
+struct HeldBlocks {
+  std::vector<BlockRef> blocks;  // by place in the block table
+  int32_t first = 0;             // those before it were given back, or never taken
+  int32_t sent = 0;              // entries of the device's block table that are written
 };
 
 enum class SequenceState : uint8_t { kWaiting, kRunning, kFinished };
@@ -64,31 +73,42 @@ struct Sequence {
   Sequence(RequestId request, std::vector<TokenId> prompt, SequenceParams parameters);
 
   RequestId id;
-  SequenceParams params;
+  // What each step of a running sequence reads and writes, side by side.
   std::vector<TokenId> tokens;  // prompt, then the output known so far
   int32_t prompt_len;
   SequenceState state = SequenceState::kWaiting;
+  bool setup_sent = false;
+  bool sampled = false;  // the slot has sampled: its last token is the sequence's last
 
   // Progress, in tokens. num_computed <= num_scheduled <= length().
   int32_t num_computed = 0;   // in the KV cache, confirmed by a step's result
   int32_t num_scheduled = 0;  // in the KV cache once all in-flight steps have run
-  int32_t pending = 0;        // sampled by in-flight steps, known to the device only
+  int32_t pending = 0;        // sampled by in-flight steps at least, known to the device only
+  int32_t pending_most = 0;   // the same at most: more than `pending` where drafts may be right
   int32_t in_flight = 0;      // steps sent and not answered that have a row of it
+  StepId planned = 0;         // the last step with a row of it
 
   // What it holds while running (or until its last in-flight step is answered).
   SlotId slot = -1;
-  bool setup_sent = false;
-  bool sampled = false;  // the slot has sampled: its last token is the sequence's last
-  std::vector<BlockRef> blocks;
-  int32_t blocks_sent = 0;  // entries of the device's block table that are written
+  int32_t adapter_place = -1;    // -1: none
+  int32_t tokens_held = 0;       // its blocks of every group have room for so many
+  int32_t tokens_sent = 0;       // and for so many the device's block tables have entries
+  int32_t blocks_published = 0;  // of its blocks so many can be found by others
+  int32_t cached_tokens = 0;     // prompt tokens taken from the cache when first admitted
+  PrefixCache::EntryId chain = PrefixCache::kRoot;  // the last entry of those published
+  std::vector<HeldBlocks> held;                     // by state group; empty: nothing
+  SequenceParams params;
 
-  // Prefix cache: how many of its blocks are published, and the chain's last entry.
-  int32_t blocks_published = 0;
-  PrefixCache::EntryId chain = PrefixCache::kRoot;
+  // Its adapter and its salt: requests of different ones share no blocks, whatever the salt says.
+  std::string block_space;
   PrefixCache::Match prefix;  // while it waits: what is cached of it, as far as was looked
-  int32_t cached_tokens = 0;  // prompt tokens taken from the cache when first admitted
+  bool long_prompt = false;   // as it was admitted: others run beside it while it is computed
   bool admitted_before = false;
   bool distrusted = false;  // a row of it had no finite logit: nobody may read its blocks
+
+  // With prompt_logprobs: of the tokens from the second on, as far as steps have told them. What is
+  // told is kept over preemption and loss, and goes out with the first token of output.
+  ipc::PromptScores scores;
 
   // Losses of the worker group with a row of it in flight, since it last made progress.
   int32_t group_losses = 0;
@@ -99,11 +119,22 @@ struct Sequence {
 
   int32_t length() const { return static_cast<int32_t>(tokens.size()) + pending; }
   int64_t output_len() const { return static_cast<int64_t>(tokens.size()) - prompt_len; }
-  bool holds_nothing() const { return slot < 0 && blocks.empty(); }
+  // Whether a row of it may take drafts: penalties count tokens one by one, min_tokens are kept by
+  // a mask that is lifted between steps, and a grammar's mask is for one token.
+  bool takes_drafts() const;
+  // How many of the tokens computed after the first `computed` ones are followed by a prompt token,
+  // which is to be scored, if the row of the next `num_tokens` ones scores at all; else 0.
+  int32_t num_scored(int32_t computed, int32_t num_tokens) const {
+    return params.setup.num_prompt_logprobs < 0 ? 0 : num_to_score(computed, num_tokens);
+  }
+  bool holds_nothing() const { return slot < 0 && held.empty(); }
   // No step after the in-flight ones is needed: they bring it to its last token.
-  bool ends_in_flight(int64_t max_model_len) const;
+  bool ends_in_flight(int64_t max_model_len) const {
+    return output_len() + pending >= params.max_tokens || length() >= max_model_len;
+  }
   // How many of its first tokens may come from the prefix cache. The last token is always
-  // computed, and a penalty needs the device to see the tokens it counts.
+  // computed, a penalty needs the device to see the tokens it counts, and prompt tokens are scored
+  // where the token before is computed.
   int64_t max_prefix_tokens() const;
   // Its worker group is lost, and with it all that the device held. It keeps its tokens; the seed
   // and the position of the next token are all the random state there is.
@@ -114,6 +145,9 @@ struct Sequence {
   bool past_loss() const { return static_cast<int32_t>(tokens.size()) >= length_to_prove; }
   // Appends a sampled token and says whether it ends the sequence.
   StopCause append(TokenId token, std::span<const TokenId> eos, int64_t max_model_len);
+
+ private:
+  int32_t num_to_score(int32_t computed, int32_t num_tokens) const;
 };
 
 }  // namespace refrain

@@ -92,12 +92,12 @@ class PrefixCacheTest : public ::testing::Test {
     PrefixCache::EntryId chain = PrefixCache::kRoot;
     for (size_t at = 0; at + 2 <= tokens.size(); at += 2) {
       held.push_back(*blocks.allocate());
-      chain = cache.insert(salt, chain, std::span(tokens).subspan(at, 2), held.back().id());
+      chain = cache.insert(salt, chain, std::span(tokens).subspan(at, 2), {held.back().id()});
     }
     return held;
   }
   size_t hits(const std::string& salt, const std::vector<TokenId>& tokens, int64_t most = 100) {
-    return find(salt, tokens, most).blocks.size();
+    return find(salt, tokens, most).hits;
   }
   PrefixCache::Match find(const std::string& salt, const std::vector<TokenId>& tokens,
                           int64_t most) const {
@@ -106,7 +106,7 @@ class PrefixCacheTest : public ::testing::Test {
     return match;
   }
   BlockManager blocks{8};
-  PrefixCache cache{blocks, 2};
+  PrefixCache cache{{{.blocks = &blocks}}, 2};
 };
 
 TEST_F(PrefixCacheTest, FindsTheLongestRunOfFullBlocks) {
@@ -116,7 +116,30 @@ TEST_F(PrefixCacheTest, FindsTheLongestRunOfFullBlocks) {
   EXPECT_EQ(hits("", {1, 2, 9, 4, 5, 6}), 1u);
   EXPECT_EQ(hits("", {3, 4}), 0u);  // a later block is no beginning
   EXPECT_EQ(hits("", {1, 2, 3, 4}, 3), 1u);
-  EXPECT_EQ(find("", {1, 2, 3, 4}, 4).blocks[1], held[1].id());
+  EXPECT_EQ(find("", {1, 2, 3, 4}, 4).blocks[1][0], held[1].id());
+}
+
+// Of a draft head: what a block keeps depends on the token after it.
+TEST_F(PrefixCacheTest, WithALookaheadABlockIsKnownByTheTokenAfterItToo_CG40) {
+  BlockManager of_head{8};
+  PrefixCache ahead{{{.blocks = &of_head}}, 2, 1};
+  const std::vector<TokenId> tokens = {1, 2, 3, 4, 5};
+  std::vector<BlockRef> held;
+  PrefixCache::EntryId chain = PrefixCache::kRoot;
+  for (const size_t block : {0, 1}) {
+    held.push_back(*of_head.allocate());
+    chain = ahead.insert("", chain, ahead.block_tokens(tokens, block), {held.back().id()});
+  }
+  EXPECT_TRUE(ahead.block_tokens(tokens, 2).empty()) << "the token after it is not known";
+  const auto hits = [&](const std::vector<TokenId>& wanted) {
+    PrefixCache::Match match;
+    ahead.extend("", wanted, 100, match);
+    return match.hits;
+  };
+  EXPECT_EQ(hits({1, 2, 3, 4, 5}), 2u);
+  EXPECT_EQ(hits({1, 2, 3, 4, 6}), 1u);
+  EXPECT_EQ(hits({1, 2, 3, 4}), 1u);
+  EXPECT_EQ(hits({9, 2, 3, 4, 5}), 0u) << "the first token counts";
 }
 
 TEST_F(PrefixCacheTest, AnotherSaltSharesNothing) {
@@ -139,7 +162,7 @@ TEST_F(PrefixCacheTest, AnEqualBlockKeepsTheFirstEntry) {
   const auto first = publish("", {1, 2, 3, 4});
   const auto second = publish("", {1, 2, 3, 4});
   EXPECT_EQ(cache.size(), 2u);
-  EXPECT_EQ(find("", {1, 2}, 2).blocks[0], first[0].id());
+  EXPECT_EQ(find("", {1, 2}, 2).blocks[0][0], first[0].id());
 }
 
 // The head of a blocked queue is looked up before each step.
@@ -155,15 +178,16 @@ TEST_F(PrefixCacheTest, AKeptMatchIsNotHashedAgainAndFollowsTheCache) {
   const auto more = publish("", tokens);
   cache.extend("", tokens, 6, match);
   EXPECT_EQ(match.blocks.size(), 3u);
-  EXPECT_EQ(match.blocks.back(), more.back().id());
+  EXPECT_EQ(match.blocks.back()[0], more.back().id());
   // The second block is reused, and published again with other contents: the match ends before it.
   const BlockId lost = held[1].id();
   held.pop_back();
   std::vector<BlockRef> all;
   while (auto block = blocks.allocate()) all.push_back(std::move(*block));
-  cache.insert("", PrefixCache::kRoot, std::vector<TokenId>{9, 9}, lost);
+  cache.insert("", PrefixCache::kRoot, std::vector<TokenId>{9, 9}, {lost});
   cache.extend("", tokens, 6, match);
-  EXPECT_EQ(match.blocks, (std::vector<BlockId>{held[0].id()}));
+  ASSERT_EQ(match.hits, 1u);
+  EXPECT_EQ(match.blocks[0][0], held[0].id());
   EXPECT_EQ(match.last(), find("", tokens, 2).last());
 }
 

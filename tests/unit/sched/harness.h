@@ -20,6 +20,7 @@ struct Outcome {
   StopCause stop = StopCause::kNone;
   int finishes = 0;
   int32_t cached_tokens = 0;
+  std::shared_ptr<const ipc::PromptScores> prompt;
 };
 
 class Harness {
@@ -27,7 +28,8 @@ class Harness {
   explicit Harness(SchedulerOptions options, int depth = 2, uint64_t eos_every = 0)
       : options_(options),
         depth_(depth),
-        device_(options.block_size, options.num_blocks, 1000, eos_every),
+        device_(options.block_size, options.groups, 1000, eos_every, false,
+                options.draft_model ? options.num_drafts : 0),
         scheduler(std::move(options)) {}
 
   Status add(RequestId id, std::vector<TokenId> prompt, SequenceParams params) {
@@ -60,6 +62,10 @@ class Harness {
       Outcome& outcome = outcomes[event.id];
       EXPECT_EQ(outcome.finishes, 0) << "token after the end of request " << event.id;
       outcome.output.push_back(event.token);
+      if (event.prompt) {
+        EXPECT_EQ(outcome.output.size(), 1u);
+        outcome.prompt = event.prompt;
+      }
       outcome.stop = event.stop;
       outcome.cached_tokens = event.cached_tokens;
       outcome.finishes += event.stop != StopCause::kNone;
@@ -88,15 +94,16 @@ class Harness {
 
  private:
   void check(const ipc::Step& step) const {
-    EXPECT_LE(static_cast<int32_t>(step.token_ids.size()), options_.max_num_batched_tokens);
-    EXPECT_LE(static_cast<int32_t>(step.row_slot.size()), options_.max_num_seqs);
+    EXPECT_LE(ipc::num_tokens(step), options_.max_num_batched_tokens);
+    EXPECT_LE(ipc::num_rows(step), options_.max_num_seqs);
     std::vector<std::byte> frame;
     ipc::encode_frame(step, {}, frame);
     EXPECT_LE(frame.size(), ipc::kHeaderBytes + options_.max_step_bytes) << "R-23";
-    const std::set<SlotId> slots(step.row_slot.begin(), step.row_slot.end());
-    EXPECT_EQ(slots.size(), step.row_slot.size()) << "a slot has two rows";
+    const ipc::Rows& rows = step.runs[0].rows;
+    const std::set<SlotId> slots(rows.slot.begin(), rows.slot.end());
+    EXPECT_EQ(slots.size(), rows.slot.size()) << "a slot has two rows";
     for (const SlotId slot : slots) EXPECT_TRUE(slot >= 0 && slot < options_.max_num_seqs);
-    for (const int32_t count : step.row_num_tokens) EXPECT_GT(count, 0);
+    for (const int32_t count : step.runs[0].rows.num_tokens) EXPECT_GT(count, 0);
   }
 
   SchedulerOptions options_;
@@ -120,7 +127,7 @@ inline SchedulerOptions small_options() {
   options.max_num_batched_tokens = 16;
   options.max_model_len = 64;
   options.block_size = 4;
-  options.num_blocks = 65;
+  options.groups = full_attention(65);
   options.eos_token_ids = {0};
   return options;
 }

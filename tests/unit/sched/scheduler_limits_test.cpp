@@ -27,7 +27,7 @@ SequenceParams with_setup_of(size_t bytes) {
 TEST(SchedulerLimits, SetupsThatDoNotFitAStepWaitForTheNext_R23) {
   SchedulerOptions options = small_options();
   options.max_num_seqs = options.max_num_batched_tokens = 33;
-  options.num_blocks = 500;
+  options.groups = testing::full_attention(500);
   options.max_step_bytes = 10000;
   Harness harness(options);
   for (RequestId id = 1; id <= 33; ++id)
@@ -61,7 +61,7 @@ TEST(SchedulerLimits, RequestsThatComeTogetherComputeTheirCommonBeginningOnce) {
   SchedulerOptions options = small_options();
   options.max_num_seqs = 40;
   options.max_num_batched_tokens = 80;
-  options.num_blocks = 500;
+  options.groups = testing::full_attention(500);
   for (const int depth : {1, 2, 3}) {
     Harness harness(options, depth);
     for (RequestId id = 1; id <= 40; ++id) {
@@ -72,7 +72,7 @@ TEST(SchedulerLimits, RequestsThatComeTogetherComputeTheirCommonBeginningOnce) {
     ASSERT_TRUE(harness.run());
     int64_t computed = 0;
     for (const ipc::Step& step : harness.steps)
-      computed += static_cast<int64_t>(step.token_ids.size());
+      computed += static_cast<int64_t>(step.runs[0].rows.token_ids.size());
     EXPECT_EQ(computed, 40 + 40 * 2) << "depth " << depth;
     EXPECT_EQ(harness.outcomes[40].cached_tokens, 40);
   }
@@ -109,7 +109,7 @@ TEST(SchedulerLimits, ChunksKeepToTheirLimitAndDecodesDoNotCount) {
   ASSERT_TRUE(harness.add(3, prompt_of(10, 9), 2));
   for (const auto& expected : {std::vector<int32_t>{1, 6}, {1, 4, 2}, {1, 1, 6}, {1, 2}}) {
     harness.send();
-    EXPECT_EQ(harness.steps.back().row_num_tokens, expected);
+    EXPECT_EQ(harness.steps.back().runs[0].rows.num_tokens, expected);
     harness.receive();
   }
 }

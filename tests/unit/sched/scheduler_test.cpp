@@ -21,6 +21,9 @@ std::vector<TokenId> expected(const std::vector<TokenId>& prompt, size_t max_tok
 ipc::StepResult answer(StepId step, std::vector<TokenId> tokens) {
   ipc::StepResult result;
   result.step = step;
+  result.token_offsets = {0};
+  for (size_t i = 1; i <= tokens.size(); ++i)
+    result.token_offsets.push_back(static_cast<int32_t>(i));
   result.tokens = std::move(tokens);
   return result;
 }
@@ -43,9 +46,9 @@ TEST(Scheduler, SendsTheNextStepWhileOneRunsWithTheTokenOnTheDevice) {
   ASSERT_TRUE(harness.send());
   ASSERT_TRUE(harness.send());
   const ipc::Step& second = harness.steps[1];
-  EXPECT_EQ(second.token_ids, std::vector<TokenId>{kTokenOnDevice});
-  EXPECT_EQ(second.row_computed, std::vector<int32_t>{6});
-  EXPECT_EQ(second.mode, ipc::ForwardMode::kDecode);
+  EXPECT_EQ(second.runs[0].rows.token_ids, std::vector<TokenId>{kTokenOnDevice});
+  EXPECT_EQ(second.runs[0].rows.computed, std::vector<int32_t>{6});
+  EXPECT_EQ(second.runs[0].mode, ipc::ForwardMode::kDecode);
   EXPECT_TRUE(second.setups.empty());
 }
 
@@ -55,11 +58,11 @@ TEST(Scheduler, APromptLongerThanTheBudgetRunsInChunks) {
   ASSERT_TRUE(harness.run());
   EXPECT_EQ(harness.outcomes[1].output, expected(prompt_of(40), 3));
   ASSERT_EQ(harness.steps.size(), 5u);
-  EXPECT_EQ(harness.steps[0].row_num_tokens[0], 16);
-  EXPECT_EQ(harness.steps[0].row_flags[0], 0);
-  EXPECT_EQ(harness.steps[2].row_num_tokens[0], 8);
-  EXPECT_EQ(harness.steps[2].row_flags[0], ipc::kSamples);
-  EXPECT_EQ(harness.steps[2].mode, ipc::ForwardMode::kExtend);
+  EXPECT_EQ(harness.steps[0].runs[0].rows.num_tokens[0], 16);
+  EXPECT_EQ(harness.steps[0].runs[0].rows.flags[0], 0);
+  EXPECT_EQ(harness.steps[2].runs[0].rows.num_tokens[0], 8);
+  EXPECT_EQ(harness.steps[2].runs[0].rows.flags[0], ipc::kSamples);
+  EXPECT_EQ(harness.steps[2].runs[0].mode, ipc::ForwardMode::kExtend);
 }
 
 std::vector<StepId> audited_steps(double rate) {
@@ -92,15 +95,15 @@ TEST(Scheduler, DecodesComeFirstAndChunksShareWhatIsLeft) {
   ASSERT_TRUE(harness.add(2, prompt_of(40, 5), 2));
   harness.send();
   const ipc::Step& step = harness.steps.back();
-  EXPECT_EQ(step.row_num_tokens, (std::vector<int32_t>{1, 15}));
-  EXPECT_EQ(step.mode, ipc::ForwardMode::kMixed);
+  EXPECT_EQ(step.runs[0].rows.num_tokens, (std::vector<int32_t>{1, 15}));
+  EXPECT_EQ(step.runs[0].mode, ipc::ForwardMode::kMixed);
 }
 
 TEST(Scheduler, AFullPromptOfOneTokenIsNoDecode) {
   Harness harness(small_options(), 1);
   ASSERT_TRUE(harness.add(1, {5}, 2));
   harness.send();
-  EXPECT_EQ(harness.steps.back().mode, ipc::ForwardMode::kExtend);
+  EXPECT_EQ(harness.steps.back().runs[0].mode, ipc::ForwardMode::kExtend);
 }
 
 TEST(Scheduler, WithoutChunkedPrefillAPromptRunsWholeOrWaits) {
@@ -110,7 +113,7 @@ TEST(Scheduler, WithoutChunkedPrefillAPromptRunsWholeOrWaits) {
   ASSERT_TRUE(harness.add(1, prompt_of(10), 2));
   ASSERT_TRUE(harness.add(2, prompt_of(10, 20), 2));
   harness.send();
-  EXPECT_EQ(harness.steps.back().row_num_tokens, std::vector<int32_t>{10});
+  EXPECT_EQ(harness.steps.back().runs[0].rows.num_tokens, std::vector<int32_t>{10});
   const Status refused = harness.add(3, prompt_of(17), 2);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().field, "prompt");
@@ -189,7 +192,7 @@ TEST(Scheduler, EndsAtTheModelsLength) {
 
 TEST(Scheduler, RefusesWhatCanNeverFit) {
   SchedulerOptions options = small_options();
-  options.num_blocks = 6;  // 20 tokens
+  options.groups = testing::full_attention(6);  // 20 tokens
   Harness harness(options);
   EXPECT_FALSE(harness.add(1, {}, 1));
   EXPECT_EQ(harness.add(1, prompt_of(64), 1).error().field, "prompt");
@@ -202,7 +205,7 @@ TEST(Scheduler, RefusesWhatCanNeverFit) {
 TEST(Scheduler, PreemptionGivesTheSameTokens) {
   for (const bool caching : {false, true}) {
     SchedulerOptions options = small_options();
-    options.num_blocks = 9;  // 32 tokens for two requests of up to 28
+    options.groups = testing::full_attention(9);  // 32 tokens for two requests of up to 28
     options.enable_prefix_caching = caching;
     Harness harness(options);
     ASSERT_TRUE(harness.add(1, prompt_of(8), 20));
@@ -217,7 +220,7 @@ TEST(Scheduler, PreemptionGivesTheSameTokens) {
 
 TEST(Scheduler, ThePreemptedRequestIsTheYoungestAndSetUpAgainWithItsFirstPrompt) {
   SchedulerOptions options = small_options();
-  options.num_blocks = 9;
+  options.groups = testing::full_attention(9);
   Harness harness(options);
   SequenceParams params;
   params.max_tokens = 20;
@@ -267,7 +270,7 @@ TEST(Scheduler, ARepetitionPenaltyTakesNoPrefixAndOtherPenaltiesNoOutput) {
   EXPECT_EQ(counted.max_prefix_tokens(), 12);
 }
 
-TEST(Scheduler, ABadAnswerIsAnErrorAndChangesNothing) {
+TEST(Scheduler, ABadAnswerIsAnErrorAndChangesNothing_CG39) {
   Harness harness(small_options());
   ASSERT_TRUE(harness.add(1, prompt_of(4), 3));
   std::vector<TokenEvent> events;
@@ -276,6 +279,12 @@ TEST(Scheduler, ABadAnswerIsAnErrorAndChangesNothing) {
   EXPECT_FALSE(harness.scheduler.update(answer(2, {5}), events));
   EXPECT_FALSE(harness.scheduler.update(answer(1, {5, 6}), events));
   EXPECT_FALSE(harness.scheduler.update(answer(1, {-1}), events));
+  ipc::StepResult two = answer(1, {5, 6});
+  two.token_offsets = {0, 2};
+  EXPECT_FALSE(harness.scheduler.update(two, events)) << "two tokens in a row of one";
+  ipc::StepResult none = answer(1, {});
+  none.token_offsets = {0, 0};
+  EXPECT_FALSE(harness.scheduler.update(none, events)) << "no token in a row that samples";
   EXPECT_TRUE(events.empty());
   EXPECT_TRUE(harness.run());
   EXPECT_EQ(harness.outcomes[1].output, expected(prompt_of(4), 3));
@@ -316,7 +325,7 @@ TEST(Scheduler, ASequenceOfALostGroupGoesOnAfterItsTokens_R8) {
   Harness next(small_options());
   ASSERT_TRUE(next.scheduler.add(std::move(sequence), given));
   ASSERT_TRUE(next.run());
-  EXPECT_EQ(next.steps.front().token_ids.size(), 9u) << "prompt and three tokens";
+  EXPECT_EQ(next.steps.front().runs[0].rows.token_ids.size(), 9u) << "prompt and three tokens";
   EXPECT_EQ(next.steps.front().setups.front().prompt_len, 6);
   std::vector<TokenId> all = lost.outcomes[1].output;
   all.insert(all.end(), next.outcomes[1].output.begin(), next.outcomes[1].output.end());
@@ -348,7 +357,7 @@ TEST(Scheduler, WhatASlotSampledIsNotSentBackToIt) {  // the device would count 
   ASSERT_TRUE(harness.run());
   ASSERT_EQ(harness.steps.size(), 4u);
   for (size_t i = 1; i < 4; ++i)
-    EXPECT_EQ(harness.steps[i].token_ids, std::vector<TokenId>{kTokenOnDevice});
+    EXPECT_EQ(harness.steps[i].runs[0].rows.token_ids, std::vector<TokenId>{kTokenOnDevice});
 }
 
 }  // namespace

@@ -1,0 +1,146 @@
+// LoRA adapters in the scheduler: whose blocks are whose, who gets a place, who waits.
+
+#include <gtest/gtest.h>
+
+#include "tests/unit/sched/harness.h"
+
+namespace refrain {
+namespace {
+
+using testing::Harness;
+using testing::prompt_of;
+using testing::small_options;
+using testing::solo_run;
+
+SchedulerOptions lora_options(int32_t places) {
+  SchedulerOptions options = small_options();
+  options.max_loras = places;
+  return options;
+}
+
+SequenceParams params_of(AdapterId adapter, int64_t max_tokens = 6) {
+  SequenceParams params;
+  params.max_tokens = max_tokens;
+  params.adapter = adapter;
+  return params;
+}
+
+std::vector<TokenId> expected(AdapterId adapter, size_t max_tokens = 6, size_t prompt = 13) {
+  return solo_run(prompt_of(prompt), max_tokens, 64, 1000, 0, {}, false, adapter);
+}
+
+TEST(SchedulerLora, AdaptersTakeTurnsAndEveryRequestGetsItsOwn) {
+  for (const int32_t places : {1, 2, 3}) {
+    for (const int depth : {1, 2}) {
+      Harness harness(lora_options(places), depth);
+      for (AdapterId adapter = 1; adapter <= 5; ++adapter)
+        harness.scheduler.adapter_loaded(adapter);
+      std::map<RequestId, AdapterId> adapters;
+      for (RequestId id = 1; id <= 40; ++id) {
+        adapters[id] = static_cast<AdapterId>(id * 7 % 6);
+        ASSERT_TRUE(harness.add(id, prompt_of(13), params_of(adapters[id])));
+      }
+      ASSERT_TRUE(harness.run());
+      for (const auto& [id, adapter] : adapters)
+        EXPECT_EQ(harness.outcomes[id].output, expected(adapter)) << "adapter " << adapter;
+      for (AdapterId adapter = 1; adapter <= 5; ++adapter)
+        EXPECT_FALSE(harness.scheduler.adapter_in_use(adapter));
+      EXPECT_TRUE(harness.all_blocks_free());
+    }
+  }
+}
+
+// The same tokens, and a salt that spells another adapter's number.
+TEST(SchedulerLora, ACachedBlockIsOfItsAdapterAlone) {
+  Harness harness(lora_options(2), 1);
+  harness.scheduler.adapter_loaded(1);
+  harness.scheduler.adapter_loaded(2);
+  RequestId id = 0;
+  const auto run = [&](AdapterId adapter, const std::string& salt = "") {
+    SequenceParams params = params_of(adapter);
+    params.cache_salt = salt;
+    EXPECT_TRUE(harness.add(++id, prompt_of(13), params));
+    EXPECT_TRUE(harness.run());
+    EXPECT_EQ(harness.outcomes[id].output, expected(adapter));
+    return harness.outcomes[id].cached_tokens;
+  };
+  EXPECT_EQ(run(0), 0);
+  EXPECT_EQ(run(1), 0) << "the base's blocks";
+  EXPECT_EQ(run(2), 0);
+  EXPECT_EQ(run(1), 12);
+  EXPECT_EQ(run(0), 12);
+  EXPECT_EQ(run(0, std::string("\1\0\0\0", 4)), 0) << "a salt passes for an adapter";
+}
+
+TEST(SchedulerLora, TheAdapterLongestOutOfUseGivesItsPlace) {
+  Harness harness(lora_options(2), 1);
+  for (AdapterId adapter = 1; adapter <= 3; ++adapter) harness.scheduler.adapter_loaded(adapter);
+  std::vector<AdapterId> placed;
+  RequestId id = 0;
+  for (const AdapterId adapter : {1, 2, 1, 3, 1, 2, 2}) {
+    ASSERT_TRUE(harness.add(++id, prompt_of(5), params_of(adapter, 2)));
+    harness.steps.clear();
+    ASSERT_TRUE(harness.run());
+    AdapterId moved = 0;
+    for (const ipc::Step& step : harness.steps)
+      for (const ipc::AdapterPlacement& placement : step.placements) moved = placement.adapter;
+    placed.push_back(moved);
+  }
+  EXPECT_EQ(placed, (std::vector<AdapterId>{1, 2, 0, 3, 0, 2, 0}));
+}
+
+TEST(SchedulerLora, RequestsWithoutAnAdapterPassWhoWaitsForAPlaceAndNobodyElseDoes) {
+  Harness harness(lora_options(1), 1);
+  harness.scheduler.adapter_loaded(1);
+  harness.scheduler.adapter_loaded(2);
+  ASSERT_TRUE(harness.add(1, prompt_of(4), params_of(1, 20)));
+  ASSERT_TRUE(harness.send());
+  ASSERT_TRUE(harness.add(2, prompt_of(4), params_of(2)));
+  ASSERT_TRUE(harness.add(3, prompt_of(4), params_of(1)));  // has its place, but came later
+  ASSERT_TRUE(harness.add(4, prompt_of(4), params_of(0)));
+  ASSERT_TRUE(harness.receive());
+  ASSERT_TRUE(harness.send());
+  const ipc::Step& second = harness.steps.back();
+  EXPECT_EQ(second.setups.size(), 1u) << "the base model's request";
+  EXPECT_EQ(second.setups[0].adapter, -1);
+  EXPECT_TRUE(second.has_lora);
+  ASSERT_TRUE(harness.run());
+  for (RequestId id = 1; id <= 4; ++id) EXPECT_EQ(harness.outcomes[id].finishes, 1) << id;
+  EXPECT_EQ(harness.outcomes[2].output, expected(2, 6, 4));
+  EXPECT_EQ(harness.outcomes[3].output, expected(1, 6, 4));
+}
+
+TEST(SchedulerLora, ARequestWaitsUntilAllRanksHaveItsAdapterAndAnAdapterStaysWhileARowIsInFlight) {
+  Harness harness(lora_options(1), 2);
+  ASSERT_TRUE(harness.add(1, prompt_of(4), params_of(1)));
+  EXPECT_FALSE(harness.send()) << "nobody has it";
+  harness.scheduler.adapter_loaded(1);
+  ASSERT_TRUE(harness.send());
+  ASSERT_TRUE(harness.send());
+  EXPECT_TRUE(harness.scheduler.cancel(1));
+  EXPECT_TRUE(harness.scheduler.adapter_in_use(1)) << "two steps of it are in flight";
+  ASSERT_TRUE(harness.receive());
+  EXPECT_TRUE(harness.scheduler.adapter_in_use(1));
+  ASSERT_TRUE(harness.receive());
+  EXPECT_FALSE(harness.scheduler.adapter_in_use(1));
+  harness.scheduler.adapter_unloaded(1);
+  ASSERT_TRUE(harness.add(2, prompt_of(4), params_of(1)));
+  EXPECT_FALSE(harness.send()) << "it is gone";
+}
+
+// Too few blocks for all: who makes room comes back with its adapter, wherever that is by then.
+TEST(SchedulerLora, APreemptedRequestComesBackWithItsAdapter) {
+  SchedulerOptions options = lora_options(2);
+  options.groups = testing::full_attention(20);
+  Harness harness(options, 2);
+  for (AdapterId adapter = 1; adapter <= 3; ++adapter) harness.scheduler.adapter_loaded(adapter);
+  for (RequestId id = 1; id <= 12; ++id)
+    ASSERT_TRUE(harness.add(id, prompt_of(13), params_of(static_cast<AdapterId>(id % 4), 30)));
+  ASSERT_TRUE(harness.run());
+  EXPECT_GT(harness.scheduler.stats().preemptions, 0u);
+  for (RequestId id = 1; id <= 12; ++id)
+    EXPECT_EQ(harness.outcomes[id].output, expected(static_cast<AdapterId>(id % 4), 30)) << id;
+}
+
+}  // namespace
+}  // namespace refrain
