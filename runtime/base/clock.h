@@ -27,8 +27,11 @@ class ManualClock final : public Clock {
   std::atomic<Duration::rep> ticks_{0};
 };
 
-// As doubles: a time in seconds, and that between two points.
+// Seconds as doubles: of a time, between two points, and back.
 inline double seconds_of(Duration time) { return std::chrono::duration<double>(time).count(); }
 inline double seconds_between(TimePoint from, TimePoint to) { return seconds_of(to - from); }
+inline Duration to_duration(double seconds) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+}
 
 }  // namespace refrain

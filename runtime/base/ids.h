@@ -8,6 +8,7 @@ namespace refrain {
 using TokenId = int32_t;
 using BlockId = int32_t;     // index into the paged KV cache; block 0 is reserved for padded rows
 using SlotId = int32_t;      // a request's row in the worker's persistent per-request buffers
+using AdapterId = int32_t;   // a LoRA adapter as it was loaded once; 0: none
 using RequestId = uint64_t;  // unique for the life of a coordinator
 using StepId = uint64_t;     // counts from 1 within an epoch
 using Epoch = uint64_t;      // one life of a worker group; a frame of an older one is dropped

@@ -12,6 +12,9 @@ constexpr double kFirstOutput = 128;    // tokens of an answer, before any has b
 constexpr double kOutputWeight = 0.02;  // of the newest answer in the mean length
 
 constexpr double kShare = 0.85;  // of the limit that a prediction may fill: it errs a little
+// Of the limit, and at most so long, must have been measured before a prediction refuses anyone:
+// one slow step says nothing about a minute.
+constexpr double kEvidence = 1.0 / 20, kMostEvidence = 3.0;
 
 }  // namespace
 
@@ -38,6 +41,7 @@ Status Admission::check_queue() {
 Status Admission::check_wait(Duration limit) {
   const double predicted = predicted_wait();
   if (limit == Duration::zero() || predicted <= kShare * seconds_of(limit)) return {};
+  if (seconds_ < std::min(kEvidence * seconds_of(limit), kMostEvidence)) return {};
   ++counts_.refused_wait;
   return fail(ErrorCode::kOverloaded,
               "the answer would begin in about {:.1f} s, and {:.1f} s are allowed; try again later",

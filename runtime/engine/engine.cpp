@@ -33,6 +33,18 @@ class CoreEngine final : public Engine {
   Status check(const GenerateRequest& request) const override { return core_->check(request); }
   Status accepting() override { return core_->accepting(); }
   AdmissionStats admission() const override { return core_->admission(); }
+  std::optional<AdapterId> find_adapter(const std::string& name) const override {
+    return core_->adapters().find(name);
+  }
+  std::vector<AdapterSource> adapters() const override { return core_->adapters().list(); }
+  void load_adapter(AdapterSource source, AdapterDone done) override {
+    post([source = std::move(source), done = std::move(done)](EngineCore& core) {
+      core.load_adapter(source, done);
+    });
+  }
+  void unload_adapter(const std::string& name, AdapterDone done) override {
+    post([name, done = std::move(done)](EngineCore& core) { core.unload_adapter(name, done); });
+  }
   void cancel(RequestId id) override {
     post([id](EngineCore& core) { core.cancel(id); });
   }
@@ -52,6 +64,13 @@ class CoreEngine final : public Engine {
   }
   void on_audit(std::function<void(const AuditFinding&)> handler) override {
     post([handler = std::move(handler)](EngineCore& core) { core.audit_handler = handler; });
+  }
+  void on_group_state(
+      std::function<void(int32_t, GroupState, const std::string&)> handler) override {
+    post([handler = std::move(handler)](EngineCore& core) { core.group_state_handler = handler; });
+  }
+  void give_up_group(int32_t group) override {
+    post([group](EngineCore& core) { core.give_up_group(group); });
   }
   void drain(std::function<void()> drained) override {
     post([drained = std::move(drained)](EngineCore& core) { core.drain(drained); });
@@ -98,11 +117,18 @@ Result<std::unique_ptr<Engine>> Engine::create(
     IoContext& io, std::vector<std::shared_ptr<Executor>> output_executors,
     std::unique_ptr<ipc::Endpoint> endpoint) {
   EngineParts parts;
-  REFRAIN_ASSIGN_OR_RETURN(parts.model_digest, model_digest(config.model));
+  REFRAIN_ASSIGN_OR_RETURN(parts.model_digest, model_digest(config.model, config.draft_model));
   const auto strand = io.make_strand();
   const auto since_epoch = std::chrono::system_clock::now().time_since_epoch();
   const auto milliseconds =
       std::chrono::duration_cast<std::chrono::milliseconds>(since_epoch).count();
+  for (const LoraModule& module : config.lora.modules) {
+    REFRAIN_ASSIGN_OR_RETURN(std::string digest, adapter_digest(module.path));
+    parts.adapters.push_back({module.name, module.name, std::move(digest), module.path, true});
+  }
+  if (!config.trace_file.empty()) {
+    REFRAIN_ASSIGN_OR_RETURN(parts.trace, EngineTrace::create(config.trace_file));
+  }
   parts.config = std::move(config);
   parts.model = std::move(model);
   parts.tokenizer = std::move(tokenizer);

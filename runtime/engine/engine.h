@@ -1,9 +1,11 @@
 #pragma once
-// The engine actor: scheduler, worker group and output processor behind one door. submit, cancel
-// and the readers may be called from any thread; everything else happens on the engine's executor.
+// The engine actor: groups of workers and their schedulers, and the output side, behind one door.
+// submit, cancel and the readers may be called from any thread; everything else happens on the
+// engine's executor.
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,8 +13,10 @@
 #include "runtime/base/result.h"
 #include "runtime/config/engine_config.h"
 #include "runtime/config/model_config.h"
+#include "runtime/engine/adapters.h"
 #include "runtime/engine/admission.h"
 #include "runtime/engine/request.h"
+#include "runtime/sched/draft_control.h"
 
 namespace refrain {
 
@@ -32,6 +36,7 @@ const char* to_string(GroupState state);
 // How a group came to its end: for the supervisor, and for the incident record.
 struct GroupLoss {
   static constexpr size_t kMaxRequests = 256;
+  int32_t group = 0;
   Epoch epoch = 0;
   // Process, heartbeat, progress, step deadline, worker, answers, canary, frames, start or start
   // timeout.
@@ -52,6 +57,7 @@ struct Isolation {
   bool on = false;
   // Losses before it whose cause is gone: a request has ended, and the workers are good without it.
   int explained = 0;
+  int32_t group = 0;  // in which they run alone
 };
 
 // An audited step that differed beyond the bound (CG-41).
@@ -59,6 +65,7 @@ struct AuditFinding {
   StepId step = 0;
   int32_t differences = 0;
   std::string first;  // rank, program, key, op
+  int32_t group = 0;
 };
 
 // One row of CG-32's table.
@@ -67,21 +74,20 @@ struct GraphUse {
   int32_t num_tokens = 0;  // unpadded
   int32_t padded_tokens = 0;
   uint64_t count = 0;
+  bool has_lora = false;  // of the key (CG-15)
 };
 
-// A consistent snapshot for /metrics, /cudagraphs, /health and the log.
-struct EngineStats {
+// Of one group of workers.
+struct GroupStats {
+  int32_t group = 0;
   GroupState state = GroupState::kWaiting;
   std::string state_detail;  // "rank 1: capture 12/86"
   Epoch epoch = 0;
-  uint64_t requests_total = 0;  // accepted; each ends once, in one of the next four counts
-  uint64_t requests_stopped = 0, requests_at_length = 0;  // complete: stop rule; length
-  uint64_t requests_aborted = 0, requests_failed = 0;     // the client left; an error
-  uint64_t requests_without_logit = 0;  // of the failed: the model had no finite logit
-  uint64_t requests_resumed = 0;        // taken up again after a group was lost, each time counted
   uint64_t requests_running = 0, requests_waiting = 0;
   uint64_t prompt_tokens = 0, generated_tokens = 0, cached_prompt_tokens = 0;
   uint64_t preemptions = 0, steps = 0, group_restarts = 0;
+  uint64_t cascade_steps = 0;  // of them: a prefix that all rows share was read once (CG-13)
+  DraftCounts drafts;
   uint64_t audited_steps = 0, audit_differences = 0;  // CG-41
   double audit_worst_logit = 0, audit_worst_kv = 0;   // of the largest magnitude beside it
   std::string audit_first;                            // the first difference beyond the bound
@@ -93,6 +99,18 @@ struct EngineStats {
   std::vector<std::string> devices;      // per rank, as its worker names it
 };
 
+// A consistent snapshot for /metrics, /cudagraphs, /health and the log: what is a group's, over all
+// groups (sums; the best state; ranks one group after the other), and what is the requests'.
+struct EngineStats : GroupStats {
+  uint64_t requests_total = 0;  // accepted; each ends once, in one of the next four counts
+  uint64_t requests_stopped = 0, requests_at_length = 0;  // complete: stop rule; length
+  uint64_t requests_aborted = 0, requests_failed = 0;     // the client left; an error
+  uint64_t requests_without_logit = 0;  // of the failed: the model had no finite logit
+  uint64_t requests_resumed = 0;        // taken up again after a group was lost, each time counted
+  uint64_t requests_queued = 0;         // of those that wait: not in a group yet
+  std::vector<GroupStats> groups;
+};
+
 // What a probe asks for; cheap, however long the tables of EngineStats are.
 struct EngineHealth {
   GroupState state = GroupState::kWaiting;
@@ -101,6 +119,7 @@ struct EngineHealth {
   double seconds_since_last_answer = 0;
   double seconds_since_progress = 0;  // of a device within a step, or since an answer
   uint64_t requests_running = 0, requests_waiting = 0;
+  std::vector<GroupState> groups = {};  // of several
 };
 
 class Engine {
@@ -122,11 +141,23 @@ class Engine {
   // Refuses when every request would be refused now: for what waits, or because of a shutdown.
   virtual Status accepting() = 0;
   virtual AdmissionStats admission() const = 0;
+  // LoRA adapters by the names that requests give, as any thread sees them.
+  virtual std::optional<AdapterId> find_adapter(const std::string& name) const = 0;
+  virtual std::vector<AdapterSource> adapters() const = 0;
+  // `done` is called once, on the engine's executor: every rank has it, or why not.
+  virtual void load_adapter(AdapterSource source, AdapterDone done) = 0;
+  // `done`: its last request has ended and the ranks have dropped it. No request finds it
+  // meanwhile.
+  virtual void unload_adapter(const std::string& name, AdapterDone done) = 0;
   virtual void cancel(RequestId id) = 0;  // its blocks are free by the next step
   virtual EngineStats stats() const = 0;
   virtual EngineHealth health() const = 0;
-  // Called once on every change of state (ready, failed, …), on the engine's executor.
+  // Called once on every change of state (ready: a group serves; failed: none ever will; …), on
+  // the engine's executor.
   virtual void on_state(std::function<void(GroupState, const std::string& detail)> handler) = 0;
+  // The same of every single group.
+  virtual void on_group_state(
+      std::function<void(int32_t group, GroupState, const std::string& detail)> handler) = 0;
   // How the workers' start goes (progress_line, progress_bar), on the engine's executor.
   virtual void on_progress(std::function<void(const StartProgress&)> handler) = 0;
   // Called once for every group that is lost, on the engine's executor.
@@ -137,6 +168,7 @@ class Engine {
   // executor.
   virtual void on_audit(std::function<void(const AuditFinding&)> handler) = 0;
   static constexpr int kMaxAuditRecords = 8;              // they would displace records of losses
+  virtual void give_up_group(int32_t group) = 0;          // nobody starts its workers again
   virtual void drain(std::function<void()> drained) = 0;  // stop admitting, finish what runs
   virtual void stop() = 0;  // tells workers to shut down; outstanding requests end with an error
   virtual const ModelConfig& model() const = 0;

@@ -1,12 +1,12 @@
 #pragma once
-// The engine's inside: queue, scheduler, worker group and output processor, tied together by events
-// (a request, an answer, a change of the group), never by polling. Its own executor owns it; the
+// The engine's inside: requests and the groups of workers that serve them, tied together by events
+// (a request, an answer, a change of a group), never by polling. A router says which group takes a
+// request; what a lost group had goes on in the others, or waits. Its own executor owns it; the
 // output processors run on others. Engine::create wires it to the real world (engine.cpp), tests
 // wire it to a ManualScheduler.
 
 #include <atomic>
 #include <chrono>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -18,11 +18,12 @@
 #include "runtime/engine/admission.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/engine_stats.h"
-#include "runtime/engine/logit_failures.h"
+#include "runtime/engine/engine_trace.h"
+#include "runtime/engine/group_service.h"
 #include "runtime/engine/output_side.h"
-#include "runtime/engine/step_pace.h"
-#include "runtime/engine/worker_group.h"
-#include "runtime/sched/scheduler.h"
+#include "runtime/engine/request_rules.h"
+#include "runtime/engine/router.h"
+#include "runtime/engine/trials.h"
 
 namespace refrain {
 
@@ -38,6 +39,8 @@ struct EngineParts {
   std::string build_id, model_digest, token_prefix;
   ProcessIdentity process;
   Epoch first_epoch = 1;
+  std::vector<AdapterSource> adapters = {};      // LoRA adapters that are there from the start
+  std::shared_ptr<EngineTrace> trace = nullptr;  // null: none is asked for
 };
 
 std::unique_ptr<Engine> make_engine(EngineParts parts);
@@ -48,31 +51,34 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   void connect();  // once, when a shared_ptr holds it
 
   // Any thread.
-  Status check(const GenerateRequest& request) const;
+  Status check(const GenerateRequest& request) const { return rules_.check(request); }
   Result<RequestId> submit(GenerateRequest request, OutputSink sink);
   Status accepting();
   AdmissionStats admission() const { return admission_.stats(); }
-  EngineStats stats() const { return stats_.snapshot(); }
-  EngineHealth health() const { return stats_.health(); }
+  EngineStats stats() const;
+  EngineHealth health() const;
   Executor& executor() { return *executor_; }
   const ModelConfig& model() const { return model_; }
   const EngineConfig& config() const { return config_; }
+  const Adapters& adapters() const { return adapters_; }
 
   // On the engine's executor.
   void start();
   void cancel(RequestId id);
   void stop();
+  void give_up_group(int32_t group);
   void drain(std::function<void()> drained);
+  void load_adapter(AdapterSource source, const AdapterDone& done);
+  void unload_adapter(const std::string& name, const AdapterDone& done);
 
   std::function<void(GroupState, const std::string&)> state_handler;
+  std::function<void(int32_t, GroupState, const std::string&)> group_state_handler;
   std::function<void(const StartProgress&)> progress_handler;
   std::function<void(const GroupLoss&)> loss_handler;
   std::function<void(Isolation)> isolation_handler;
   std::function<void(const AuditFinding&)> audit_handler;
 
  private:
-  static constexpr Duration kCanaryAfter = std::chrono::seconds(4);  // without an answer
-
   struct Accepted {
     RequestId id = 0;
     std::vector<TokenId> prompt;
@@ -85,19 +91,13 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
     int32_t num_logprobs = -1;
     TokenDigest given;  // its prompt and the tokens its client was given
     size_t output_thread = 0;
+    AdapterId adapter = 0;
     TimerId deadline = 0;
+    int32_t group = kNoGroup;  // that has it
   };
+  static constexpr int32_t kNoGroup = -1;  // it waits in queue_
 
-  std::vector<TokenId> end_tokens(const SamplingParams& sampling) const;
-  SequenceParams sequence_params(RequestId id, const GenerateRequest& request) const;
   void enter(Accepted accepted);
-  void to_scheduler(std::unique_ptr<Sequence> sequence);
-  void queue_to_scheduler();
-  void pump();
-  bool too_early_to_plan();
-  void on_step(ipc::StepResult result);
-  void note_audit(const ipc::StepResult& result);  // audit.cpp
-  void tell_of_loss(GroupLoss loss);
   void deliver(const ipc::StepResult& result, const std::vector<TokenEvent>& events);
   void end(RequestId id, FinishReason reason, std::optional<Error> error);
   void end_at(RequestId id, TimePoint deadline);
@@ -109,66 +109,62 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   void tell_if_drained();
   void watch_queue();
   void end_overdue();
-  bool started(RequestId id) const;  // it runs, or ran before its workers were lost
-  void publish_counts();
-  void publish_group();
+  const Sequence* find(RequestId id) const;
+  void publish();
 
-  // recovery.cpp: workers that come and go
-  void on_ready(int64_t num_kv_blocks);
-  void on_lost(const Error& error, bool for_good);
-  void take_back(const Error& error);
+  // adapter_life.cpp: LoRA adapters that come and go
+  void ask_for_adapters(int32_t index);
+  void on_adapter(int32_t index, int32_t rank, const ipc::AdapterLoaded& answer);
+  void adapter_refused(int32_t index, Adapters::Answered answered);
+  void drop_adapter(AdapterId id, const Error& error);
+  void finish_unloads();
+  void adapters_lost(int32_t index, const Error& error);
 
-  // canary.cpp: are the workers good, and whose rows have no finite logit
-  void watch_idle();
-  void send_canary();
-  std::optional<bool> take_canary();
-  void on_good_canary();
-  void end_rows_without_logit();
-
-  // isolation.cpp: the request that ends its workers is found and ended, the others go on
-  void queue_again(std::unique_ptr<Sequence> sequence);
+  // engine_groups.cpp: requests and groups that come and go
+  void add_group(int32_t index, std::unique_ptr<ipc::Endpoint> endpoint);
+  GroupServiceHandlers handlers_of(int32_t index);
+  GroupService& group(int32_t index) { return *groups_[static_cast<size_t>(index)]; }
+  bool any_ready() const;
+  bool all_failed() const;
+  void open_or_close(int32_t index);
+  void open_or_close_all();
+  void route(std::unique_ptr<Sequence> sequence);
+  void route_waiting();
+  void to_group(int32_t index, std::unique_ptr<Sequence> sequence);
+  void pump(int32_t index);
+  void pump_all();
+  void on_group_state(int32_t index, GroupState state);
+  void on_ready(int32_t index);
+  void on_compiled(int32_t index, std::unique_ptr<Sequence> sequence);
+  void on_good_canary(int32_t index, bool proved);
+  void on_tokens(const ipc::StepResult& result, const std::vector<TokenEvent>& events);
+  void on_no_logit(RequestId id);
+  void on_audit(int32_t index, const ipc::StepResult& result);
+  void on_lost(int32_t index, GroupServiceHandlers::Lost lost);
+  void take_back(int32_t index, GroupServiceHandlers::Lost lost);
+  void tell_of_loss(int32_t index, GroupLoss loss);
   void give_up(const Sequence& sequence, const Error& error);
-  void isolate_suspects(const Error& error);
-  void go_on_with_trials();
-  void note_completed();
-  void tell_isolation(int explained);
-  void blame_for_losses(RequestId id);
-  bool begin_trial();
-  void end_isolation();
+  uint64_t waiting() const;
 
   const EngineConfig config_;
   const ModelConfig model_;
-  const size_t depth_;
+  const RequestRules rules_;
   std::shared_ptr<Executor> executor_;
   std::unique_ptr<OutputSide> outputs_;
-  std::shared_ptr<WorkerGroup> group_;
   EngineParts parts_;  // what connect() needs
+  std::vector<std::shared_ptr<GroupService>> groups_;
+  Router router_;
 
-  std::unique_ptr<Scheduler> scheduler_;  // while the group is ready
-  // While it is not, and those that wait for others to be tried alone; what ran before comes first.
-  std::deque<std::unique_ptr<Sequence>> queue_;
-  struct Trials {
-    bool on = false;        // suspects run alone, one after the other; all others are in queue_
-    RequestId current = 0;  // 0: none
-    int ended = 0, ended_in_a_row = 0;
-  } trials_;
-  // Losses of requests that are gone: explained when the next workers are good.
-  int to_explain_ = 0;
-  bool proving_ = false;  // nothing runs before these workers have answered a canary
-  LogitFailures logit_failures_;
-  uint64_t num_answers_ = 0;  // to steps, of all groups
+  RequestQueue queue_;  // while no group takes them, and those that wait to be tried alone
+  Trials trials_;
   std::unordered_map<RequestId, Live> alive_;
-  std::vector<TokenEvent> events_;
   std::function<void()> drained_;
   bool stopped_ = false;
   std::optional<std::pair<TimePoint, TimerId>> queue_timer_;  // for the earliest deadline
-  StepPace pace_;
-  bool crowded_ = false;  // the last step that was planned left requests waiting
-  std::optional<std::pair<TimePoint, TimerId>> plan_timer_;
-  bool canary_out_ = false;
-  TimePoint last_answer_;  // of all ranks to a step, while the group is ready
-  TimerId idle_timer_ = 0;
-  SchedulerStats past_;  // counts of the schedulers of earlier epochs
+  GroupState state_ = GroupState::kWaiting;                   // the best group's, as it was told
+
+  Adapters adapters_;
+  bool unloading_ = false;  // an adapter goes when its last request has ended
 
   // Read by submit on any thread.
   Admission admission_;
@@ -176,8 +172,9 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   mutable std::mutex refusal_mutex_;
   std::optional<Error> refusal_;  // why no request is accepted any more
 
-  StatsBoard stats_;
-  int audits_told_ = 0;  // to the audit_handler
+  RequestBoard stats_;
+  std::shared_ptr<EngineTrace> trace_;  // may be empty
+  int audits_told_ = 0;                 // to the audit_handler
 };
 
 }  // namespace refrain

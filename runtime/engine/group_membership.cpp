@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "ipc/protocol/state_blocks.h"
 #include "runtime/base/check.h"
 
 namespace refrain {
@@ -14,6 +15,23 @@ namespace {
 tl::unexpected<GroupFault> start_fault(std::vector<int32_t> ranks, std::string reason,
                                        bool for_good = false) {
   return tl::make_unexpected(GroupFault{"start", std::move(ranks), std::move(reason), for_good});
+}
+
+// What is the same on every rank.
+bool same_group(const ipc::StateGroup& a, const ipc::StateGroup& b) {
+  return a.name == b.name && a.kind == b.kind && a.window == b.window;
+}
+
+// Why a group's blocks are not enough for one request; none: they are.
+std::optional<std::string> too_few(const ipc::StateGroup& group, const ipc::WorkerConfig& config) {
+  const int64_t needed = ipc::most_blocks(group.window, config.max_model_len,
+                                          config.max_num_batched_tokens, config.block_size);
+  if (group.num_blocks - 1 >= needed) return std::nullopt;
+  return fmt::format(
+      "holds {} tokens, less than one request of --max-model-len {}; lower it or "
+      "give the cache more memory (--gpu-memory-utilization, "
+      "--kv-cache-memory-bytes)",
+      std::max<int64_t>(group.num_blocks - 1, 0) * config.block_size, config.max_model_len);
 }
 
 }  // namespace
@@ -81,7 +99,7 @@ Member& GroupMembership::join(const ipc::PeerId& from, const ipc::Hello& hello) 
 
 void GroupMembership::dismiss() {
   for (auto& member : members_) member.reset();
-  num_kv_blocks_ = 0;
+  groups_.clear();
   ++epoch_;
 }
 
@@ -92,47 +110,69 @@ bool GroupMembership::bad_frame(int32_t rank, TimePoint now) {
   return bad.size() >= kBadFrames;
 }
 
+// Of every group the least over the ranks; none before all have loaded.
 GroupMembership::Agreed GroupMembership::loaded(int32_t rank, const ipc::Loaded& loaded,
                                                 const ipc::WorkerConfig& config) {
   auto& known = find(rank)->loaded;
   if (known)
     return start_fault({rank}, fmt::format("{} said twice that it is loaded", name_of(rank)));
   known = loaded;
-  int64_t least = std::numeric_limits<BlockId>::max() - 1;
-  int32_t smallest = 0;
-  for (int32_t each = 0; each < num_ranks(); ++each) {
+  for (int32_t each = 0; each < num_ranks(); ++each)
     if (!has(each) || !find(each)->loaded) return std::nullopt;
-    if (find(each)->loaded->num_kv_blocks >= least) continue;
-    least = find(each)->loaded->num_kv_blocks;
-    smallest = each;
+  std::vector<ipc::StateGroup> groups = find(0)->loaded->groups;
+  for (int32_t each = 0; each < num_ranks(); ++each) {
+    const std::vector<ipc::StateGroup>& theirs = find(each)->loaded->groups;
+    if (!std::ranges::equal(theirs, groups, same_group))
+      return start_fault({each}, name_of(each) + " has other state groups than rank 0", true);
+    for (size_t i = 0; i < groups.size(); ++i) {
+      if (groups[i].kind != ipc::StateKind::kPaged) continue;
+      groups[i].cascade_keys = std::max(groups[i].cascade_keys, theirs[i].cascade_keys);
+      if (const auto reason = too_few(theirs[i], config))
+        return start_fault({each}, fmt::format("the KV cache of {} {}", name_of(each), *reason),
+                           true);
+      groups[i].num_blocks = std::min({groups[i].num_blocks, theirs[i].num_blocks,
+                                       int64_t{std::numeric_limits<BlockId>::max()} - 1});
+    }
   }
-  const int64_t tokens = (least - 1) * config.block_size;
-  if (tokens < config.max_model_len)
-    return start_fault(
-        {smallest},
-        fmt::format("the KV cache of {} holds {} tokens, less than one request of "
-                    "--max-model-len {}; lower it or give the cache more memory "
-                    "(--gpu-memory-utilization, --kv-cache-memory-bytes)",
-                    name_of(smallest), std::max<int64_t>(tokens, 0), config.max_model_len),
-        true);
-  num_kv_blocks_ = least;
-  return least;
+  groups_ = groups;
+  return groups;
 }
 
 GroupMembership::Agreed GroupMembership::ready(int32_t rank, ipc::Ready ready) {
   auto& known = find(rank)->ready;
-  if (known || num_kv_blocks_ == 0)
+  if (known || groups_.empty())
     return start_fault({rank}, fmt::format("{} said out of turn that it is ready", name_of(rank)));
-  if (ready.num_kv_blocks < 2 || ready.num_kv_blocks > num_kv_blocks_)
-    return start_fault({rank}, fmt::format("{} says it has {} KV blocks; it was told of {}",
-                                           name_of(rank), ready.num_kv_blocks, num_kv_blocks_));
+  if (ready.num_blocks.size() != groups_.size())
+    return start_fault({rank}, fmt::format("{} says it has {} state groups instead of {}",
+                                           name_of(rank), ready.num_blocks.size(), groups_.size()));
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    const int64_t blocks = ready.num_blocks[i], told = groups_[i].num_blocks;
+    if (groups_[i].kind == ipc::StateKind::kPaged && (blocks < 2 || blocks > told))
+      return start_fault({rank}, fmt::format("{} says it has {} KV blocks; it was told of {}",
+                                             name_of(rank), blocks, told));
+  }
   known = std::move(ready);
   const std::vector<ipc::Ready> all = all_ready();
   if (all.size() < members_.size()) return std::nullopt;
   if (auto mismatch = ready_mismatch(all)) return start_fault({}, std::move(*mismatch), true);
-  int64_t least = num_kv_blocks_;  // graphs took memory, more on some ranks
-  for (const ipc::Ready& each : all) least = std::min(least, each.num_kv_blocks);
+  std::vector<ipc::StateGroup> least = groups_;  // graphs took memory, more on some ranks
+  for (const ipc::Ready& each : all)
+    for (size_t i = 0; i < least.size(); ++i)
+      least[i].num_blocks = std::min(least[i].num_blocks, each.num_blocks[i]);
   return least;
+}
+
+tl::expected<std::optional<ipc::Peers>, GroupFault> GroupMembership::meet(
+    int32_t rank, ipc::RankAddress address) {
+  auto& known = find(rank)->address;
+  if (known) return start_fault({rank}, fmt::format("{} said twice where it is", name_of(rank)));
+  known = std::move(address);
+  ipc::Peers peers;
+  for (int32_t each = 0; each < num_ranks(); ++each) {
+    if (!has(each) || !find(each)->address) return std::nullopt;
+    peers.ranks.push_back(*find(each)->address);
+  }
+  return peers;
 }
 
 bool GroupMembership::adopted() const {

@@ -35,6 +35,7 @@ struct Member {
   ipc::FrameGate gate;
   uint64_t sent = 0;   // frames, in this epoch
   bool spoke = false;  // since it was welcomed
+  std::optional<ipc::RankAddress> address;
   std::optional<ipc::Loaded> loaded;
   std::optional<ipc::Ready> ready;
   std::deque<TimePoint> bad_frames;
@@ -42,8 +43,9 @@ struct Member {
 
 class GroupMembership {
  public:
-  // Gives the group's number of KV blocks when the last rank has spoken; nothing before.
-  using Agreed = tl::expected<std::optional<int64_t>, GroupFault>;
+  // Gives the state groups with the blocks that all ranks have when the last one has spoken;
+  // nothing before.
+  using Agreed = tl::expected<std::optional<std::vector<ipc::StateGroup>>, GroupFault>;
 
   GroupMembership(GroupIdentity identity, Epoch first_epoch);
 
@@ -73,6 +75,8 @@ class GroupMembership {
   // The smallest cache is the cache of all: ranks keep the same block tables.
   Agreed loaded(int32_t rank, const ipc::Loaded& loaded, const ipc::WorkerConfig& config);
   Agreed ready(int32_t rank, ipc::Ready ready);
+  // Where all ranks are when the last one has said it; nothing before.
+  tl::expected<std::optional<ipc::Peers>, GroupFault> meet(int32_t rank, ipc::RankAddress address);
 
   bool adopted() const;  // every rank kept weights and graphs
   std::vector<int64_t> pids() const;
@@ -88,7 +92,7 @@ class GroupMembership {
   const GroupIdentity identity_;
   Epoch epoch_;
   std::vector<std::optional<Member>> members_;
-  int64_t num_kv_blocks_ = 0;  // as InitCache says; 0: not all have loaded
+  std::vector<ipc::StateGroup> groups_;  // as InitCache says; empty: not all have loaded
 };
 
 }  // namespace refrain

@@ -8,13 +8,14 @@ namespace refrain {
 namespace {
 
 std::string describe(const ipc::ManifestEntry& entry) {
-  return fmt::format("{} {} tokens, {} requests{} (digest {:016x})", entry.mode, entry.num_tokens,
-                     entry.num_reqs, entry.uniform ? ", uniform" : "", entry.digest);
+  return fmt::format("{} {} tokens, {} requests{}{} (digest {:016x})", entry.mode, entry.num_tokens,
+                     entry.num_reqs, entry.uniform ? ", uniform" : "",
+                     entry.has_lora ? ", LoRA" : "", entry.digest);
 }
 
 bool same_key(const ipc::ManifestEntry& a, const ipc::ManifestEntry& b) {
   return a.mode == b.mode && a.num_tokens == b.num_tokens && a.num_reqs == b.num_reqs &&
-         a.uniform == b.uniform && a.digest == b.digest;
+         a.uniform == b.uniform && a.has_lora == b.has_lora && a.digest == b.digest;
 }
 
 std::optional<std::string> manifest_mismatch(const ipc::Ready& first, const ipc::Ready& other,
@@ -36,9 +37,9 @@ std::optional<std::string> manifest_mismatch(const ipc::Ready& first, const ipc:
 }
 
 std::string describe(const ipc::StepResult& result) {
-  return fmt::format("{} {} tokens ({} live), {} requests{}", ipc::to_string(result.mode),
+  return fmt::format("{} {} tokens ({} live), {} requests{}{}", ipc::to_string(result.mode),
                      result.key_tokens, result.num_tokens, result.key_reqs,
-                     result.key_uniform ? ", uniform" : "");
+                     result.key_uniform ? ", uniform" : "", result.key_lora ? ", LoRA" : "");
 }
 
 }  // namespace
@@ -64,6 +65,9 @@ std::optional<std::string> refusal(const ipc::Hello& hello, const GroupIdentity&
         "the worker was started with --tensor-parallel-size {}, the coordinator with "
         "{}",
         hello.tensor_parallel_size, identity.tensor_parallel_size);
+  if (hello.group != identity.group)
+    return fmt::format("the worker was started with --group {}; groups are 0 to {}", hello.group,
+                       identity.num_groups - 1);
   if (hello.rank < 0 || hello.rank >= identity.tensor_parallel_size)
     return fmt::format("the worker claims rank {}; ranks are 0 to {}", hello.rank,
                        identity.tensor_parallel_size - 1);
@@ -108,7 +112,7 @@ std::optional<std::string> key_mismatch(const std::vector<ipc::StepResult>& rank
     const ipc::StepResult& other = ranks[rank];
     const bool same = first.mode == other.mode && first.key_tokens == other.key_tokens &&
                       first.key_reqs == other.key_reqs && first.key_uniform == other.key_uniform &&
-                      first.num_tokens == other.num_tokens;
+                      first.key_lora == other.key_lora && first.num_tokens == other.num_tokens;
     if (!same)
       return fmt::format("rank 0 ran step {} as {} and rank {} as {}; ranks must run the same key",
                          first.step, describe(first), rank, describe(other));

@@ -13,6 +13,8 @@ struct GroupIdentity {
   int32_t tensor_parallel_size = 1;
   std::string build_id;
   std::string model_digest;
+  int32_t group = 0;
+  int32_t num_groups = 1;
 };
 
 // Why this worker cannot join, as a sentence to act on; nothing when it can.

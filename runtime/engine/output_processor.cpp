@@ -62,7 +62,9 @@ void OutputProcessor::push(std::vector<TokenArrival> arrivals) {
     output.prompt_tokens = request.prompt_tokens;
     output.cached_tokens = request.cached_tokens;
     output.output_tokens = request.output_tokens;
-    if (!is_stop_token(arrival.stop) || request.include_stop)
+    output.prompt = std::move(arrival.prompt);
+    output.pooled = std::move(arrival.pooled);
+    if (output.pooled == nullptr && (!is_stop_token(arrival.stop) || request.include_stop))
       add_text(request, request.detokenizer.push(arrival.token.token), output);
     const bool by_string = output.finish == FinishReason::kStop;
     if (!by_string && arrival.stop != StopCause::kNone) finish_text(request, arrival, output);

@@ -84,9 +84,11 @@ Status check_sampling_params(const SamplingParams& params, int64_t vocab_size) {
       in_range("repetition_penalty", params.repetition_penalty, kLeastRepetitionPenalty, 10));
   REFRAIN_RETURN_IF_ERROR(in_range("presence_penalty", params.presence_penalty, -2, 2));
   REFRAIN_RETURN_IF_ERROR(in_range("frequency_penalty", params.frequency_penalty, -2, 2));
-  if (params.logprobs < -1 || params.logprobs > kMaxLogprobs)
-    return fail_field("logprobs", "logprobs is {}; it must be between 0 and {}", params.logprobs,
-                      kMaxLogprobs);
+  for (const auto& [name, count] : {std::pair{"logprobs", params.logprobs},
+                                    std::pair{"prompt_logprobs", params.prompt_logprobs}}) {
+    if (count < -1 || count > kMaxLogprobs)
+      return fail_field(name, "{} is {}; it must be between 0 and {}", name, count, kMaxLogprobs);
+  }
   REFRAIN_RETURN_IF_ERROR(at_least("max_tokens", params.max_tokens, 1));
   REFRAIN_RETURN_IF_ERROR(at_least("min_tokens", params.min_tokens, 0));
   if (params.min_tokens > params.max_tokens)

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,6 +14,10 @@
 #include "runtime/base/result.h"
 
 namespace refrain {
+
+namespace ipc {
+struct PromptScores;
+}
 
 inline constexpr int32_t kMaxLogprobs = 20;  // of a token, beside its own
 
@@ -28,7 +33,10 @@ struct SamplingParams {
   std::optional<uint64_t> seed;
   std::vector<std::pair<TokenId, float>> logit_bias;
   std::optional<std::vector<TokenId>> allowed_token_ids;
-  int32_t logprobs = -1;  // -1: none; n: top n beside the sampled token's
+  std::vector<std::vector<TokenId>> bad_words;  // sequences that the answer must not have
+  std::string grammar;           // that the answer keeps to (runtime/grammar); empty: none
+  int32_t logprobs = -1;         // -1: none; n: top n beside the sampled token's
+  int32_t prompt_logprobs = -1;  // the same of the prompt's tokens
   int64_t max_tokens = 16;
   int64_t min_tokens = 0;
   std::vector<std::string> stop;
@@ -44,9 +52,12 @@ Status check_sampling_params(const SamplingParams& params, int64_t vocab_size);
 struct GenerateRequest {
   std::vector<TokenId> prompt;
   SamplingParams sampling;
+  bool pools = false;      // its answer is the prompt's vector; max_tokens is 1
+  AdapterId adapter = 0;   // of Engine::find_adapter; 0: none
   std::string cache_salt;  // requests with different salts share no prefix blocks
   // Longest wait for the first token; the lower of it and --max-queue-wait counts.
   std::optional<Duration> max_queue_wait;
+  int32_t priority = 0;  // lower ones come first; other than 0 only with that scheduling policy
   std::optional<Duration> timeout;  // it ends with an error (kDeadline) when it takes longer
   size_t output_thread = 0;         // which output executor calls its sink, modulo their number
 };
@@ -76,7 +87,9 @@ struct RequestOutput {
   std::optional<Error> error;  // of kError
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;
-  int64_t output_tokens = 0;  // so far
+  int64_t output_tokens = 0;                         // so far
+  std::shared_ptr<const ipc::PromptScores> prompt;   // with the first token, when asked for
+  std::shared_ptr<const std::vector<float>> pooled;  // of a request that pools: all there is
 };
 
 using OutputSink = std::function<void(RequestOutput)>;  // called on an output executor

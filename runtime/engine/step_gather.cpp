@@ -59,7 +59,7 @@ void StepGather::begin_group(bool after_hang) {
 void StepGather::sent(const ipc::Step& step, TimePoint now) {
   Waiting waiting;
   waiting.step = step.step;
-  waiting.num_tokens = step.token_ids.size();
+  waiting.num_tokens = static_cast<size_t>(ipc::num_tokens(step));
   waiting.since = now;
   waiting.answers.resize(num_ranks_);
   steps_.push_back(std::move(waiting));

@@ -16,13 +16,22 @@ size_t quarter_octave(size_t size) {
 }  // namespace
 
 void StepPace::sent(const ipc::Step& step, TimePoint now) {
-  const size_t tokens = std::max<size_t>(step.token_ids.size(), 1);
-  const bool decode = step.mode == ipc::ForwardMode::kDecode;
+  // A part of a run takes as long as its share of the tokens.
+  const int32_t parts = step.runs.empty() ? 1 : step.runs.front().parts;
+  const auto tokens = static_cast<size_t>(std::max<int64_t>(ipc::num_tokens(step) / parts, 1));
+  const bool decode = std::ranges::all_of(step.runs, [](const ipc::Run& run) {
+    return run.program != ipc::ProgramId::kLanguageModel || run.mode == ipc::ForwardMode::kDecode ||
+           run.mode == ipc::ForwardMode::kTargetVerify;
+  });
   const size_t half = kClasses / 2;
   Waiting waiting;
   waiting.tokens = static_cast<int32_t>(tokens);
-  for (const int32_t count : step.row_num_tokens) {
-    if (count > 1) waiting.prompt_tokens += count;
+  for (const ipc::Run& run : step.runs) {
+    for (size_t row = 0; row < run.rows.num_tokens.size(); ++row) {
+      const int32_t count = run.rows.num_tokens[row];
+      const bool verifies = (run.rows.flags[row] & ipc::kVerifies) != 0;
+      if (count > 1 && !verifies) waiting.prompt_tokens += count / parts;
+    }
   }
   waiting.index = std::min(quarter_octave(tokens), half - 1) + (decode ? 0 : half);
   waiting.units = decode ? 1.0 : static_cast<double>(tokens);
@@ -31,7 +40,7 @@ void StepPace::sent(const ipc::Step& step, TimePoint now) {
   steps_.push_back(waiting);
 }
 
-void StepPace::done(TimePoint now) {
+Duration StepPace::done(TimePoint now) {
   REFRAIN_CHECK(!steps_.empty(), "a step is done that was not sent");
   const Waiting step = steps_.front();
   steps_.pop_front();
@@ -41,12 +50,13 @@ void StepPace::done(TimePoint now) {
     seconds_a_token_ =
         seconds_a_token_ ? *seconds_a_token_ + kNewest * (sample - *seconds_a_token_) : sample;
   }
-  if (!step.behind) return;
+  if (!step.behind) return now - step.begun;
   Class& known = classes_[step.index];
   const double seconds = seconds_between(step.begun, now) / step.units;
   const double weight = known.seen == 0 ? 1.0 : seconds < known.seconds ? kFaster : kSlower;
   known.seconds += weight * (seconds - known.seconds);
   known.seen = std::min(known.seen + 1, kEnough);
+  return now - step.begun;
 }
 
 void StepPace::clear() { steps_.clear(); }
@@ -65,8 +75,7 @@ std::optional<TimePoint> StepPace::plan_at(Duration lead) const {
   const Class& known = classes_[step.index];
   if (known.seen < kEnough) return std::nullopt;
   const double seconds = known.seconds * step.units * (1 - kDoubt);
-  return step.begun + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds)) -
-         lead;
+  return step.begun + to_duration(seconds) - lead;
 }
 
 }  // namespace refrain

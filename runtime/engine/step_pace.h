@@ -22,8 +22,8 @@ class StepPace {
   explicit StepPace(int32_t max_num_batched_tokens) : most_(max_num_batched_tokens) {}
 
   void sent(const ipc::Step& step, TimePoint now);
-  void done(TimePoint now);  // the oldest step that was sent
-  void clear();              // nothing is in flight any more; what is known of steps stays
+  Duration done(TimePoint now);  // the oldest step that was sent; how long it took
+  void clear();                  // nothing is in flight any more; what is known of steps stays
   // When the next step should be planned, `lead` before the oldest one in flight ends. Nothing: at
   // once, as none is in flight or too few like it were seen.
   std::optional<TimePoint> plan_at(Duration lead) const;

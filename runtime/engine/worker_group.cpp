@@ -22,6 +22,8 @@ WorkerGroup::WorkerGroup(WorkerGroupOptions options, std::unique_ptr<ipc::Endpoi
             fence("connection", rank,
                   fmt::format("{} takes no messages: {}", members_.name_of(rank), error.message));
           }),
+      inbox_(members_),
+      door_(options_, members_, fan_out_, [this](GroupFault fault) { lose(std::move(fault)); }),
       health_({options_.heartbeat_interval, options_.heartbeat_timeout, options_.start_timeout},
               members_, fan_out_.steps()),
       processes_(std::make_shared<RankProcesses>(members_.num_ranks(), executor_, std::move(watch),
@@ -55,6 +57,13 @@ void WorkerGroup::fence(std::string detector, int32_t rank, std::string reason) 
   });
 }
 
+void WorkerGroup::give_up(std::string detector, std::string reason) {
+  executor_->post([weak = weak_from_this(), detector = std::move(detector),
+                   reason = std::move(reason)]() mutable {
+    if (const auto self = weak.lock()) self->lose(std::move(detector), {}, reason, true);
+  });
+}
+
 void WorkerGroup::distrust() {
   executor_->post([weak = weak_from_this(), epoch = members_.epoch()] {
     const auto self = weak.lock();
@@ -79,8 +88,11 @@ void WorkerGroup::lose(std::string detector, std::vector<int32_t> ranks, std::st
 // The group is the unit of failure: what is left of it is told to go, and a new set is awaited.
 void WorkerGroup::lose(GroupFault fault) {
   if (!active()) return;
-  log::error("worker group of epoch {}: {}", members_.epoch(), fault.reason);
+  log::error("worker group{} of epoch {}: {}",
+             options_.identity.num_groups == 1 ? "" : fmt::format(" {}", options_.identity.group),
+             members_.epoch(), fault.reason);
   GroupLoss loss;
+  loss.group = options_.identity.group;
   loss.epoch = members_.epoch();
   loss.detector = fault.detector;
   loss.reason = fault.reason;
@@ -153,82 +165,33 @@ void WorkerGroup::on_timer() {
 
 void WorkerGroup::on_frame(const ipc::PeerId& from, std::span<const std::byte> bytes) {
   if (!active()) return;
-  Result<ipc::DecodedFrame> frame = ipc::decode_frame(bytes);
-  if (!frame) return on_bad_frame(from, frame.error().message);
-  if (const auto* hello = std::get_if<ipc::Hello>(&frame->message)) return on_hello(from, *hello);
-  const int32_t rank = members_.rank_of(from);
-  if (rank < 0) {
-    ++frames_rejected_;  // of an epoch that is over, or of a peer that never said hello
-    return;
-  }
-  Member& member = *members_.find(rank);
-  if (!member.gate.accept(frame->info)) {
-    ++frames_rejected_;
-    if (member.gate.gaps() > 0)
-      lose("frames", {rank}, fmt::format("frames of {} were lost", members_.name_of(rank)));
-    return;
-  }
-  member.spoke = true;
+  auto taken = inbox_.take(from, bytes, now());
+  if (!taken) return lose(std::move(taken.error()));
+  if (!*taken) return;
+  auto& [rank, message] = **taken;
+  if (const auto* hello = std::get_if<ipc::Hello>(&message)) return on_hello(from, *hello);
   health_.heard(rank, now());
-  if (const auto* position = std::get_if<ipc::Position>(&frame->message)) {
+  if (const auto* position = std::get_if<ipc::Position>(&message)) {
     if (health_.position(rank, *position, now()) && state_ == GroupState::kReady)
       handlers_.on_device_progress();
     return;
   }
   health_.heard_device(rank, now());
-  on_message(rank, std::move(frame->message));
-}
-
-void WorkerGroup::on_bad_frame(const ipc::PeerId& from, const std::string& why) {
-  ++frames_rejected_;
-  const int32_t rank = members_.rank_of(from);
-  log::warn("bad frame from {}: {}", from, why);
-  if (rank < 0 || !members_.bad_frame(rank, now())) return;
-  lose("frames", {rank},
-       fmt::format("{} sent {} bad frames, the last: {}", members_.name_of(rank),
-                   members_.find(rank)->bad_frames.size(), why));
+  on_message(rank, std::move(message));
 }
 
 void WorkerGroup::on_hello(const ipc::PeerId& from, const ipc::Hello& hello) {
-  if (const int32_t known = members_.rank_of(from); known >= 0) {
-    // It asked again before the answer came.
-    if (!members_.find(known)->spoke) return fan_out_.beat_or_tell(known);
-    lose("frames", {known},
-         fmt::format("{} lost its connection and begins anew", members_.name_of(known)));
-  }
-  if (auto reason = members_.refusal_of(hello)) return fan_out_.refuse(from, std::move(*reason));
-  if (Member* holder = members_.find(hello.rank)) {
-    const std::string name = members_.name_of(hello.rank);
-    if (!processes_->ended(hello.rank) && fan_out_.beat(*holder))
-      return fan_out_.refuse(
-          from, fmt::format("{} is already there; start this worker with another --rank", name));
-    lose("process", {hello.rank}, fmt::format("{} is gone", name));
-  }
-  if (hello.last_epoch >= members_.epoch() && !members_.empty())
-    lose("start", {},
-         fmt::format("a worker comes from epoch {}, later than this group's {}", hello.last_epoch,
-                     members_.epoch()));
-  members_.outgrow(hello.last_epoch);
+  if (!door_.opens(from, hello, *processes_)) return;
   auto mixed = members_.mixed_with(hello);
-  welcome(from, hello);
-  if (mixed) lose("start", {hello.rank}, std::move(*mixed));
-}
-
-void WorkerGroup::welcome(const ipc::PeerId& from, const ipc::Hello& hello) {
-  members_.join(from, hello).welcome = {
-      options_.worker,
-      fmt::format("{}-{}", options_.token_prefix, members_.epoch()),
-      options_.process.pid,
-      options_.process.start,
-      options_.process.realm,
-      hello.held_group,
-      distrusted_};
+  door_.join(from, hello, distrusted_);
   health_.joined(hello.rank, now());
   watch(hello);
   fan_out_.beat_or_tell(hello.rank);
-  if (state_ != GroupState::kWaiting) return;
-  arm_timer(options_.heartbeat_interval);
-  set_state(GroupState::kStarting, fmt::format("{} is here", members_.name_of(hello.rank)));
+  if (state_ == GroupState::kWaiting) {
+    arm_timer(options_.heartbeat_interval);
+    set_state(GroupState::kStarting, fmt::format("{} is here", members_.name_of(hello.rank)));
+  }
+  if (mixed) lose("start", {hello.rank}, std::move(*mixed));
 }
 
 void WorkerGroup::watch(const ipc::Hello& hello) {
@@ -253,10 +216,18 @@ void WorkerGroup::on_message(int32_t rank, ipc::Message message) {
       detail_ = progress_line(*shown);
       handlers_.on_progress(*shown);
     }
+  } else if (auto* address = std::get_if<ipc::RankAddress>(&message)) {
+    auto peers = members_.meet(rank, std::move(*address));
+    if (!peers) return lose(std::move(peers.error()));
+    if (*peers) fan_out_.broadcast(std::move(**peers));
   } else if (const auto* loaded = std::get_if<ipc::Loaded>(&message)) {
     on_loaded(rank, *loaded);
   } else if (auto* ready = std::get_if<ipc::Ready>(&message)) {
     on_ready(rank, std::move(*ready));
+  } else if (const auto* grammar = std::get_if<ipc::GrammarReady>(&message)) {
+    if (state_ == GroupState::kReady) handlers_.on_grammar_ready(grammar->request);
+  } else if (const auto* adapter = std::get_if<ipc::AdapterLoaded>(&message)) {
+    if (handlers_.on_adapter) handlers_.on_adapter(rank, *adapter);
   } else if (const auto* failed = std::get_if<ipc::Failed>(&message)) {
     on_failed(rank, *failed);
   } else {
@@ -272,7 +243,9 @@ void WorkerGroup::on_loaded(int32_t rank, const ipc::Loaded& loaded) {
   health_.moved(rank, now(), false);
   if (!*agreed) return;
   for (int32_t each = 0; each < members_.num_ranks(); ++each) health_.moved(each, now(), true);
-  fan_out_.broadcast(ipc::InitCache{**agreed});
+  ipc::InitCache init;
+  for (const ipc::StateGroup& group : **agreed) init.num_blocks.push_back(group.num_blocks);
+  fan_out_.broadcast(std::move(init));
 }
 
 void WorkerGroup::on_ready(int32_t rank, ipc::Ready ready) {

@@ -1,9 +1,9 @@
 #pragma once
 // The tensor-parallel workers as one unit: hello, start, ready, steps, and the fence when a
 // rank is lost: the others are shut down and a new set of workers is awaited under a new epoch. It
-// joins membership, fan-out, health and the ranks' processes. Lives on the engine's executor, on
-// which its endpoint calls as well; handlers are called there, never from inside a call of the
-// engine's.
+// joins membership, door, inbox, fan-out, health and the ranks' processes. Lives on the engine's
+// executor, on which its endpoint calls as well; handlers are called there, never from inside a
+// call of the engine's.
 
 #include <memory>
 #include <span>
@@ -13,8 +13,10 @@
 #include "ipc/protocol/messages.h"
 #include "ipc/transport/endpoint.h"
 #include "runtime/actor/executor.h"
+#include "runtime/engine/group_door.h"
 #include "runtime/engine/group_fan_out.h"
 #include "runtime/engine/group_health.h"
+#include "runtime/engine/group_inbox.h"
 #include "runtime/engine/group_membership.h"
 #include "runtime/engine/rank_processes.h"
 #include "runtime/engine/worker_group_options.h"
@@ -28,7 +30,10 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
               WorkerGroupHandlers handlers);
 
   void start();
-  void send_step(const ipc::Message& step);  // only while ready
+  void send_step(const ipc::Message& step);                                // only while ready
+  void tell(const ipc::Message& message) { fan_out_.broadcast(message); }  // all ranks; while ready
+  // For good: the input is at fault ("start"), or nobody starts it again ("restarts").
+  void give_up(std::string detector, std::string reason);
   // A rank's answer is wrong ("answers"), or it takes no messages ("connection"): the group is
   // lost.
   void fence(std::string detector, int32_t rank, std::string reason);
@@ -43,7 +48,7 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
   const std::string& detail() const { return detail_; }
   Epoch epoch() const { return members_.epoch(); }
   uint64_t restarts() const { return restarts_; }
-  uint64_t frames_rejected() const { return frames_rejected_; }
+  uint64_t frames_rejected() const { return inbox_.rejected(); }
   std::vector<ipc::Ready> ready() const { return members_.all_ready(); }
   std::vector<std::string> devices() const { return members_.devices(); }
 
@@ -51,9 +56,7 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
   static constexpr Duration kLastWords = std::chrono::milliseconds(20);  // after a process's end
 
   void on_frame(const ipc::PeerId& from, std::span<const std::byte> frame);
-  void on_bad_frame(const ipc::PeerId& from, const std::string& why);
   void on_hello(const ipc::PeerId& from, const ipc::Hello& hello);
-  void welcome(const ipc::PeerId& from, const ipc::Hello& hello);
   void watch(const ipc::Hello& hello);
   void on_message(int32_t rank, ipc::Message message);
   void on_loaded(int32_t rank, const ipc::Loaded& loaded);
@@ -79,10 +82,11 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
   GroupState state_ = GroupState::kWaiting;
   std::string detail_;
   uint64_t restarts_ = 0;
-  uint64_t frames_rejected_ = 0;
   bool distrusted_ = false;
   GroupMembership members_;
   GroupFanOut fan_out_;
+  GroupInbox inbox_;
+  GroupDoor door_;
   GroupHealth health_;
   std::shared_ptr<RankProcesses> processes_;
   TimerId timer_ = 0;

@@ -28,8 +28,11 @@ struct WorkerGroupOptions {
 struct WorkerGroupHandlers {
   std::function<void(GroupState, const std::string& detail)> on_state;
   std::function<void(const StartProgress&)> on_progress;
-  std::function<void(int64_t num_kv_blocks)> on_ready;       // before on_state(kReady)
-  std::function<void(ipc::StepResult)> on_step;              // rank 0's, when all ranks agree
+  // Before on_state(kReady).
+  std::function<void(const std::vector<ipc::StateGroup>& groups)> on_ready;
+  std::function<void(ipc::StepResult)> on_step;     // rank 0's, when all ranks agree
+  std::function<void(RequestId)> on_grammar_ready;  // of one rank
+  std::function<void(int32_t rank, const ipc::AdapterLoaded&)> on_adapter;  // may be null
   std::function<void()> on_device_progress;                  // a device got on within a step
   std::function<void(GroupLoss)> on_loss;                    // first of all
   std::function<void(const Error&, bool for_good)> on_lost;  // before on_state

@@ -21,7 +21,12 @@ void choose_server(ManualScheduler& scheduler, ClusterOptions& cluster) {
   config.async_scheduling = scheduler.random(4) > 0;
   config.enable_chunked_prefill = scheduler.random(5) > 0;
   if (scheduler.random(5) == 0) config.max_queue = static_cast<int32_t>(5 + scheduler.random(20));
-  cluster.num_kv_blocks = static_cast<int64_t>(18 + scheduler.random(20));
+  if (scheduler.random(2) == 0)
+    config.worker.num_speculative_tokens = static_cast<int32_t>(1 + scheduler.random(6));
+  const int32_t drafts = config.worker.num_speculative_tokens;
+  config.worker.draft_model = drafts > 0 && drafts % 2 == 0;  // else by prompt lookup
+  const int64_t beyond = ((config.worker.draft_model ? 3 : 2) * drafts + 3) / 4;
+  cluster.num_kv_blocks = beyond + static_cast<int64_t>(18 + scheduler.random(20));
   cluster.model.eos_every = scheduler.random(2) == 0 ? 25 : 0;
   cluster.watched = scheduler.random(4) > 0;
   if (scheduler.random(8) == 0) cluster.high_water_mark = 16;
@@ -88,8 +93,7 @@ void Chaos::start(int strikes, Duration over) {
 }
 
 int32_t Chaos::any_rank() {
-  return static_cast<int32_t>(
-      scheduler_.random(static_cast<uint64_t>(plan_.cluster.config.worker.tensor_parallel_size)));
+  return static_cast<int32_t>(scheduler_.random(static_cast<uint64_t>(cluster_.num_places())));
 }
 
 void Chaos::strike() {
@@ -112,7 +116,7 @@ void Chaos::strike_calmly() {
   const bool slow = scheduler_.random(2) == 0;
   if (slow) cluster_.slow_worker(any_rank(), ms(600), ms(300));
   executor_->post_after(ms(scheduler_.random(300)), [this, slow] {
-    if (!cluster_.healed() && cluster_.succession().adoptable())
+    if (!cluster_.healed() && cluster_.adoptable())
       cluster_.kill_coordinator(ms(20 + scheduler_.random(slow ? 300 : 8'000)));
   });
 }
@@ -138,7 +142,8 @@ void Chaos::strike_rank() {
       return cluster_.fault_step(rank, StepFault::kOtherKey);
     case 8:
       return cluster_.fault_step(
-          0, scheduler_.random(2) == 0 ? StepFault::kTokenTooLarge : StepFault::kRowMissing);
+          rank - rank % plan_.cluster.config.worker.tensor_parallel_size,  // a first rank
+          scheduler_.random(2) == 0 ? StepFault::kTokenTooLarge : StepFault::kRowMissing);
     case 9:
       return cluster_.greet_again(rank);
     case 10:

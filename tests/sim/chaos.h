@@ -31,7 +31,7 @@ class Chaos {
   void strike_rank();
   void strike_coordinator();
   void strike_succession();
-  int32_t any_rank();
+  int32_t any_rank();  // of any group, as a place
   Duration absence();
 
   ManualScheduler& scheduler_;

@@ -74,6 +74,7 @@ GenerateRequest Clients::random_request() {
     request.prompt.push_back(family + static_cast<TokenId>(i % 50));
   if (chance(600)) request.prompt.back() = static_cast<TokenId>(1 + scheduler_.random(499));
   if (chance(200)) request.cache_salt = "another key";
+  request.adapter = static_cast<AdapterId>(asked_.size() * 5 % 7) % (1 + cluster_.num_adapters());
   if (chance(100)) request.timeout = std::chrono::milliseconds(50 + scheduler_.random(20'000));
   request.sampling.temperature = 0;
   request.sampling.max_tokens = static_cast<int64_t>(1 + scheduler_.random(24));
@@ -90,6 +91,7 @@ void Clients::choose_sampling(GenerateRequest& request) {
   if (chance(100)) sampling.presence_penalty = 0.5;
   if (chance(100)) sampling.repetition_penalty = 1.25;
   if (chance(200)) sampling.logprobs = 0;
+  if (chance(50)) sampling.grammar = "regex:.*";
   if (chance(200)) sampling.ignore_eos = true;
   if (chance(100)) sampling.include_stop_str_in_output = true;
   if (chance(200))

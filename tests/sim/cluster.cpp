@@ -33,8 +33,9 @@ Cluster::Cluster(ManualScheduler& scheduler, ClusterOptions options,
       supervisor_(scheduler.make_executor("supervisor")),
       network_(scheduler.make_executor("network")),
       models_(1),
-      succession_(options_.watched ? kSeen : kSilence, options_.calm),
-      workers_(static_cast<size_t>(options_.config.worker.tensor_parallel_size)) {}
+      successions_(static_cast<size_t>(num_groups()),
+                   Succession(options_.watched ? kSeen : kSilence, options_.calm)),
+      workers_(static_cast<size_t>(num_groups() * num_ranks())) {}
 
 Cluster::~Cluster() {
   for (Worker& worker : workers_)
@@ -46,7 +47,16 @@ Cluster::~Cluster() {
 
 void Cluster::start() {
   start_coordinator();
-  spawn_group();
+  for (int32_t group = 0; group < num_groups(); ++group) spawn_group(group);
+}
+
+std::span<Cluster::Worker> Cluster::workers_of(int32_t group) {
+  return std::span(workers_).subspan(static_cast<size_t>(group * num_ranks()),
+                                     static_cast<size_t>(num_ranks()));
+}
+
+bool Cluster::adoptable() const {
+  return std::ranges::all_of(successions_, [](const Succession& each) { return each.adoptable(); });
 }
 
 std::unique_ptr<ipc::Endpoint> Cluster::faulty(std::unique_ptr<ipc::Endpoint> inner,
@@ -88,25 +98,30 @@ void Cluster::start_coordinator() {
   parts.process = {"here", life_, 0};
   parts.token_prefix = fmt::format("group{}", life_);
   parts.first_epoch = first_epoch();
+  for (AdapterId id = 1; id <= num_adapters(); ++id) {
+    const std::string name = fmt::format("adapter{}", id);
+    parts.adapters.push_back({name, name, "digest", "/", true});
+  }
   engine_ = make_engine(std::move(parts));
-  engine_->on_state([this](GroupState state, const std::string& detail) {
-    note(fmt::format("the group is {}: {}", to_string(state), detail));
-    on_group_state(state, detail);
+  engine_->on_group_state([this](int32_t group, GroupState state, const std::string& detail) {
+    note(fmt::format("group {} is {}: {}", group, to_string(state), detail));
+    on_group_state(group, state, detail);
   });
   engine_->on_loss([this](const GroupLoss& loss) { on_loss(loss); });
-  succession_.coordinator_started(scheduler_.clock().now());
+  for (Succession& each : successions_) each.coordinator_started(scheduler_.clock().now());
   engine_->start();
 }
 
-void Cluster::on_group_state(GroupState state, const std::string& detail) {
+void Cluster::on_group_state(int32_t group, GroupState state, const std::string& detail) {
+  Succession& succession = successions_[static_cast<size_t>(group)];
   if (state == GroupState::kWaiting) lost.push_back(detail);
   if (state == GroupState::kFailed) violations.push_back("the group failed for good: " + detail);
-  if (state == GroupState::kWaiting) succession_.group_gone();
+  if (state == GroupState::kWaiting) succession.group_gone();
   if (state != GroupState::kReady) return;
   std::vector<const SimDevice*> ranks;
-  for (const Worker& worker : workers_)
+  for (const Worker& worker : workers_of(group))
     if (worker.process) ranks.push_back(&worker.process->device());
-  succession_.group_ready(scheduler_.clock().now(), ranks);
+  succession.group_ready(scheduler_.clock().now(), ranks);
 }
 
 // Epochs begin from the wall clock, which may have been set back since the coordinator before.
@@ -121,7 +136,7 @@ void Cluster::meet(const std::string& group, uint64_t ordinal, std::function<voi
   const std::pair key{group, ordinal};
   auto& here = meetings_[key];
   here.push_back(std::move(go));
-  if (here.size() < workers_.size()) return;
+  if (std::ssize(here) < num_ranks()) return;
   for (const auto& each : here) each();
   meetings_.erase(key);
 }
@@ -156,15 +171,16 @@ void Cluster::after(Duration delay, std::function<void()> task) {
   supervisor_->post_after(delay, std::move(task));
 }
 
-void Cluster::spawn_group() {
-  respawning_ = false;
-  for (size_t rank = 0; rank < workers_.size(); ++rank) spawn(static_cast<int32_t>(rank));
+void Cluster::spawn_group(int32_t group) {
+  for (int32_t rank = 0; rank < num_ranks(); ++rank) spawn(group * num_ranks() + rank);
 }
 
-void Cluster::spawn(int32_t rank) {
+void Cluster::spawn(int32_t place) {
+  const int32_t rank = place % num_ranks();
   WorkerSettings settings;
+  settings.group = group_of(place);
   settings.rank = rank;
-  settings.tensor_parallel_size = options_.config.worker.tensor_parallel_size;
+  settings.tensor_parallel_size = num_ranks();
   settings.pid = next_pid_++;
   settings.realm = options_.watched ? "here" : "elsewhere";
   settings.model_digest = digest_of(files_);
@@ -174,21 +190,21 @@ void Cluster::spawn(int32_t rank) {
   device.model = files_;
   device.random = [this](uint64_t bound) { return scheduler_.random(bound); };
   device.note = [this](const std::string& line) { note(line); };
-  device.on_step = [this](int32_t from, Epoch epoch, const ipc::Step& step) {
-    compare_step(from, epoch, step);
+  device.on_step = [this, place](int32_t, Epoch epoch, const ipc::Step& step) {
+    compare_step(place, epoch, step);
   };
   device.meet = [this](const std::string& group, uint64_t ordinal, std::function<void()> go) {
     meet(group, ordinal, std::move(go));
   };
-  device.on_poison = [this](int32_t on, Epoch epoch, const Poison& poison) {
-    on_poison(on, epoch, poison);
+  device.on_poison = [this, place](int32_t, Epoch epoch, const Poison& poison) {
+    on_poison(place, epoch, poison);
   };
-  device.on_hang = [this](int32_t on, Epoch epoch) { on_hang(on, epoch); };
+  device.on_hang = [this, place](int32_t, Epoch epoch) { on_hang(place, epoch); };
   const std::string name = fmt::format("rank{}-pid{}", rank, settings.pid);
   auto executor = std::make_shared<ProcessExecutor>(scheduler_.make_executor(name));
   auto client = hub_->make_client(executor, name, options_.high_water_mark);
   REFRAIN_CHECK(client.has_value(), "{} is there twice", name);
-  Worker& worker = workers_[static_cast<size_t>(rank)];
+  Worker& worker = workers_[static_cast<size_t>(place)];
   worker.name = name;
   auto endpoint = faulty(std::move(*client), &worker.line, &worker.tap);
   worker.process = std::make_unique<WorkerProcess>(
@@ -198,12 +214,12 @@ void Cluster::spawn(int32_t rank) {
         watch_coordinator(pid, executor, coordinator.pid, std::move(gone));
         return true;
       },
-      [this, rank, pid = settings.pid](int code) {
-        note(fmt::format("pid {} (rank {}) ends with {}", pid, rank, code));
+      [this, place, pid = settings.pid](int code) {
+        note(fmt::format("pid {} (place {}) ends with {}", pid, place, code));
         supervisor_->post([this, pid] { on_worker_exit(pid); });
       });
-  if (rank == hang_rank_) {
-    hang_rank_ = -1;
+  if (place == hang_place_) {
+    hang_place_ = -1;
     worker.process->device().hang_in_start(scheduler_.random(2) == 0);
   }
   executor->post_after(micros(scheduler_.random(100'000)),
@@ -213,14 +229,13 @@ void Cluster::spawn(int32_t rank) {
 // The group is the unit of failure: when one process ends, the others are killed.
 void Cluster::on_worker_exit(int64_t pid) {
   tell_watchers(pid);
-  if (ending_ || respawning_) return;
-  bool of_this_group = false;
-  for (const Worker& worker : workers_)
-    of_this_group |= worker.process && worker.process->settings.pid == pid;
-  if (!of_this_group) return;
-  respawning_ = true;
-  succession_.group_gone();
-  for (Worker& worker : workers_) {
+  const auto ended = std::ranges::find_if(workers_, [pid](const Worker& worker) {
+    return worker.process && worker.process->settings.pid == pid;
+  });
+  if (ending_ || ended == workers_.end()) return;
+  const int32_t group = ended->process->settings.group;
+  successions_[static_cast<size_t>(group)].group_gone();
+  for (Worker& worker : workers_of(group)) {
     if (worker.process->alive()) {
       worker.process->kill();
       tell_watchers(worker.process->settings.pid);
@@ -229,10 +244,11 @@ void Cluster::on_worker_exit(int64_t pid) {
     worker.tap = nullptr;
     dead_.push_back(std::move(worker));
   }
-  note("the supervisor starts the workers again");
-  after(kRespawn + micros(scheduler_.random(200'000)), [this] {
-    dead_.clear();
-    if (!ending_) spawn_group();
+  note(fmt::format("the supervisor starts group {} again", group));
+  after(kRespawn + micros(scheduler_.random(200'000)), [this, group] {
+    std::erase_if(
+        dead_, [group](const Worker& worker) { return worker.process->settings.group == group; });
+    if (!ending_) spawn_group(group);
   });
 }
 
@@ -248,17 +264,18 @@ size_t Cluster::workers_alive() const {
 }
 
 // Every rank of an epoch runs the same steps.
-void Cluster::compare_step(int32_t rank, Epoch epoch, const ipc::Step& step) {
+void Cluster::compare_step(int32_t place, Epoch epoch, const ipc::Step& step) {
   for (const ipc::SlotSetup& setup : step.setups) seeds_seen.insert(setup.seed);
   std::vector<std::byte> frame;
   ipc::encode_frame(step, {epoch, 1}, frame);
-  const auto [known, first] = steps_.emplace(std::pair{epoch, step.step}, std::move(frame));
-  if (first || workers_.size() == 1) return;
+  const auto [known, first] =
+      steps_.emplace(std::pair{GroupEpoch{group_of(place), epoch}, step.step}, std::move(frame));
+  if (first || num_ranks() == 1) return;
   std::vector<std::byte> mine;
   ipc::encode_frame(step, {epoch, 1}, mine);
   if (known->second != mine)
-    violations.push_back(fmt::format("rank {} ran another step {} of epoch {} than its peers", rank,
-                                     step.step, epoch));
+    violations.push_back(fmt::format("place {} ran another step {} of epoch {} than its peers",
+                                     place, step.step, epoch));
 }
 
 }  // namespace refrain::sim

@@ -1,12 +1,14 @@
 #pragma once
 // All processes of a simulated server: the coordinator (the real engine over the real worker
-// group), its workers, and a supervisor that kills and respawns the group when one of them ends.
-// What joins them is an InprocHub behind FaultEndpoints.
+// groups), their workers, and a supervisor that kills and respawns a group when one of them ends.
+// Workers are counted through, a group's ranks one after the other: `place`. What joins them is an
+// InprocHub behind FaultEndpoints.
 
 #include <functional>
 #include <map>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -43,22 +45,27 @@ class Cluster {
   void start();
   // Null while the coordinator is down.
   Engine* engine() { return engine_.get(); }
+  // That every coordinator of it serves, with ids from 1.
+  AdapterId num_adapters() const { return options_.config.worker.max_loras > 0 ? 3 : 0; }
   int life() const { return life_; }  // of the coordinator, counted from 1
   // That a coordinator was started with.
   const SimModel& model(int life) const { return models_.at(static_cast<size_t>(life)); }
-  const Succession& succession() const { return succession_; }
+  const std::vector<Succession>& successions() const { return successions_; }  // by group
+  bool adoptable() const;                                                      // all groups are
+
+  int32_t num_places() const { return static_cast<int32_t>(workers_.size()); }
 
   // Faults. A rank that is not there now is left alone.
-  void kill_worker(int32_t rank);
-  void freeze_worker(int32_t rank, Duration how_long);
-  void cut_worker(int32_t rank, Duration how_long);
-  void slow_worker(int32_t rank, Duration each_step, Duration how_long);
-  void fault_step(int32_t rank, StepFault fault);
+  void kill_worker(int32_t place);
+  void freeze_worker(int32_t place, Duration how_long);
+  void cut_worker(int32_t place, Duration how_long);
+  void slow_worker(int32_t place, Duration each_step, Duration how_long);
+  void fault_step(int32_t place, StepFault fault);
   // Kills the group; of the next one the rank hangs while it loads or captures.
-  void hang_next_start(int32_t rank);
-  void greet_again(int32_t rank);
+  void hang_next_start(int32_t place);
+  void greet_again(int32_t place);
   // What went over the rank's line lately, in both directions, comes once more, Hello excepted.
-  void replay(int32_t rank);
+  void replay(int32_t place);
   void kill_coordinator(Duration back_after, Restart with = Restart::kAsBefore);
   void freeze_coordinator(Duration how_long);
   // From now on nothing goes wrong: lines are clean, who stood still goes on.
@@ -84,23 +91,27 @@ class Cluster {
   };
 
   void start_coordinator();
-  void spawn_group();
-  void spawn(int32_t rank);
+  int32_t num_groups() const { return options_.config.data_parallel_size; }
+  int32_t num_ranks() const { return options_.config.worker.tensor_parallel_size; }
+  int32_t group_of(int32_t place) const { return place / num_ranks(); }
+  std::span<Worker> workers_of(int32_t group);
+  void spawn_group(int32_t group);
+  void spawn(int32_t place);
   void on_worker_exit(int64_t pid);
   void tell_watchers(int64_t pid);
   bool watch(int64_t pid, std::function<void()> gone);
   void watch_coordinator(int64_t pid, const std::shared_ptr<Executor>& from, int64_t coordinator,
                          std::function<void()> gone);
   void kill_process(int64_t pid);
-  void on_group_state(GroupState state, const std::string& detail);
+  void on_group_state(int32_t group, GroupState state, const std::string& detail);
   Epoch first_epoch();
   void change_files(Restart with);
   void meet(const std::string& group, uint64_t ordinal, std::function<void()> go);
-  void on_hang(int32_t rank, Epoch epoch);
+  void on_hang(int32_t place, Epoch epoch);
   void on_loss(const GroupLoss& loss);
-  void on_poison(int32_t rank, Epoch epoch, const Poison& poison);
-  void compare_step(int32_t rank, Epoch epoch, const ipc::Step& step);
-  Worker* at(int32_t rank);
+  void on_poison(int32_t place, Epoch epoch, const Poison& poison);
+  void compare_step(int32_t place, Epoch epoch, const ipc::Step& step);
+  Worker* at(int32_t place);
   // Calls when the time has passed, on the supervisor's executor.
   void after(Duration delay, std::function<void()> task);
   std::unique_ptr<ipc::Endpoint> faulty(std::unique_ptr<ipc::Endpoint> inner,
@@ -124,12 +135,12 @@ class Cluster {
       old_frames_;  // of coordinators before
   int life_ = 0;
   std::vector<SimModel> models_;  // by life
-  Succession succession_;
+  std::vector<Succession> successions_;
 
-  std::vector<Worker> workers_;  // by rank
+  std::vector<Worker> workers_;  // by place
   std::vector<Worker> dead_;     // whose closures may be on the stack
   int64_t next_pid_ = 100;
-  bool respawning_ = false, healed_ = false, ending_ = false;
+  bool healed_ = false, ending_ = false;
   std::map<int64_t, std::function<void()>> watched_;  // by the coordinator
   struct Watcher {
     std::shared_ptr<Executor> executor;
@@ -137,14 +148,15 @@ class Cluster {
   };
   std::map<int64_t, Watcher> watching_;  // the coordinator, by the worker's pid
   std::map<std::pair<std::string, uint64_t>, std::vector<std::function<void()>>> meetings_;
-  std::map<std::pair<Epoch, StepId>, std::vector<std::byte>> steps_;  // as the first rank ran them
-  std::set<Epoch> poisoned_;
-  int32_t hang_rank_ = -1;  // of the next group
+  using GroupEpoch = std::pair<int32_t, Epoch>;  // groups may have equal epochs
+  std::map<std::pair<GroupEpoch, StepId>, std::vector<std::byte>> steps_;  // as the first rank's
+  std::set<GroupEpoch> poisoned_;
+  int32_t hang_place_ = -1;  // of the next group there
   struct Hang {
     int32_t rank = 0;
     TimePoint since;
   };
-  std::map<Epoch, Hang> hangs_;
+  std::map<GroupEpoch, Hang> hangs_;
 };
 
 }  // namespace refrain::sim

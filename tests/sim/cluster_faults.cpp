@@ -16,16 +16,16 @@ constexpr Duration kStartHangFound = std::chrono::seconds(90);
 
 }  // namespace
 
-Cluster::Worker* Cluster::at(int32_t rank) {
-  Worker& worker = workers_[static_cast<size_t>(rank)];
+Cluster::Worker* Cluster::at(int32_t place) {
+  Worker& worker = workers_[static_cast<size_t>(place)];
   return worker.process && worker.process->alive() ? &worker : nullptr;
 }
 
-void Cluster::kill_worker(int32_t rank) {
-  Worker* worker = at(rank);
+void Cluster::kill_worker(int32_t place) {
+  Worker* worker = at(place);
   if (worker == nullptr) return;
   const int64_t pid = worker->process->settings.pid;
-  note(fmt::format("FAULT: rank {} (pid {}) is killed", rank, pid));
+  note(fmt::format("FAULT: place {} (pid {}) is killed", place, pid));
   worker->process->kill();
   supervisor_->post([this, pid] { on_worker_exit(pid); });
 }
@@ -42,69 +42,69 @@ void Cluster::kill_process(int64_t pid) {
   }
 }
 
-void Cluster::freeze_worker(int32_t rank, Duration how_long) {
-  Worker* worker = at(rank);
+void Cluster::freeze_worker(int32_t place, Duration how_long) {
+  Worker* worker = at(place);
   if (worker == nullptr) return;
   const int64_t pid = worker->process->settings.pid;
-  note(fmt::format("FAULT: rank {} (pid {}) stands still", rank, pid));
+  note(fmt::format("FAULT: place {} (pid {}) stands still", place, pid));
   worker->process->stop();
-  after(how_long, [this, rank, pid] {
-    Worker* still = at(rank);
+  after(how_long, [this, place, pid] {
+    Worker* still = at(place);
     if (still == nullptr || still->process->settings.pid != pid) return;
-    note(fmt::format("rank {} (pid {}) goes on", rank, pid));
+    note(fmt::format("place {} (pid {}) goes on", place, pid));
     still->process->resume();
   });
 }
 
-void Cluster::cut_worker(int32_t rank, Duration how_long) {
-  Worker* worker = at(rank);
+void Cluster::cut_worker(int32_t place, Duration how_long) {
+  Worker* worker = at(place);
   if (worker == nullptr) return;
   const int64_t pid = worker->process->settings.pid;
-  note(fmt::format("FAULT: the line of rank {} (pid {}) is cut", rank, pid));
+  note(fmt::format("FAULT: the line of place {} (pid {}) is cut", place, pid));
   worker->line->set_cut(true);
-  after(how_long, [this, rank, pid] {
-    Worker* still = at(rank);
+  after(how_long, [this, place, pid] {
+    Worker* still = at(place);
     if (still == nullptr || still->process->settings.pid != pid) return;
-    note(fmt::format("the line of rank {} (pid {}) is whole again", rank, pid));
+    note(fmt::format("the line of place {} (pid {}) is whole again", place, pid));
     still->line->set_cut(false);
   });
 }
 
-void Cluster::slow_worker(int32_t rank, Duration each_step, Duration how_long) {
-  Worker* worker = at(rank);
+void Cluster::slow_worker(int32_t place, Duration each_step, Duration how_long) {
+  Worker* worker = at(place);
   if (worker == nullptr) return;
   const int64_t pid = worker->process->settings.pid;
-  note(fmt::format("FAULT: rank {} (pid {}) is slow", rank, pid));
+  note(fmt::format("FAULT: place {} (pid {}) is slow", place, pid));
   worker->process->device().slow_down(each_step);
-  after(how_long, [this, rank, pid] {
-    Worker* still = at(rank);
+  after(how_long, [this, place, pid] {
+    Worker* still = at(place);
     if (still != nullptr && still->process->settings.pid == pid)
       still->process->device().slow_down(Duration::zero());
   });
 }
 
-void Cluster::fault_step(int32_t rank, StepFault fault) {
-  Worker* worker = at(rank);
+void Cluster::fault_step(int32_t place, StepFault fault) {
+  Worker* worker = at(place);
   if (worker == nullptr) return;
-  note(fmt::format("FAULT: the next step of rank {} goes wrong ({})", rank,
+  note(fmt::format("FAULT: the next step of place {} goes wrong ({})", place,
                    static_cast<int>(fault)));
   worker->process->device().fault_next_step(fault);
 }
 
-void Cluster::hang_next_start(int32_t rank) {
-  hang_rank_ = rank;
-  kill_worker(rank);
+void Cluster::hang_next_start(int32_t place) {
+  hang_place_ = place;
+  kill_worker(place);
 }
 
-void Cluster::on_hang(int32_t rank, Epoch epoch) {
-  note(fmt::format("FAULT: rank {} hangs in its start", rank));
-  hangs_[epoch] = {rank, scheduler_.clock().now()};
+void Cluster::on_hang(int32_t place, Epoch epoch) {
+  note(fmt::format("FAULT: place {} hangs in its start", place));
+  hangs_[{group_of(place), epoch}] = {place % num_ranks(), scheduler_.clock().now()};
 }
 
 // A hang in a start is found within its limit, and the rank is named.
 void Cluster::on_loss(const GroupLoss& loss) {
-  lost_to_poison += poisoned_.count(loss.epoch);
-  const auto hang = hangs_.find(loss.epoch);
+  lost_to_poison += poisoned_.count({loss.group, loss.epoch});
+  const auto hang = hangs_.find({loss.group, loss.epoch});
   if (hang == hangs_.end()) return;
   const Duration took = scheduler_.clock().now() - hang->second.since;
   if (took > kStartHangFound)
@@ -116,20 +116,20 @@ void Cluster::on_loss(const GroupLoss& loss) {
     violations.push_back("a hang in a start names another rank: " + loss.reason);
 }
 
-void Cluster::on_poison(int32_t rank, Epoch epoch, const Poison& poison) {
-  note(fmt::format("FAULT: a request ends rank {} ({})", rank, static_cast<int>(poison.kind)));
-  poisoned_.insert(epoch);
+void Cluster::on_poison(int32_t place, Epoch epoch, const Poison& poison) {
+  note(fmt::format("FAULT: a request ends place {} ({})", place, static_cast<int>(poison.kind)));
+  poisoned_.insert({group_of(place), epoch});
   if (poison.kind == Poison::Kind::kKilled)
-    supervisor_->post([this, rank, epoch] {
-      Worker* worker = at(rank);
-      if (worker != nullptr && worker->process->device().epoch() == epoch) kill_worker(rank);
+    supervisor_->post([this, place, epoch] {
+      Worker* worker = at(place);
+      if (worker != nullptr && worker->process->device().epoch() == epoch) kill_worker(place);
     });
 }
 
-void Cluster::replay(int32_t rank) {
-  Worker* worker = at(rank);
+void Cluster::replay(int32_t place) {
+  Worker* worker = at(place);
   if (worker == nullptr || !engine_) return;
-  note(fmt::format("FAULT: old frames of rank {} come again", rank));
+  note(fmt::format("FAULT: old frames of place {} come again", place));
   for (const TapEndpoint::Sent& frame : worker->tap->sent()) worker->tap->send_again(frame);
   std::vector<TapEndpoint::Sent> frames = old_frames_;
   for (TapEndpoint::Sent& frame : server_tap_->sent()) frames.push_back(std::move(frame));
@@ -138,12 +138,12 @@ void Cluster::replay(int32_t rank) {
 }
 
 // A rank that takes a living coordinator for dead.
-void Cluster::greet_again(int32_t rank) {
-  Worker* worker = at(rank);
+void Cluster::greet_again(int32_t place) {
+  Worker* worker = at(place);
   if (worker == nullptr) return;
   const auto found = watching_.find(worker->process->settings.pid);
   if (found == watching_.end()) return;
-  note(fmt::format("FAULT: rank {} thinks that the coordinator is gone", rank));
+  note(fmt::format("FAULT: place {} thinks that the coordinator is gone", place));
   found->second.executor->post(found->second.gone);
 }
 
@@ -159,7 +159,7 @@ void Cluster::kill_coordinator(Duration back_after, Restart with) {
     watcher.executor->post_after(std::chrono::microseconds(scheduler_.random(30'000)),
                                  std::move(watcher.gone));
   on_coordinator_gone(life_);
-  succession_.coordinator_gone(scheduler_.clock().now());
+  for (Succession& each : successions_) each.coordinator_gone(scheduler_.clock().now());
   change_files(with);
   after(back_after, [this] { start_coordinator(); });
 }
@@ -189,7 +189,7 @@ void Cluster::freeze_coordinator(Duration how_long) {
 void Cluster::heal() {
   note("from now on nothing goes wrong");
   healed_ = true;
-  hang_rank_ = -1;
+  hang_place_ = -1;
   if (engine_) server_line_->set_program({});
   engine_executor_->resume();
   output_executor_->resume();

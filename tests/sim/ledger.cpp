@@ -61,8 +61,9 @@ class Checker {
     if (request.sampling.seed || request.sampling.temperature == 0) return run(0);
     for (const uint64_t seed : cluster_.seeds_seen) {
       const ipc::SlotSetup setup = setup_of(request.sampling, seed);
-      const TokenId first = testing::next_allowed(request.prompt, setup, 0, model.vocab,
-                                                  model.eos_every, testing::draw_of(setup));
+      const TokenId first =
+          testing::next_allowed(request.prompt, setup, 0, model.vocab, model.eos_every,
+                                testing::draw_of(setup) ^ testing::draw_of(request.adapter));
       if (asked_->tokens.empty() || first != asked_->tokens.front()) continue;
       Reference answer = run(seed);
       if (begins_with(answer.tokens, asked_->tokens)) return answer;
@@ -130,9 +131,10 @@ std::vector<std::string> check_answers(const Clients& clients, const Cluster& cl
 
 std::vector<std::string> check_idle_engine(const EngineStats& stats) {
   std::vector<std::string> faults;
-  if (stats.state != GroupState::kReady)
-    faults.push_back(fmt::format("the group is {} and not ready: {}", to_string(stats.state),
-                                 stats.state_detail));
+  for (const GroupStats& group : stats.groups)
+    if (group.state != GroupState::kReady)
+      faults.push_back(fmt::format("group {} is {} and not ready: {}", group.group,
+                                   to_string(group.state), group.state_detail));
   if (stats.blocks_free != stats.blocks_total || stats.blocks_total == 0)
     faults.push_back(
         fmt::format("{} of {} blocks are free (I5)", stats.blocks_free, stats.blocks_total));

@@ -29,7 +29,8 @@ Reference reference_answer(const GenerateRequest& request, const ipc::SlotSetup&
   while (answer.finish == FinishReason::kNone) {
     const TokenId token = testing::next_allowed(
         tokens, setup, std::ssize(answer.tokens), model.vocab, model.eos_every,
-        testing::draw_of(setup) ^ testing::penalty_of(setup, generated));
+        testing::draw_of(setup) ^ testing::draw_of(request.adapter) ^
+            testing::penalty_of(setup, generated));
     tokens.push_back(token);
     ++generated[token];
     answer.tokens.push_back(token);

@@ -38,6 +38,14 @@ void SimDevice::adopt(Epoch epoch) { post(Adopt{epoch}); }
 void SimDevice::init_cache(const ipc::InitCache& message) { post(message); }
 void SimDevice::step(ipc::Step message) { post(std::move(message)); }
 
+// Beside its steps.
+void SimDevice::grammar(ipc::Grammar message) {
+  const auto takes = std::chrono::microseconds(100 + settings_.random(200'000));
+  executor_->post_after(takes, [this, epoch = epoch_, request = message.request] {
+    if (epoch == epoch_) report(ipc::GrammarReady{request});
+  });
+}
+
 void SimDevice::post(Command command) {
   commands_.push_back(std::move(command));
   work();
@@ -112,7 +120,11 @@ void SimDevice::begin_load(const StartGroup& start) {
   steps_run_ = 0;
   config_ = start.config;
   loaded_ = {};
-  loaded_.num_kv_blocks = settings_.num_kv_blocks;
+  loaded_.groups = testing::full_attention(settings_.num_kv_blocks);
+  if (config_.draft_model) {
+    loaded_.groups.push_back(loaded_.groups.front());
+    loaded_.groups.back().name = "draft.full_attention";
+  }
   report(ipc::Progress{ipc::StartPhase::kConnect, 0, 1, ""});
 }
 
@@ -127,18 +139,19 @@ void SimDevice::keep(Adopt adopted) {
 void SimDevice::prepare(const ipc::InitCache& message) {
   REFRAIN_CHECK(!ready_, "InitCache after Ready");
   if (device_) {
-    REFRAIN_CHECK(message.num_kv_blocks <= loaded_.num_kv_blocks,
+    REFRAIN_CHECK(message.num_blocks.at(0) <= loaded_.groups.at(0).num_blocks,
                   "adopted with more blocks than the cache has");
   } else {
-    device_ = std::make_unique<testing::MockDevice>(config_.block_size, message.num_kv_blocks,
-                                                    settings_.model.vocab,
-                                                    settings_.model.eos_every, true);
-    loaded_.num_kv_blocks = message.num_kv_blocks;
+    for (size_t i = 0; i < loaded_.groups.size(); ++i)
+      loaded_.groups[i].num_blocks = message.num_blocks.at(i);
+    device_ = std::make_unique<testing::MockDevice>(
+        config_.block_size, loaded_.groups, settings_.model.vocab, settings_.model.eos_every, true,
+        config_.draft_model ? config_.num_speculative_tokens : 0);
   }
   ready_ = true;
   ipc::Ready ready;
   ready.cudagraph_mode = "FULL";
-  ready.num_kv_blocks = message.num_kv_blocks;
+  ready.num_blocks = message.num_blocks;
   report(std::move(ready));
 }
 
@@ -152,6 +165,8 @@ void SimDevice::run(const ipc::Step& step) {
   if (settings_.rank == 0) {
     for (const TokenId token : result.tokens) result.logprobs.push_back(logprob_of(token));
   } else {
+    result.token_offsets.clear();
+    result.drafted.clear();
     result.tokens.clear();
   }
   if (spoil(result)) return;
@@ -169,11 +184,14 @@ std::optional<Poison> SimDevice::poison_in(const ipc::Step& step) {
     if (const auto poison = Poison::of(setup.seed))
       poisoned_[setup.slot] = {*poison, setup.prompt_len};
   }
-  for (size_t row = 0; row < step.row_slot.size(); ++row) {
-    const auto found = poisoned_.find(step.row_slot[row]);
+  const ipc::Rows& rows = step.runs.front().rows;
+  for (size_t row = 0; row < rows.slot.size(); ++row) {
+    const auto found = poisoned_.find(rows.slot[row]);
     if (found == poisoned_.end()) continue;
     const auto& [poison, prompt_len] = found->second;
-    const int32_t computed = step.row_computed[row] + step.row_num_tokens[row];
+    const bool verifies = (rows.flags[row] & ipc::kVerifies) != 0;
+    const int32_t computed =
+        verifies ? device_->length_of(rows.slot[row]) : rows.computed[row] + rows.num_tokens[row];
     if (poison.rank % config_.tensor_parallel_size == settings_.rank &&
         computed >= prompt_len + poison.after)
       return poison;
@@ -197,9 +215,11 @@ bool SimDevice::spoil(ipc::StepResult& result) {
       for (TokenId& token : result.tokens) token = 1 << 20;
       return false;
     case StepFault::kRowMissing:
-      if (!result.tokens.empty()) {
-        result.tokens.pop_back();
-        result.logprobs.pop_back();
+      if (!result.token_offsets.empty()) {
+        result.token_offsets.pop_back();
+        result.drafted.pop_back();
+        result.tokens.resize(static_cast<size_t>(result.token_offsets.back()));
+        result.logprobs.resize(result.tokens.size());
       }
       return false;
   }

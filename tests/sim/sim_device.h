@@ -73,8 +73,14 @@ class SimDevice final : public worker::WorkerDevice {
   void start();  // begins to beat
   void start_group(Epoch epoch, worker::RunnerOptions options) override;
   void adopt(Epoch epoch) override;
+  void peers(ipc::Peers /*message*/) override {}
   void init_cache(const ipc::InitCache& message) override;
   void step(ipc::Step message) override;
+  void grammar(ipc::Grammar message) override;
+  void load_adapter(ipc::LoadAdapter message) override {
+    report(ipc::AdapterLoaded{message.id, ""});
+  }
+  void unload_adapter(const ipc::UnloadAdapter& /*message*/) override {}
   ipc::Position position() const override { return {last_step_, launches_, true}; }
 
   void fault_next_step(StepFault fault) { fault_ = fault; }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <spdlog/sinks/base_sink.h>
 
+#include <algorithm>
 #include <mutex>
 
 #include "runtime/base/check.h"
@@ -57,12 +58,19 @@ class CapturedLog {
   std::shared_ptr<spdlog::logger> before_;
 };
 
+// Every third seed serves more LoRA adapters than there are places, every fourth has two groups.
+Plan with_more(Plan plan, uint64_t seed) {
+  if (seed % 4 == 1) plan.cluster.config.data_parallel_size = 2;
+  if (seed % 3 == 0) plan.cluster.config.worker.max_loras = 1 + static_cast<int32_t>(seed / 3 % 2);
+  return plan;
+}
+
 class Simulation {
  public:
   explicit Simulation(uint64_t seed)
       : scheduler_(seed),
         log_(scheduler_),
-        plan_(make_plan(scheduler_)),
+        plan_(with_more(make_plan(scheduler_), seed)),
         cluster_(scheduler_, plan_.cluster, shared_tokenizer()),
         clients_(scheduler_, cluster_, plan_.load, shared_tokenizer()),
         chaos_(scheduler_, cluster_, plan_) {}
@@ -74,7 +82,7 @@ class Simulation {
       report_.faults.push_back(fmt::format("exception: {}", error.what()));
     }
     add(cluster_.violations);
-    add(cluster_.succession().violations);
+    for (const Succession& each : cluster_.successions()) add(each.violations);
     add(clients_.violations);
     count();
     report_.log = scheduler_.log();
@@ -126,7 +134,10 @@ class Simulation {
     if (!clients_.done() || cluster_.engine() == nullptr) return false;
     const EngineStats stats = cluster_.engine()->stats();
     return check_idle_engine(stats).empty() &&
-           stats.seconds_since_last_answer < seconds_between(healed, scheduler_.clock().now());
+           std::ranges::all_of(stats.groups, [&](const GroupStats& group) {
+             return group.seconds_since_last_answer <
+                    seconds_between(healed, scheduler_.clock().now());
+           });
   }
 
   void end() {
@@ -159,7 +170,8 @@ class Simulation {
     }
     report_.refused = static_cast<uint64_t>(clients_.refused());
     report_.groups_lost = cluster_.lost.size();
-    report_.adoptions = static_cast<uint64_t>(cluster_.succession().adoptions());
+    for (const Succession& each : cluster_.successions())
+      report_.adoptions += static_cast<uint64_t>(each.adoptions());
     report_.virtual_seconds =
         std::chrono::duration<double>(scheduler_.clock().now().time_since_epoch()).count();
   }

@@ -17,6 +17,7 @@ WorkerProcess::WorkerProcess(WorkerSettings worker, SimDeviceSettings device,
   };
   device_ = std::make_unique<SimDevice>(std::move(device), executor_);
   worker::WorkerOptions options;
+  options.group = settings.group;
   options.rank = settings.rank;
   options.tensor_parallel_size = settings.tensor_parallel_size;
   options.coordinator = fmt::format("(says pid {})", settings.pid);  // as its log names it

@@ -13,6 +13,7 @@
 namespace refrain::sim {
 
 struct WorkerSettings {
+  int32_t group = 0;
   int32_t rank = 0;
   int32_t tensor_parallel_size = 1;
   int64_t pid = 0;

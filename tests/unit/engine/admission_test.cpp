@@ -118,6 +118,19 @@ TEST(Admission, UnderThreefoldLoadTheAcceptedBeginInTimeAndNoSlotIsIdle_R17) {
   EXPECT_EQ(server.admission.stats().refused_wait, refused);
 }
 
+TEST(Admission, OneSlowStepRefusesNobody_R17) {
+  Server server(4, {.max_queue_wait = seconds(60)});
+  for (int i = 0; i < 64; ++i) ASSERT_TRUE(server.come());
+  server.step();
+  server.clock.advance(seconds(2));  // the machine did something else
+  server.step();
+  ASSERT_GT(server.admission.stats().predicted_wait_seconds, 60 * 0.85);
+  EXPECT_TRUE(server.come());
+  server.clock.advance(seconds(2));
+  server.step();
+  EXPECT_EQ(server.come().error().code, ErrorCode::kOverloaded) << "it is slow and not only was";
+}
+
 TEST(Admission, ARequestMayAskForLessWaitThanTheServerAllows_R17) {
   Server server(4, {.max_queue_wait = seconds(60)});
   for (int i = 0; i < 100; ++i) ASSERT_TRUE(server.come());

@@ -70,14 +70,14 @@ TEST_F(FanOut, AWelcomeIsRepeatedUnderOneNumberUntilItIsAnswered_R3) {
 
 TEST_F(FanOut, EveryRankHasNumbersOfItsOwn_R3) {
   members.find(1)->sent = 3;
-  fan_out.broadcast(ipc::InitCache{40});
+  fan_out.broadcast(ipc::InitCache{{40}});
   EXPECT_EQ(last(0).info.sequence, 1u);
   EXPECT_EQ(last(1).info.sequence, 4u);
 }
 
 TEST_F(FanOut, ARankThatTakesNoMessagesIsToldOfAndTheOthersGetTheirs_I8) {
   sent.deaf.insert(peer(0));
-  fan_out.broadcast(ipc::InitCache{40});
+  fan_out.broadcast(ipc::InitCache{{40}});
   EXPECT_EQ(told, std::vector<int32_t>{0});
   EXPECT_EQ(sent.frames[peer(1)].size(), 1u);
 }

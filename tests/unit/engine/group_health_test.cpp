@@ -36,8 +36,9 @@ class GroupHealthTest : public ::testing::Test {
   }
   void send(StepId id, TimePoint now) {
     ipc::Step step;
+    step.runs.resize(1);
     step.step = id;
-    step.token_ids = {1};
+    step.runs[0].rows.token_ids = {1};
     steps.sent(step, now);
   }
 

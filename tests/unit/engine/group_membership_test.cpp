@@ -24,14 +24,14 @@ ipc::Hello hello_of(int32_t rank, const std::string& held_group = "") {
 
 ipc::Loaded loaded_of(int64_t blocks, bool kept = false) {
   ipc::Loaded loaded;
-  loaded.num_kv_blocks = blocks;
+  loaded.groups = {{.name = "full_attention", .num_blocks = blocks}};
   loaded.kept = kept;
   return loaded;
 }
 
 ipc::Ready ready_of(int64_t blocks) {
   ipc::Ready ready;
-  ready.num_kv_blocks = blocks;
+  ready.num_blocks = {blocks};
   return ready;
 }
 
@@ -65,6 +65,26 @@ TEST_F(GroupMembers, KnowsItsRanksByPeerAndNamesThem) {
   EXPECT_EQ(members.names_of({0, 1}), "rank 0, rank 1 (pid 101 on here)");
   EXPECT_EQ(members.missing(), std::vector<int32_t>{0});
   EXPECT_EQ(members.pids(), std::vector<int64_t>{101});
+}
+
+TEST_F(GroupMembers, AllAreToldWhereTheRanksAreWhenTheLastHasSaidIt) {
+  join_all();
+  auto told = members.meet(1, {"memory", "tcp://b:2", "key"});
+  ASSERT_TRUE(told);
+  EXPECT_FALSE(told->has_value());
+  told = members.meet(0, {"memory", "tcp://a:1", "key"});
+  ASSERT_TRUE(told && told->has_value());
+  ASSERT_EQ((*told)->ranks.size(), 2u);
+  EXPECT_EQ((*told)->ranks[0].address, "tcp://a:1");
+  EXPECT_EQ((*told)->ranks[1].address, "tcp://b:2");
+}
+
+TEST_F(GroupMembers, WhoSaysTwiceWhereItIsLosesTheGroup) {
+  join_all();
+  ASSERT_TRUE(members.meet(1, {}));
+  const auto again = members.meet(1, {});
+  ASSERT_FALSE(again);
+  EXPECT_EQ(again.error().ranks, std::vector<int32_t>{1});
 }
 
 TEST_F(GroupMembers, EveryGroupHasALaterEpochThanTheOneBefore_R3) {
@@ -103,7 +123,7 @@ TEST_F(GroupMembers, AgreesOnTheSmallestCacheWhenAllHaveLoaded) {
   EXPECT_FALSE(first->has_value());
   const auto last = members.loaded(0, loaded_of(50), config);
   ASSERT_TRUE(last.has_value());
-  EXPECT_EQ(*last, 40);
+  EXPECT_EQ((**last)[0].num_blocks, 40);
 }
 
 TEST_F(GroupMembers, ACacheTooSmallForOneRequestIsForGood) {
@@ -124,7 +144,32 @@ TEST_F(GroupMembers, CapturesMayLeaveFewerBlocksAndTheLeastIsTheCacheOfAll_CG25)
   EXPECT_FALSE(first->has_value());
   const auto last = members.ready(1, ready_of(35));
   ASSERT_TRUE(last.has_value());
-  EXPECT_EQ(*last, 35);
+  EXPECT_EQ((**last)[0].num_blocks, 35);
+}
+
+TEST_F(GroupMembers, EveryGroupHasTheBlocksOfTheRankThatHasFewest) {
+  join_all();
+  const auto loaded = [](int64_t full, int64_t window) {
+    ipc::Loaded all = loaded_of(full);
+    all.groups.push_back({.name = "sliding_attention", .window = 4, .num_blocks = window});
+    return all;
+  };
+  ASSERT_TRUE(members.loaded(0, loaded(40, 60), config).has_value());
+  const auto agreed = members.loaded(1, loaded(50, 45), config);
+  ASSERT_TRUE(agreed.has_value() && agreed->has_value());
+  EXPECT_EQ((**agreed)[0].num_blocks, 40);
+  EXPECT_EQ((**agreed)[1].num_blocks, 45);
+}
+
+TEST_F(GroupMembers, RanksWithOtherStateGroupsNeverServe) {
+  join_all();
+  ASSERT_TRUE(members.loaded(0, loaded_of(40), config).has_value());
+  ipc::Loaded other = loaded_of(40);
+  other.groups[0].window = 8;
+  const auto agreed = members.loaded(1, other, config);
+  ASSERT_FALSE(agreed.has_value());
+  EXPECT_TRUE(agreed.error().for_good);
+  EXPECT_EQ(agreed.error().ranks, std::vector<int32_t>{1});
 }
 
 TEST_F(GroupMembers, WhatIsSaidOutOfTurnIsAFault) {

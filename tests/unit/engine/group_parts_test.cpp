@@ -89,8 +89,9 @@ ipc::StepResult answer(StepId step, int32_t rank, int32_t key = 4) {
 }
 ipc::Step step_of(StepId id, size_t tokens = 1) {
   ipc::Step step;
+  step.runs.resize(1);
   step.step = id;
-  step.token_ids.resize(tokens);
+  step.runs[0].rows.token_ids.resize(tokens);
   return step;
 }
 

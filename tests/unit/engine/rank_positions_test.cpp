@@ -89,8 +89,9 @@ TEST(StepDeadline, AStallMayLastAsLongAsAWholeStep_R7) {
 TEST(StepGather, AStallBeginsWithTheLastProgressOfTheStep_R7) {
   StepGather gather(1);
   ipc::Step step;
+  step.runs.resize(1);
   step.step = 1;
-  step.token_ids.resize(1);
+  step.runs[0].rows.token_ids.resize(1);
   gather.sent(step, kStart);
   const Duration limit = StepDeadline::kUnknownStall + StepDeadline::kUnknownStallToken;
   EXPECT_EQ(gather.stalled(kStart - seconds(100)), kStart + limit) << "idle before it came";
@@ -103,8 +104,9 @@ TEST(StepGather, AfterAHangTheLimitsDoubleUntilStepsAreDoneAgain_R7) {
   StepId id = 0;
   const auto send = [&] {
     ipc::Step step;
+    step.runs.resize(1);
     step.step = ++id;
-    step.token_ids.resize(1);
+    step.runs[0].rows.token_ids.resize(1);
     gather.sent(step, kStart);
   };
   const auto answer = [&] {

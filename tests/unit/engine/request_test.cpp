@@ -53,6 +53,8 @@ TEST(SamplingParams, EveryRangeIsCheckedAtBothEnds) {
   EXPECT_EQ(field_of([](SamplingParams& p) { p.logprobs = 20; }), "");
   EXPECT_EQ(field_of([](SamplingParams& p) { p.logprobs = 21; }), "logprobs");
   EXPECT_EQ(field_of([](SamplingParams& p) { p.logprobs = -2; }), "logprobs");
+  EXPECT_EQ(field_of([](SamplingParams& p) { p.prompt_logprobs = 0; }), "");
+  EXPECT_EQ(field_of([](SamplingParams& p) { p.prompt_logprobs = 21; }), "prompt_logprobs");
 }
 
 TEST(SamplingParams, TokensMustExistAndListsHaveAnEnd) {

@@ -10,8 +10,9 @@ using std::chrono::milliseconds;
 
 ipc::Step step_of(ipc::ForwardMode mode, size_t tokens) {
   ipc::Step step;
-  step.mode = mode;
-  step.token_ids.assign(tokens, 1);
+  step.runs.resize(1);
+  step.runs[0].mode = mode;
+  step.runs[0].rows.token_ids.assign(tokens, 1);
   return step;
 }
 
@@ -93,9 +94,11 @@ class PromptPaceTest : public ::testing::Test {
   }
   void send(int32_t chunk, int32_t decodes) {
     ipc::Step step;
-    step.row_num_tokens.assign(static_cast<size_t>(decodes), 1);
-    if (chunk > 0) step.row_num_tokens.push_back(chunk);
-    step.token_ids.resize(static_cast<size_t>(chunk + decodes));
+    step.runs.resize(1);
+    step.runs[0].rows.num_tokens.assign(static_cast<size_t>(decodes), 1);
+    if (chunk > 0) step.runs[0].rows.num_tokens.push_back(chunk);
+    step.runs[0].rows.flags.resize(step.runs[0].rows.num_tokens.size());
+    step.runs[0].rows.token_ids.resize(static_cast<size_t>(chunk + decodes));
     pace.sent(step, now);
   }
   TimePoint now{std::chrono::seconds(100)};

@@ -75,7 +75,8 @@ TEST(Engine, PlansAStepShortlyBeforeTheOneThatRunsEnds) {
   EXPECT_EQ(rank.held.size(), 1u) << "a request that comes does not bring the step forward";
   world.scheduler.advance(std::chrono::milliseconds(4));
   ASSERT_EQ(rank.held.size(), 2u);
-  EXPECT_EQ(rank.steps.back().row_slot.size(), 2u) << "it is in the step that is planned late";
+  EXPECT_EQ(rank.steps.back().runs[0].rows.slot.size(), 2u)
+      << "it is in the step that is planned late";
   rank.hold_answers = false;
   while (!rank.held.empty()) rank.answer();
   world.scheduler.advance(std::chrono::seconds(1));

@@ -81,6 +81,7 @@ class EngineWorld {
     parts.build_id = "build";
     parts.model_digest = "digest";
     parts.process.realm = "here";
+    if (!config.trace_file.empty()) parts.trace = EngineTrace::create(config.trace_file).value();
     parts.token_prefix = "group";
     engine = make_engine(std::move(parts));
     engine->on_state([this](GroupState state, const std::string& detail) {

@@ -372,7 +372,7 @@ TEST(WorkerGroup, ALateAnswerToTheWelcomeCostsNoFrame) {  // R-3, R-4
   say(hello, {0, 1});
   EXPECT_EQ(kinds.size(), 1u) << "only the Welcome, whatever is repeated";
   ipc::Loaded loaded;
-  loaded.num_kv_blocks = 64;
+  loaded.groups = testing::full_attention(64);
   say(loaded, {1, 1});
   EXPECT_GT(kinds.size(), 2u) << "InitCache and heartbeats";
   EXPECT_EQ(world.engine->stats().state, GroupState::kStarting) << "nothing was lost";

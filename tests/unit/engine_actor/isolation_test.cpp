@@ -15,7 +15,8 @@ using testing::MockRank;
 using testing::prompt_of;
 
 bool has_poison(const ipc::Step& step) {
-  return std::ranges::find(step.token_ids, kPoison) != step.token_ids.end();
+  return std::ranges::find(step.runs[0].rows.token_ids, kPoison) !=
+         step.runs[0].rows.token_ids.end();
 }
 
 // Two ranks, one of which ends in such steps, and whoever starts workers again.
@@ -165,7 +166,7 @@ TEST_F(IsolationTest, NothingIsExplainedByWorkersThatEndWithACanary_R26) {
   EXPECT_TRUE(isolations_[0].on);
   for (int loss = 0; loss < 3; ++loss) {
     EXPECT_EQ(world_.newest(0).steps.size(), 1u) << "a canary before all else";
-    EXPECT_EQ(world_.newest(0).steps.back().token_ids, std::vector<TokenId>{0});
+    EXPECT_EQ(world_.newest(0).steps.back().runs[0].rows.token_ids, std::vector<TokenId>{0});
     lose_idle_group();
     begin_group();
   }
@@ -192,13 +193,12 @@ TEST_F(IsolationTest, OneThatEndsItsWorkersInTheMiddleIsFound_R8) {
   SlotId slot = -1;
   set_ends_with([&](const ipc::Step& step) {
     size_t at = 0;
-    for (size_t row = 0; row < step.row_slot.size(); ++row) {
-      if (step.row_computed[row] == 0 && step.token_ids[at] == 30) slot = step.row_slot[row];
-      if (step.row_computed[row] == 0 && step.token_ids[at] != 30 && step.row_slot[row] == slot)
-        slot = -1;
-      at += static_cast<size_t>(step.row_num_tokens[row]);
-      if (step.row_slot[row] == slot && step.row_computed[row] + step.row_num_tokens[row] >= 13)
-        return true;
+    const ipc::Rows& rows = step.runs[0].rows;
+    for (size_t row = 0; row < rows.slot.size(); ++row) {
+      if (rows.computed[row] == 0 && rows.token_ids[at] == 30) slot = rows.slot[row];
+      if (rows.computed[row] == 0 && rows.token_ids[at] != 30 && rows.slot[row] == slot) slot = -1;
+      at += static_cast<size_t>(rows.num_tokens[row]);
+      if (rows.slot[row] == slot && rows.computed[row] + rows.num_tokens[row] >= 13) return true;
     }
     return false;
   });
@@ -217,7 +217,7 @@ TEST_F(IsolationTest, WithWorkersThatFailInAnyStepButACanarysAllSuspectsEndAfter
   lose_idle_group();
   std::vector<RequestId> ids;
   for (int i = 0; i < 8; ++i) ids.push_back(world_.submit(prompt_of(3), 12));
-  set_ends_with([](const ipc::Step& step) { return step.token_ids.size() > 1; });
+  set_ends_with([](const ipc::Step& step) { return step.runs[0].rows.token_ids.size() > 1; });
   begin_group();
   run(10);
   EXPECT_EQ(losses_, 6) << "two together, four alone";
@@ -258,14 +258,14 @@ TEST_F(IsolationTest, SuspectsRunAloneOthersWaitAndCancelsAreHeard_R8) {
   answer();
   answer();  // the first has two tokens more: the next one's turn
   ASSERT_EQ(steps.size(), 3u);
-  EXPECT_EQ(steps[2].token_ids.front(), 2) << "the second's prompt";
+  EXPECT_EQ(steps[2].runs[0].rows.token_ids.front(), 2) << "the second's prompt";
   world_.engine->cancel(leaves);
   world_.scheduler.run_until_idle();
   EXPECT_EQ(steps.size(), 3u) << "its step is still in flight";
   answer();
   ASSERT_EQ(steps.size(), 4u);
-  EXPECT_EQ(steps[3].token_ids.front(), 3) << "the third's prompt";
-  for (const ipc::Step& step : steps) EXPECT_EQ(step.row_slot.size(), 1u);
+  EXPECT_EQ(steps[3].runs[0].rows.token_ids.front(), 3) << "the third's prompt";
+  for (const ipc::Step& step : steps) EXPECT_EQ(step.runs[0].rows.slot.size(), 1u);
   for (const int32_t rank : {0, 1}) world_.newest(rank).hold_answers = false;
   answer();
   EXPECT_EQ(world_.answers[leaves].finish, FinishReason::kAbort);

@@ -21,10 +21,10 @@ using testing::prompt_of;
 // In the step of a prompt that has the token.
 bool poisoned(const ipc::Step& step, size_t row) {
   size_t begin = 0;
-  for (size_t i = 0; i < row; ++i) begin += static_cast<size_t>(step.row_num_tokens[i]);
-  const auto first = step.token_ids.begin() + static_cast<ptrdiff_t>(begin);
-  return std::find(first, first + step.row_num_tokens[row], kPoison) !=
-         first + step.row_num_tokens[row];
+  const ipc::Rows& rows = step.runs[0].rows;
+  for (size_t i = 0; i < row; ++i) begin += static_cast<size_t>(rows.num_tokens[i]);
+  const auto first = rows.token_ids.begin() + static_cast<ptrdiff_t>(begin);
+  return std::find(first, first + rows.num_tokens[row], kPoison) != first + rows.num_tokens[row];
 }
 bool any_row(const ipc::Step&, size_t) { return true; }
 
@@ -75,7 +75,8 @@ TEST(RowWithoutLogit, EndsItsOwnRequestAndNoOther_R22) {
 
 // In the middle of its answer, with the next step in flight.
 TEST(RowWithoutLogit, EndsARequestThatHasTokens_R22) {
-  LogitWorld world([](const ipc::Step& step, size_t row) { return step.row_computed[row] == 14; });
+  LogitWorld world(
+      [](const ipc::Step& step, size_t row) { return step.runs[0].rows.computed[row] == 14; });
   const std::vector<TokenId> prompt = prompt_of(9, 3);
   const RequestId id = world.submit(prompt, 20);
   world.scheduler.run_until_idle();
@@ -120,7 +121,7 @@ TEST(RowWithoutLogit, WithAGoodCanaryEachOfManyGetsItsOwnErrorAndTheGroupStays_R
   EXPECT_EQ(world.answers[innocent].tokens, world.expected(good, 40));
   EXPECT_EQ(world.engine->stats().group_restarts, 0u);
   const auto canaries = std::ranges::count_if(world.ranks[0]->steps, [](const ipc::Step& step) {
-    return std::ranges::count(step.token_ids, 0) > 0;
+    return std::ranges::count(step.runs[0].rows.token_ids, 0) > 0;
   });
   EXPECT_EQ(canaries, 3) << "one for each four of them";
 }
@@ -150,7 +151,7 @@ TEST(RowWithoutLogit, WithABadCanaryTheGroupRestartsOnceWithItsWeightsCheckedAnd
   world.begin();
   EXPECT_TRUE(world.newest(0).checks_weights);
   ASSERT_EQ(world.newest(0).steps.size(), 1u) << "the canary, before the request that waits";
-  EXPECT_EQ(world.newest(0).steps[0].token_ids, std::vector<TokenId>{0});
+  EXPECT_EQ(world.newest(0).steps[0].runs[0].rows.token_ids, std::vector<TokenId>{0});
   ASSERT_EQ(world.losses.size(), 2u);
   EXPECT_TRUE(world.losses[1].for_good) << "never a loop";
   EXPECT_EQ(world.engine->stats().state, GroupState::kFailed);
@@ -161,9 +162,10 @@ TEST(RowWithoutLogit, WithABadCanaryTheGroupRestartsOnceWithItsWeightsCheckedAnd
 TEST(RowWithoutLogit, ABadCanaryAmongOthersTakesNoTokenFromThem_R22) {
   const auto canary_too = [](const ipc::Step& step, size_t row) {
     size_t begin = 0;
-    for (size_t i = 0; i < row; ++i) begin += static_cast<size_t>(step.row_num_tokens[i]);
+    const ipc::Rows& rows = step.runs[0].rows;
+    for (size_t i = 0; i < row; ++i) begin += static_cast<size_t>(rows.num_tokens[i]);
     const bool canary =
-        step.row_computed[row] == 0 && step.row_num_tokens[row] == 1 && step.token_ids[begin] == 0;
+        rows.computed[row] == 0 && rows.num_tokens[row] == 1 && rows.token_ids[begin] == 0;
     return canary || poisoned(step, row);
   };
   LogitWorld world(canary_too);
@@ -176,7 +178,8 @@ TEST(RowWithoutLogit, ABadCanaryAmongOthersTakesNoTokenFromThem_R22) {
   EXPECT_EQ(world.losses[0].detector, "canary");
   const auto& steps = world.ranks[0]->steps;
   EXPECT_TRUE(std::ranges::any_of(steps, [&](const ipc::Step& step) {
-    return step.row_slot.size() > 1 && std::ranges::count(step.token_ids, 0) > 0;
+    return step.runs[0].rows.slot.size() > 1 &&
+           std::ranges::count(step.runs[0].rows.token_ids, 0) > 0;
   })) << "the canary met no other request";
   world.fails = nullptr;
   world.begin();

@@ -86,9 +86,14 @@ class MockRank {
 
   MockRankOptions options;
   ipc::Ready ready;
-  bool dead = false;          // hears and says nothing any more
-  bool silent = false;        // hears all, says no heartbeats
-  bool hold_answers = false;  // steps run, their answers stay in `held`
+  bool dead = false;           // hears and says nothing any more
+  bool silent = false;         // hears all, says no heartbeats
+  bool hold_answers = false;   // steps run, their answers stay in `held`
+  bool compiles_late = false;  // a test says GrammarReady
+  std::vector<RequestId> grammars;
+  std::vector<AdapterId> adapters;  // that it was asked to load and not to drop
+  bool loads_late = false;          // a test says AdapterLoaded
+  std::string refuses_adapters;     // why
   bool hold_loaded = false, hold_ready = false;
   bool corrupt_next = false;
   int32_t key_skew = 0;                             // added to the key of its answers
@@ -128,7 +133,7 @@ class MockRank {
       if (!gate_.accept(frame->info)) return;
       say(ipc::Progress{ipc::StartPhase::kLoadWeights, 1, 1, ""});
       ipc::Loaded loaded;
-      loaded.num_kv_blocks = options.num_kv_blocks;
+      loaded.groups = full_attention(options.num_kv_blocks);
       loaded.kept = !options.held_group.empty();
       if (!hold_loaded) say(loaded);
       return;
@@ -142,10 +147,10 @@ class MockRank {
     ADD_FAILURE() << "a worker does not expect this message";
   }
   void on(ipc::InitCache& init) {
-    num_blocks = init.num_kv_blocks;
-    device_ = std::make_unique<MockDevice>(config_.block_size, num_blocks, options.vocab,
-                                           options.eos_every, options.draws);
-    ready.num_kv_blocks = num_blocks - options.blocks_lost_to_graphs;
+    num_blocks = init.num_blocks.at(0);
+    device_ = std::make_unique<MockDevice>(config_.block_size, full_attention(num_blocks),
+                                           options.vocab, options.eos_every, options.draws);
+    ready.num_blocks = {num_blocks - options.blocks_lost_to_graphs};
     if (!hold_ready) say(ready);
   }
   void on(ipc::Step& step) {
@@ -155,14 +160,19 @@ class MockRank {
       return;
     }
     ipc::StepResult result = device_->run(step);
-    for (size_t row = 0; row < result.tokens.size(); ++row)
-      if (result.tokens[row] >= 0 && no_logit && no_logit(step, row))
-        result.tokens[row] = ipc::kNoFiniteLogit;
+    for (size_t row = 0; row + 1 < result.token_offsets.size(); ++row) {
+      const auto at = static_cast<size_t>(result.token_offsets[row]);
+      if (result.token_offsets[row + 1] > result.token_offsets[row] && no_logit &&
+          no_logit(step, row))
+        result.tokens[at] = ipc::kNoFiniteLogit;
+    }
     result.rank = options.rank;
     if (step.audit && audits) result.audit = audits(step);
     result.mode = ipc::RuntimeMode::kFull;
     result.key_tokens = result.num_tokens + key_skew;
     if (options.rank > 0) {
+      result.token_offsets.clear();
+      result.drafted.clear();
       result.tokens.clear();
     } else if (options.logprobs) {
       result.top_offsets.push_back(0);
@@ -179,6 +189,15 @@ class MockRank {
       say(result);
     }
   }
+  void on(ipc::Grammar& grammar) {
+    grammars.push_back(grammar.request);
+    if (!compiles_late) say(ipc::GrammarReady{grammar.request});
+  }
+  void on(ipc::LoadAdapter& load) {
+    adapters.push_back(load.id);
+    if (!loads_late) say(ipc::AdapterLoaded{load.id, refuses_adapters});
+  }
+  void on(ipc::UnloadAdapter& unload) { std::erase(adapters, unload.id); }
   void on(ipc::Heartbeat& heartbeat) {
     if (!silent) say(heartbeat);
   }

@@ -164,9 +164,10 @@ TEST(Resume, WhatWasRunningComesBeforeWhatCameMeanwhile) {
   std::vector<TokenId> first_prompt_tokens;
   for (const ipc::Step& step : world.newest(0).steps) {
     size_t at = 0;
-    for (size_t row = 0; row < step.row_slot.size(); ++row) {
-      if (step.row_computed[row] == 0) first_prompt_tokens.push_back(step.token_ids[at]);
-      at += static_cast<size_t>(step.row_num_tokens[row]);
+    const ipc::Rows& rows = step.runs[0].rows;
+    for (size_t row = 0; row < rows.slot.size(); ++row) {
+      if (rows.computed[row] == 0) first_prompt_tokens.push_back(rows.token_ids[at]);
+      at += static_cast<size_t>(rows.num_tokens[row]);
     }
   }
   EXPECT_EQ(first_prompt_tokens, (std::vector<TokenId>{1, 8, 15, 40}));

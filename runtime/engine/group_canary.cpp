@@ -1,4 +1,4 @@
-// The part of EngineCore that tests its workers with a canary, a request of one token: idle ones,
+// The part of GroupService that tests its workers with a canary, a request of one token: idle ones,
 // to see that they answer; those of a new group, before the requests that ended the one
 // before are blamed; and those whose rows of different requests have no finite logit.
 
@@ -7,18 +7,18 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/log.h"
-#include "runtime/engine/engine_core.h"
+#include "runtime/engine/group_service.h"
 
 namespace refrain {
 
 // As long as the group is ready: a canary whenever no step was answered for a while and none is
 // asked.
-void EngineCore::watch_idle() {
-  const Duration since = executor_->clock().now() - last_answer_;
+void GroupService::watch_idle() {
+  const Duration since = now() - last_answer_;
   const bool idle = scheduler_->num_unfinished() == 0 && scheduler_->steps_in_flight() == 0;
   if (idle && since >= kCanaryAfter) {
     send_canary();
-    pump();
+    handlers_.pump();
   }
   const Duration wait = since >= kCanaryAfter ? kCanaryAfter : kCanaryAfter - since;
   idle_timer_ = executor_->post_after(wait, [weak = weak_from_this()] {
@@ -27,7 +27,7 @@ void EngineCore::watch_idle() {
 }
 
 // One token through scheduler, transport, device and back, as any request's, and before them.
-void EngineCore::send_canary() {
+void GroupService::send_canary() {
   if (canary_out_) return;
   const std::vector<TokenId> prompt = {0};
   SequenceParams params;
@@ -40,7 +40,7 @@ void EngineCore::send_canary() {
 }
 
 // Takes the canary's token out of a step's events: whether it has one. Nothing: it is not there.
-std::optional<bool> EngineCore::take_canary() {
+std::optional<bool> GroupService::take_canary() {
   if (!canary_out_) return std::nullopt;
   const auto canary =
       std::ranges::find(events_, kCanaryRequest, [](const TokenEvent& event) { return event.id; });
@@ -51,36 +51,16 @@ std::optional<bool> EngineCore::take_canary() {
   return good;
 }
 
-// The workers are good: who was blamed for the losses before is at fault, and all others run.
-void EngineCore::on_good_canary() {
-  group_->trust();
-  const bool proved = std::exchange(proving_, false);
-  const int explained = std::exchange(to_explain_, 0);
-  if (explained > 0 || (proved && trials_.on)) tell_isolation(explained);
-  if (proved && !trials_.on) queue_to_scheduler();
-}
-
 // Each ends its own request, and only when this goes on the workers are tested.
-void EngineCore::end_rows_without_logit() {
+void GroupService::take_rows_without_logit() {
   bool goes_on = false;
-  uint64_t ended = 0;
   std::erase_if(events_, [&](const TokenEvent& event) {
     if (event.stop != StopCause::kNoLogit) return false;
-    const uint64_t tokens = alive_.at(event.id).given.count();
-    log::error("request {} has no finite logit after {} tokens; it is ended", event.id, tokens);
-    end(event.id, FinishReason::kError,
-        Error{ErrorCode::kInternal,
-              fmt::format("the model gave no finite logit for this request after {} tokens (NaN in "
-                          "what it computed, or every token forbidden); the request is ended",
-                          tokens),
-              {}});
+    handlers_.on_no_logit(event.id);
     goes_on |= logit_failures_.add(num_answers_);
-    ++ended;
     return true;
   });
-  if (ended == 0) return;
-  stats_.change([ended](EngineStats& stats) { stats.requests_without_logit += ended; });
-  if (!goes_on || trials_.on) return;
+  if (!goes_on || trial_) return;
   log::warn("{} requests had no finite logit within {} steps: a canary decides",
             LogitFailures::kRequests, LogitFailures::kSteps);
   send_canary();

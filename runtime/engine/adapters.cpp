@@ -1,0 +1,147 @@
+#include "runtime/engine/adapters.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace refrain {
+
+std::optional<AdapterId> Adapters::find(const std::string& name) const {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [id, entry] : entries_)
+    if (entry.source.name == name && !entry.going && !entry.loaded) return id;
+  return std::nullopt;
+}
+
+std::vector<AdapterSource> Adapters::list() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<AdapterSource> all;
+  for (const auto& [id, entry] : entries_)
+    if (!entry.going && !entry.loaded) all.push_back(entry.source);
+  return all;
+}
+
+Result<AdapterId> Adapters::add(AdapterSource source, AdapterDone done) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [id, entry] : entries_) {
+    if (entry.source.name == source.name)
+      return fail_field("lora_name", "the LoRA adapter '{}' {}", source.name,
+                        entry.going ? "is being unloaded" : "has already been loaded");
+  }
+  if (std::ssize(entries_) >= most_)
+    return fail_field("lora_name",
+                      "{} LoRA adapters are loaded, as many as --max-cpu-loras allows; unload one",
+                      entries_.size());
+  const AdapterId id = next_id_++;
+  Entry& entry = entries_[id];
+  entry.groups.resize(num_groups_);
+  entry.source = std::move(source);
+  entry.loaded = std::move(done);
+  return id;
+}
+
+bool Adapters::asked(const Entry& entry) const {
+  return std::ranges::any_of(entry.groups, &OfGroup::asked);
+}
+
+bool Adapters::all_have(const Entry& entry) const {
+  return std::ranges::all_of(entry.groups, [this](const OfGroup& group) {
+    return !group.asked || group.answers == num_ranks_;
+  });
+}
+
+std::vector<ipc::LoadAdapter> Adapters::load_all(int32_t group) {
+  const std::lock_guard lock(mutex_);
+  std::vector<ipc::LoadAdapter> messages;
+  for (auto& [id, entry] : entries_) {
+    OfGroup& of_group = entry.groups[static_cast<size_t>(group)];
+    if (of_group.asked) continue;
+    of_group = {true, 0, {}};
+    messages.push_back({id, entry.source.module, entry.source.digest});
+  }
+  return messages;
+}
+
+std::optional<Adapters::Answered> Adapters::answer(int32_t group, int32_t rank,
+                                                   const ipc::AdapterLoaded& answer) {
+  const std::lock_guard lock(mutex_);
+  const auto at = entries_.find(answer.id);
+  if (at == entries_.end()) return std::nullopt;
+  Entry& entry = at->second;
+  OfGroup& of_group = entry.groups[static_cast<size_t>(group)];
+  if (!of_group.asked) return std::nullopt;
+  if (!answer.error.empty() && of_group.refusal)
+    of_group.refusal = fail_field("lora_path", "rank {}: {}", rank, answer.error);
+  if (++of_group.answers != num_ranks_) return std::nullopt;
+  Answered answered{answer.id, entry.source, of_group.refusal, nullptr, false};
+  if (!answered.status) {
+    answered.gone = entry.loaded != nullptr;
+    answered.done = std::exchange(entry.loaded, nullptr);
+    if (answered.gone) entries_.erase(at);
+  } else if (all_have(entry)) {
+    answered.done = std::exchange(entry.loaded, nullptr);
+  }
+  return answered;
+}
+
+std::vector<Adapters::Ended> Adapters::lose_group(int32_t group) {
+  const std::lock_guard lock(mutex_);
+  std::vector<Ended> ended;
+  for (auto at = entries_.begin(); at != entries_.end();) {
+    Entry& entry = at->second;
+    const bool was_asked = std::exchange(entry.groups[static_cast<size_t>(group)], {}).asked;
+    if (!entry.loaded || !was_asked || (asked(entry) && !all_have(entry))) {
+      ++at;
+      continue;
+    }
+    ended.push_back({std::exchange(entry.loaded, nullptr), asked(entry)});
+    at = ended.back().loaded ? std::next(at) : entries_.erase(at);  // nobody has had it yet
+  }
+  return ended;
+}
+
+bool Adapters::hold(AdapterId id) {
+  const std::lock_guard lock(mutex_);
+  const auto at = entries_.find(id);
+  if (at == entries_.end() || at->second.going) return false;
+  ++at->second.requests;
+  return true;
+}
+
+void Adapters::release(AdapterId id) {
+  const std::lock_guard lock(mutex_);
+  const auto at = entries_.find(id);
+  if (at != entries_.end()) --at->second.requests;
+}
+
+Status Adapters::unload(const std::string& name, AdapterDone done) {
+  const std::lock_guard lock(mutex_);
+  for (auto& [id, entry] : entries_) {
+    if (entry.source.name != name || entry.going || entry.loaded) continue;
+    entry.going = true;
+    entry.unloaded = std::move(done);
+    return {};
+  }
+  return tl::make_unexpected(Error{
+      ErrorCode::kNotFound, fmt::format("the LoRA adapter '{}' is not loaded", name), "lora_name"});
+}
+
+bool Adapters::any_going() const {
+  const std::lock_guard lock(mutex_);
+  return std::ranges::any_of(entries_, [](const auto& entry) { return entry.second.going; });
+}
+
+std::vector<Adapters::Gone> Adapters::take_unheld(const std::function<bool(AdapterId)>& unused) {
+  const std::lock_guard lock(mutex_);
+  std::vector<Gone> gone;
+  for (auto at = entries_.begin(); at != entries_.end();) {
+    if (!at->second.going || at->second.requests > 0 || !unused(at->first)) {
+      ++at;
+      continue;
+    }
+    gone.push_back({at->first, std::move(at->second.unloaded)});
+    at = entries_.erase(at);
+  }
+  return gone;
+}
+
+}  // namespace refrain

@@ -1,0 +1,143 @@
+#pragma once
+// One group of workers with all that serves requests on it: its scheduler while it is ready, the
+// pace of its steps, the canaries that test it. What becomes of requests the engine decides, which
+// hears of everything by the handlers. Lives on the engine's executor.
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/engine/engine_stats.h"
+#include "runtime/engine/engine_trace.h"
+#include "runtime/engine/grammar_gate.h"
+#include "runtime/engine/logit_failures.h"
+#include "runtime/engine/step_pace.h"
+#include "runtime/engine/worker_group.h"
+#include "runtime/sched/scheduler.h"
+
+namespace refrain {
+
+struct GroupServiceHandlers {
+  std::function<bool()> outputs_full;  // no further step should be planned
+  std::function<void()> pump;          // it is time for plan(), as far as the engine allows it
+  std::function<bool()> must_prove;    // whether new workers answer a canary before requests run
+  std::function<void(GroupState)> on_state;
+  std::function<void(const StartProgress&)> on_progress;
+  std::function<void()> on_ready;                              // it has a scheduler, which is empty
+  std::function<void(std::unique_ptr<Sequence>)> on_compiled;  // all ranks have its grammar
+  std::function<void(int32_t rank, const ipc::AdapterLoaded&)> on_adapter;
+  std::function<void(bool proved)> on_good_canary;  // proved: nothing ran before it
+  std::function<void(RequestId)> on_no_logit;       // the request has no finite logit
+  std::function<void(const ipc::StepResult&, const std::vector<TokenEvent>&)> on_tokens;
+  std::function<void(const ipc::StepResult&)> on_audit;  // of a step that was audited
+  std::function<void(GroupLoss)> on_loss;                // first of all
+  struct Lost {
+    Error error;
+    bool for_good = false;
+    bool served = false;                              // it had a scheduler ...
+    bool alone = false;                               // ... with one request in flight
+    std::vector<std::unique_ptr<Sequence>> requests;  // that it had, oldest first
+  };
+  std::function<void(Lost)> on_lost;
+};
+
+class GroupService : public std::enable_shared_from_this<GroupService> {
+ public:
+  struct Parts {
+    EngineConfig config;
+    ModelConfig model;
+    WorkerGroupOptions group;
+    std::shared_ptr<Executor> executor;
+    std::unique_ptr<ipc::Endpoint> endpoint;
+    ProcessWatch watch;
+    ProcessKill kill;
+    std::shared_ptr<EngineTrace> trace;  // may be empty
+  };
+  GroupService(Parts parts, GroupServiceHandlers handlers);
+  void connect();  // once, when a shared_ptr holds it
+  void start() { group_->start(); }
+  void stop(const std::string& reason);
+  void give_up(std::string detector, std::string reason) {
+    group_->give_up(std::move(detector), std::move(reason));
+  }
+
+  bool ready() const { return scheduler_ != nullptr; }
+  bool proving() const { return proving_; }
+  bool serves() const { return ready() && !proving_; }
+  bool failed() const { return failed_; }
+  GroupState state() const { return group_->state(); }
+  const std::string& detail() const { return group_->detail(); }
+
+  // The rest only while it is ready, but for find, cancel and plan, which do nothing before.
+  // A request with a grammar by way of the workers, who compile it first: on_compiled().
+  Status add(std::unique_ptr<Sequence> sequence, const TokenDigest& given);
+  Status schedule(std::unique_ptr<Sequence> sequence, const TokenDigest& given);
+  const Sequence* find(RequestId id) const;
+  void cancel(RequestId id);
+  // A step is in flight, or a grammar is with the ranks.
+  bool waits_for_ranks() const { return scheduler_->steps_in_flight() > 0 || !gate_.empty(); }
+  bool empty() const {
+    return gate_.empty() && scheduler_->num_unfinished() == (canary_out_ ? 1u : 0u);
+  }
+  uint64_t waiting() const { return scheduler_->stats().waiting; }
+  std::vector<std::unique_ptr<Sequence>> release_all();  // nothing is in flight
+  // Of a request on trial one step runs at a time.
+  void set_trial(bool on) { trial_ = on; }
+  // Keeps the pipeline full: step n+1 goes out while step n runs, shortly before its end.
+  void plan();
+  void publish_counts();
+  const StatsBoard& stats() const { return stats_; }
+
+  void tell(const ipc::Message& message) { group_->tell(message); }  // all ranks
+  // LoRA adapters; nothing happens before it is ready.
+  void adapter_loaded(AdapterId id);
+  bool uses_adapter(AdapterId id) const { return ready() && scheduler_->adapter_in_use(id); }
+  void adapter_unloaded(AdapterId id);
+
+ private:
+  static constexpr Duration kCanaryAfter = std::chrono::seconds(4);  // without an answer
+
+  bool too_early_to_plan();
+  void on_ready(const std::vector<ipc::StateGroup>& groups);
+  void on_step(ipc::StepResult result);
+  void on_grammar_ready(RequestId id);
+  void on_lost(const Error& error, bool for_good);
+  std::vector<std::unique_ptr<Sequence>> take_back();
+  void publish_group();
+  TimePoint now() const { return executor_->clock().now(); }
+
+  // group_canary.cpp
+  void watch_idle();
+  void send_canary();
+  std::optional<bool> take_canary();
+  void take_rows_without_logit();
+
+  const EngineConfig config_;
+  const ModelConfig model_;
+  std::shared_ptr<Executor> executor_;
+  GroupServiceHandlers handlers_;
+  Parts parts_;  // what connect() needs
+  std::shared_ptr<WorkerGroup> group_;
+  std::unique_ptr<Scheduler> scheduler_;  // while the group is ready
+  GrammarGate gate_;                      // likewise
+  SchedulerStats past_;                   // counts of the schedulers of earlier epochs
+  std::vector<TokenEvent> events_;
+  StepPace pace_;
+  bool crowded_ = false;  // the last step that was planned left requests waiting
+  std::optional<std::pair<TimePoint, TimerId>> plan_timer_;
+  bool trial_ = false;
+  bool failed_ = false;   // for good
+  bool proving_ = false;  // nothing runs before these workers have answered a canary
+  bool canary_out_ = false;
+  LogitFailures logit_failures_;
+  uint64_t num_answers_ = 0;  // to steps, of all epochs
+  TimePoint last_answer_;     // of all ranks to a step, while the group is ready
+  TimerId idle_timer_ = 0;
+  StatsBoard stats_;
+  std::shared_ptr<EngineTrace> trace_;  // may be empty
+};
+
+}  // namespace refrain

@@ -1,0 +1,102 @@
+#include "runtime/engine/router.h"
+
+#include <algorithm>
+#include <functional>
+#include <tuple>
+#include <utility>
+
+#include "runtime/base/check.h"
+
+namespace refrain {
+namespace {
+
+constexpr int32_t kMostGroups = 64;  // bits of a word
+
+uint64_t mix(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+  return x ^ (x >> 31);
+}
+
+uint64_t bit_of(int32_t group) { return uint64_t{1} << group; }
+
+}  // namespace
+
+Router::Router(int32_t num_groups, int32_t block_size)
+    : block_size_(static_cast<size_t>(block_size)), groups_(static_cast<size_t>(num_groups)) {
+  REFRAIN_CHECK(num_groups >= 1 && num_groups <= kMostGroups, "{} groups", num_groups);
+}
+
+void Router::close(int32_t group) {
+  groups_[static_cast<size_t>(group)].open = false;
+  for (Known* known : {&known_, &older_})
+    for (auto& [hash, groups] : *known) groups &= ~bit_of(group);
+}
+
+bool Router::any_open() const {
+  return std::ranges::any_of(groups_, [](const Group& group) { return group.open; });
+}
+
+// Of every whole block of the tokens, with all before it. A collision costs a better place only.
+std::vector<uint64_t> Router::beginnings(std::span<const TokenId> tokens,
+                                         const Context& context) const {
+  std::vector<uint64_t> hashes;
+  uint64_t hash = mix(std::hash<std::string>{}(context.salt) + 1);
+  hash = mix(hash + static_cast<uint64_t>(context.adapter));
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    hash = mix(hash + static_cast<uint32_t>(tokens[i]) + 1);
+    if ((i + 1) % block_size_ == 0) hashes.push_back(hash);
+  }
+  return hashes;
+}
+
+uint64_t Router::groups_with(uint64_t hash) const {
+  uint64_t groups = 0;
+  for (const Known* known : {&known_, &older_})
+    if (const auto found = known->find(hash); found != known->end()) groups |= found->second;
+  return groups;
+}
+
+void Router::remember(const std::vector<uint64_t>& hashes, int32_t group) {
+  if (known_.size() + hashes.size() > kBlocks) older_ = std::exchange(known_, {});
+  for (const uint64_t hash : hashes) known_[hash] |= bit_of(group);
+}
+
+std::optional<int32_t> Router::place(RequestId id, std::span<const TokenId> tokens,
+                                     const Context& context, int64_t max_output) {
+  if (groups_.size() == 1) return groups_.front().open ? std::optional(0) : std::nullopt;
+  const std::vector<uint64_t> hashes = beginnings(tokens, context);
+  std::vector<int64_t> cached(groups_.size(), 0);
+  uint64_t matching = ~uint64_t{0};
+  for (const uint64_t hash : hashes) {
+    matching &= groups_with(hash);
+    if (matching == 0) break;
+    for (size_t group = 0; group < groups_.size(); ++group)
+      if ((matching >> group & 1) != 0) cached[group] += static_cast<int64_t>(block_size_);
+  }
+  const auto length = static_cast<int64_t>(tokens.size());
+  const auto cost = [&](size_t group) {
+    return std::tuple(groups_[group].work + length - cached[group], groups_[group].taken);
+  };
+  std::optional<size_t> best;
+  for (size_t group = 0; group < groups_.size(); ++group)
+    if (groups_[group].open && (!best || cost(group) < cost(*best))) best = group;
+  if (!best) return std::nullopt;
+  const auto group = static_cast<int32_t>(*best);
+  const int64_t work = length - cached[*best] + std::clamp<int64_t>(max_output, 0, kExpectedOutput);
+  groups_[*best].work += work;
+  groups_[*best].taken = ++num_taken_;
+  const bool is_new = placed_.emplace(id, Placed{group, work}).second;
+  REFRAIN_CHECK(is_new, "request {} was placed twice", id);
+  remember(hashes, group);
+  return group;
+}
+
+void Router::gone(RequestId id) {
+  const auto found = placed_.find(id);
+  if (found == placed_.end()) return;
+  groups_[static_cast<size_t>(found->second.group)].work -= found->second.work;
+  placed_.erase(found);
+}
+
+}  // namespace refrain

@@ -1,0 +1,67 @@
+#pragma once
+// Which group of workers takes a request: the one that would have done it first, by the tokens that
+// it has to compute before, where tokens it computed for others with the same beginning cost
+// nothing (least work and prefix affinity in one number). Pure; the engine owns it.
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/base/ids.h"
+
+namespace refrain {
+
+class Router {
+ public:
+  // What a request's cached tokens depend on besides themselves.
+  struct Context {
+    std::string salt;
+    AdapterId adapter = 0;
+  };
+  static constexpr int64_t kExpectedOutput = 128;  // tokens of an answer that may be longer
+
+  Router(int32_t num_groups, int32_t block_size);
+
+  // A group takes requests only while it is open. One that closes has lost what it has computed.
+  void open(int32_t group) { groups_[static_cast<size_t>(group)].open = true; }
+  void close(int32_t group);
+  bool is_open(int32_t group) const { return groups_[static_cast<size_t>(group)].open; }
+  bool any_open() const;
+
+  // The group that takes the request, with its tokens so far and those it may still get; of equal
+  // groups the one that took none for longest. Nothing: none is open.
+  std::optional<int32_t> place(RequestId id, std::span<const TokenId> tokens,
+                               const Context& context, int64_t max_output);
+  void gone(RequestId id);  // it has ended, or was taken back from its group
+  int64_t work(int32_t group) const { return groups_[static_cast<size_t>(group)].work; }
+
+ private:
+  // Beginnings of prompts that are remembered, in blocks, before the older half is forgotten.
+  static constexpr size_t kBlocks = size_t{1} << 16;
+
+  struct Group {
+    bool open = false;
+    int64_t work = 0;    // tokens, of the requests it has
+    uint64_t taken = 0;  // when it took the last one
+  };
+  struct Placed {
+    int32_t group = 0;
+    int64_t work = 0;
+  };
+  using Known = std::unordered_map<uint64_t, uint64_t>;  // hash of a beginning -> groups, as bits
+
+  std::vector<uint64_t> beginnings(std::span<const TokenId> tokens, const Context& context) const;
+  uint64_t groups_with(uint64_t hash) const;
+  void remember(const std::vector<uint64_t>& hashes, int32_t group);
+
+  const size_t block_size_;
+  std::vector<Group> groups_;
+  std::unordered_map<RequestId, Placed> placed_;
+  Known known_, older_;
+  uint64_t num_taken_ = 0;
+};
+
+}  // namespace refrain

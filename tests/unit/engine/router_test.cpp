@@ -1,0 +1,116 @@
+// Which group takes a request: least work and prefix affinity (frame.md 5).
+
+#include "runtime/engine/router.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <numeric>
+
+namespace refrain {
+namespace {
+
+constexpr int32_t kBlock = 4;
+
+std::vector<TokenId> prompt(TokenId first, size_t length) {
+  std::vector<TokenId> tokens(length);
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+Router open_router(int32_t groups) {
+  Router router(groups, kBlock);
+  for (int32_t group = 0; group < groups; ++group) router.open(group);
+  return router;
+}
+
+TEST(Router, GivesNothingToAGroupThatIsClosed) {
+  Router router(2, kBlock);
+  EXPECT_FALSE(router.any_open());
+  EXPECT_EQ(router.place(1, prompt(0, 8), {}, 16), std::nullopt);
+  router.open(1);
+  EXPECT_EQ(router.place(2, prompt(0, 8), {}, 16), 1);
+  router.close(1);
+  EXPECT_EQ(router.place(3, prompt(0, 8), {}, 16), std::nullopt);
+}
+
+TEST(Router, OneGroupTakesAllWithoutAnAccount) {
+  Router router = open_router(1);
+  EXPECT_EQ(router.place(1, prompt(0, 8), {}, 16), 0);
+  EXPECT_EQ(router.place(1, prompt(0, 8), {}, 16), 0);
+  EXPECT_EQ(router.work(0), 0);
+}
+
+TEST(Router, TheGroupWithTheLeastWorkTakesTheNext) {
+  Router router = open_router(2);
+  EXPECT_EQ(router.place(1, prompt(0, 40), {}, 16), 0);
+  EXPECT_EQ(router.place(2, prompt(100, 8), {}, 16), 1);
+  EXPECT_EQ(router.place(3, prompt(200, 8), {}, 16), 1);  // 24 tokens against 56
+  EXPECT_EQ(router.place(4, prompt(300, 24), {}, 16), 1);
+  EXPECT_EQ(router.place(5, prompt(400, 4), {}, 16), 0);
+  router.gone(2);
+  router.gone(3);
+  router.gone(4);
+  EXPECT_EQ(router.work(1), 0);
+  EXPECT_EQ(router.place(6, prompt(500, 4), {}, 16), 1);
+}
+
+TEST(Router, OfEqualGroupsTheOneThatWaitedLongest) {
+  Router router = open_router(3);
+  for (RequestId id = 1; id <= 6; ++id) {
+    EXPECT_EQ(router.place(id, prompt(static_cast<TokenId>(100 * id), 4), {}, 1),
+              static_cast<int32_t>((id - 1) % 3));
+    router.gone(id);
+  }
+}
+
+TEST(Router, ARequestGoesWhereItsBeginningWasComputed) {
+  Router router = open_router(2);
+  EXPECT_EQ(router.place(1, prompt(0, 32), {}, 1), 0);
+  router.gone(1);
+  EXPECT_EQ(router.place(2, prompt(100, 32), {}, 1), 1);
+  router.gone(2);
+  for (RequestId id = 3; id < 8; ++id) {
+    EXPECT_EQ(router.place(id, prompt(0, 32), {}, 1), 0);
+    router.gone(id);
+  }
+  EXPECT_EQ(router.place(8, prompt(0, 32), {"another salt", 0}, 1), 1);  // shares no blocks
+}
+
+TEST(Router, WorkOutweighsABeginningThatIsShorter) {
+  Router router = open_router(2);
+  EXPECT_EQ(router.place(1, prompt(0, 16), {}, 1), 0);
+  EXPECT_EQ(router.place(2, prompt(0, 16), {}, 1), 1);  // 17 + 16 - 16 tokens against 16
+}
+
+TEST(Router, AGroupThatClosedHasForgotten) {
+  Router router = open_router(2);
+  EXPECT_EQ(router.place(1, prompt(0, 32), {}, 1), 0);
+  router.gone(1);
+  router.close(0);
+  router.open(0);
+  EXPECT_EQ(router.place(2, prompt(0, 32), {}, 1), 1);
+}
+
+// Work is what is placed and not gone; groups differ by no more than one request's.
+RC_GTEST_PROP(Router, SharesWorkEvenly, ()) {
+  const auto groups = *rc::gen::inRange<int32_t>(2, 6);
+  Router router = open_router(groups);
+  std::vector<RequestId> there;
+  for (RequestId id = 1; id < 200; ++id) {
+    const auto length = *rc::gen::inRange<size_t>(1, 40);
+    RC_ASSERT(router.place(id, prompt(static_cast<TokenId>(1000 * id), length), {}, 1));
+    there.push_back(id);
+  }
+  int64_t least = router.work(0), most = router.work(0);
+  for (int32_t group = 1; group < groups; ++group) {
+    least = std::min(least, router.work(group));
+    most = std::max(most, router.work(group));
+  }
+  RC_ASSERT(most - least <= 41);
+  for (const RequestId id : there) router.gone(id);
+  for (int32_t group = 0; group < groups; ++group) RC_ASSERT(router.work(group) == 0);
+}
+
+}  // namespace
+}  // namespace refrain
