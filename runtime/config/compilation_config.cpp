@@ -22,7 +22,6 @@ constexpr const char* kCompiler = "nothing is compiled by torch here";
 constexpr const char* kPasses = "passes follow from the device; what they fuse is always on";
 constexpr const char* kWarmUps = "each key is warmed up once before its capture, which suffices";
 constexpr const char* kBuffers = "graphs read the step's own buffers, which do not move";
-constexpr const char* kLora = "there are no LoRA adapters yet";
 constexpr const char* kEncoder = "there are no multimodal encoders yet";
 constexpr const char* kMoe = "there are no mixtures of experts yet";
 
@@ -54,7 +53,6 @@ const std::map<std::string, const char*>& ignored_keys() {
       {"pass_config", kPasses},
       {"cudagraph_num_of_warmups", kWarmUps},
       {"cudagraph_copy_inputs", kBuffers},
-      {"cudagraph_specialize_lora", kLora},
       {"compile_mm_encoder", kEncoder},
       {"cudagraph_mm_encoder", kEncoder},
       {"encoder_cudagraph_token_budgets", kEncoder},
@@ -99,6 +97,11 @@ Result<std::vector<std::string>> apply_compilation_config(const std::string& tex
       }
       const bool full = key == "full_cuda_graph";
       if (value.get<bool>() == full) config.cudagraph_mode = full ? "FULL" : "NONE";
+    } else if (key == "cudagraph_specialize_lora") {
+      if (!value.is_boolean()) {
+        return fail_field(key, "compilation config: {} must be true or false", key);
+      }
+      config.cudagraph_specialize_lora = value.get<bool>();
     } else if (key == "cudagraph_mode") {
       if (!value.is_string()) {
         return fail_field(key, "compilation config: {} must be a string such as FULL_AND_PIECEWISE",
@@ -135,7 +138,7 @@ Result<std::vector<std::string>> apply_compilation_config(const std::string& tex
       return fail_field(key,
                         "compilation config: unknown key '{}'; those that take effect are "
                         "cudagraph_mode, cudagraph_capture_sizes, max_cudagraph_capture_size, "
-                        "splitting_ops",
+                        "splitting_ops, cudagraph_specialize_lora",
                         key);
     }
   }

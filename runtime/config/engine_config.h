@@ -11,16 +11,21 @@
 #include "runtime/config/cors_config.h"
 #include "runtime/config/debug_options.h"
 #include "runtime/config/generation_config.h"
+#include "runtime/config/lora_paths.h"
 
 namespace refrain {
 
 struct EngineConfig {
+  static constexpr int32_t kMostGroups = 64;
+
   // model
   std::string model;                            // directory
   std::string tokenizer;                        // directory; empty: model
   std::vector<std::string> served_model_names;  // empty: the directory's name
   std::string chat_template;                    // file; empty: the model's own
   std::string load_format = "auto";             // auto | safetensors | dummy
+  std::string draft_model;                      // directory of a model that drafts; empty: none
+  int32_t draft_tensor_parallel_size = 0;       // 1 or the model's; 0: the model's
 
   // requests and answers
   std::string generation_config = "auto";  // auto | vllm | directory
@@ -30,17 +35,34 @@ struct EngineConfig {
   std::string reasoning_parser;
   bool enable_auto_tool_choice = false;
   bool trust_request_chat_template = false;
+  int32_t max_logprobs = 20;
+
+  // models that pool (pooling_config.h)
+  std::string runner = "auto";     // auto | generate | pooling
+  std::string convert = "auto";    // auto | none | embed
+  std::string pooler_config;       // JSON; empty: the model's own
+  bool pooling_normalize = true;   // vectors of /v1/embeddings; filled at start
+  int32_t pooling_dimensions = 0;  // of them, unless a request says so; 0: all
 
   // workers: all that travels to them
   ipc::WorkerConfig worker;
-  std::string device = "auto";  // auto | host | cuda
-  int32_t host_threads = 0;     // per worker; 0: cores / ranks, at least 1
-  std::string host_isa;         // empty: best
+  int32_t data_parallel_size = 1;  // groups of workers, each with a copy of the model
+  std::string device = "auto";     // auto | host | cuda
+  int32_t host_threads = 0;        // per worker; 0: cores / workers, at least 1
+  std::string host_isa;            // empty: best
+
+  LoraPaths lora;  // with --enable-lora
+  bool enable_lora = false;
+  int32_t max_loras = 1;
+  int32_t max_lora_rank = 16;
+  int32_t max_cpu_loras = 64;  // adapters that are known at a time
 
   // scheduling
+  std::string scheduling_policy = "fcfs";  // fcfs | priority
   bool enable_prefix_caching = true;
   bool enable_chunked_prefill = true;
-  bool async_scheduling = true;  // step n+1 planned and sent while n runs
+  int32_t long_prefill_token_threshold = 0;  // 0: what a step may have
+  bool async_scheduling = true;              // step n+1 planned and sent while n runs
   double audit_rate = 0;        // share of the steps that run a second time, to be compared (CG-41)
   double schedule_lead_ms = 1;  // n+1 is planned that long before n is expected to end
 
@@ -59,6 +81,7 @@ struct EngineConfig {
   double log_stats_interval = 60.0;       // seconds between tables of graphs that ran; 0: none
   bool disable_log_stats = false;         // no line of throughput
   bool vllm_metrics = false;              // /metrics has vLLM's names too
+  std::string trace_file;                 // Chrome trace of steps and requests; empty: none
   double heartbeat_interval = 0.5;
   double heartbeat_timeout = 2.0;
   double start_timeout = 600.0;
@@ -74,6 +97,8 @@ struct EngineConfig {
   std::string fault;         // staged in workers, for drills; empty: none
 
   DebugOptions debug;
+
+  int32_t num_workers() const { return data_parallel_size * worker.tensor_parallel_size; }
 };
 
 }  // namespace refrain

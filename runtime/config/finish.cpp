@@ -1,8 +1,11 @@
+#include <algorithm>
 #include <filesystem>
 #include <thread>
 
 #include "ipc/protocol/limits.h"
 #include "runtime/config/options.h"
+#include "runtime/config/pooling_config.h"
+#include "runtime/config/speculative_config.h"
 
 namespace refrain {
 namespace {
@@ -54,10 +57,39 @@ std::string served_name(std::filesystem::path path) {
 
 }  // namespace
 
+namespace {
+
+Status finish_lora(EngineConfig& config) {
+  if (!config.enable_lora) {
+    if (!config.lora.modules.empty())
+      return fail_field("--lora-modules", "--lora-modules needs --enable-lora");
+    if (!config.lora.directory.empty())
+      return fail_field("--lora-dir", "--lora-dir needs --enable-lora");
+    return {};
+  }
+  for (const LoraModule& module : config.lora.modules) {
+    if (std::ranges::find(config.served_model_names, module.name) !=
+        config.served_model_names.end())
+      return fail_field("--lora-modules", "--lora-modules: {} is a name of the model itself",
+                        module.name);
+  }
+  if (std::ssize(config.lora.modules) > config.max_cpu_loras)
+    return fail_field("--max-cpu-loras", "--max-cpu-loras {} is less than the {} of --lora-modules",
+                      config.max_cpu_loras, config.lora.modules.size());
+  if (config.max_cpu_loras < config.max_loras)
+    return fail_field("--max-cpu-loras", "--max-cpu-loras {} is less than --max-loras {}",
+                      config.max_cpu_loras, config.max_loras);
+  config.worker.max_loras = config.max_loras;
+  config.worker.max_lora_rank = config.max_lora_rank;
+  return {};
+}
+
+}  // namespace
+
 void finish_host_threads(EngineConfig& config) {
   if (config.host_threads != 0) return;
   const auto cores = static_cast<int32_t>(std::thread::hardware_concurrency());
-  config.host_threads = std::max(1, cores / config.worker.tensor_parallel_size);
+  config.host_threads = std::max(1, cores / config.num_workers());
 }
 
 Status finish_engine_config(EngineConfig& config, const ModelConfig& model) {
@@ -115,6 +147,9 @@ Status finish_engine_config(EngineConfig& config, const ModelConfig& model) {
                            load_generation_defaults(config.model, config.generation_config,
                                                     config.override_generation_config));
   REFRAIN_RETURN_IF_ERROR(check_lists(worker));
+  REFRAIN_RETURN_IF_ERROR(finish_lora(config));
+  REFRAIN_RETURN_IF_ERROR(check_draft_model(config, model));
+  REFRAIN_RETURN_IF_ERROR(finish_pooling(config, model));
   worker.load_dummy = config.load_format == "dummy";
   worker.audit = config.audit_rate > 0;
   finish_host_threads(config);

@@ -77,14 +77,40 @@ void refuse_unsupported(ModelConfigFields& fields) {
   const std::string activation = fields.text("hidden_act", "silu");
   if (activation != "silu")
     fields.reject("hidden_act", fmt::format("is \"{}\"; only silu can be run", activation));
-  if (fields.boolean("use_sliding_window", false))
-    fields.reject("use_sliding_window", "is true; sliding windows cannot be run, false is needed");
-  for (const std::string& type : fields.texts("layer_types"))
-    if (type != "full_attention")
-      fields.reject("layer_types", fmt::format("has \"{}\"; only full_attention can be run", type));
   if (fields.has("quantization_config"))
     fields.reject("quantization_config",
                   "is there; only bfloat16, float16 and float32 checkpoints can be read");
+}
+
+// Which layers attend within sliding_window. Qwen's models name them with use_sliding_window, by
+// layer_types or as all from max_window_layers on; others that name some are refused.
+void read_windows(ModelConfigFields& fields, ModelConfig& config) {
+  const std::vector<std::string> types = fields.texts("layer_types");
+  for (const std::string& type : types)
+    if (type != "full_attention" && type != "sliding_attention")
+      fields.reject("layer_types",
+                    fmt::format("has \"{}\"; full_attention or sliding_attention is needed", type));
+  const bool names_some = std::ranges::find(types, "sliding_attention") != types.end();
+  const bool uses = fields.boolean("use_sliding_window", false);
+  if (!uses) {
+    if (names_some)
+      fields.reject("layer_types", "has \"sliding_attention\" without use_sliding_window");
+    return;
+  }
+  if (config.architecture == "LlamaForCausalLM") {
+    fields.reject("use_sliding_window", "is true; a Llama has no sliding windows");
+    return;
+  }
+  config.sliding_window = fields.integer("sliding_window", 1, kMaxPositions);
+  const auto layers = static_cast<size_t>(config.num_layers);
+  if (!types.empty() && types.size() != layers) {
+    fields.reject("layer_types", fmt::format("has {} entries for {} layers", types.size(), layers));
+    return;
+  }
+  const int64_t first = types.empty() ? fields.integer("max_window_layers", 0, kMaxPositions) : 0;
+  for (size_t layer = 0; layer < layers; ++layer)
+    config.slides.push_back(types.empty() ? static_cast<int64_t>(layer) >= first
+                                          : types[layer] == "sliding_attention");
 }
 
 void read_traits(ModelConfigFields& fields, ModelConfig& config) {
@@ -104,18 +130,52 @@ void read_traits(ModelConfigFields& fields, ModelConfig& config) {
   config.eos_token_ids = fields.integers("eos_token_id", 0, config.vocab_size - 1);
   const std::vector<int32_t> bos = fields.integers("bos_token_id", 0, config.vocab_size - 1);
   if (!bos.empty()) config.bos_token_id = bos.front();
+  config.matryoshka_dimensions = fields.integers("matryoshka_dimensions", 1, config.hidden_size);
+  config.is_matryoshka =
+      fields.boolean("is_matryoshka", false) || !config.matryoshka_dimensions.empty();
+}
+
+// What config.json of a draft head says beyond that of a model.
+void read_head(ModelConfigFields& fields, ModelConfig& config) {
+  config.draft_vocab_size = fields.integer("draft_vocab_size", 0, config.vocab_size, 0);
+  config.hidden_layers =
+      fields.integers("eagle_aux_hidden_state_layer_ids", 0, static_cast<int64_t>(kMaxLayers));
+  if (config.hidden_layers.empty()) {
+    ModelConfigFields eagle = fields.object("eagle_config");
+    config.hidden_layers = eagle.integers("eagle_aux_hidden_state_layer_ids", 0, kMaxLayers);
+    fields.merge(eagle);
+  }
+  config.fc_bias = fields.boolean("eagle_fc_bias", false) || fields.boolean("bias", false);
+  config.norm_before_residual = fields.boolean("norm_before_residual", false);
 }
 
 void read_architecture(ModelConfigFields& fields, ModelConfig& config) {
   const std::vector<std::string> names = fields.texts("architectures");
-  static constexpr const char* kKnown[] = {"LlamaForCausalLM", "Qwen2ForCausalLM",
-                                           "Qwen3ForCausalLM"};
+  static constexpr const char* kKnown[] = {"LlamaForCausalLM",       "Qwen2ForCausalLM",
+                                           "Qwen3ForCausalLM",       "EagleLlamaForCausalLM",
+                                           "LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM"};
   constexpr const char* kList = "LlamaForCausalLM, Qwen2ForCausalLM or Qwen3ForCausalLM";
   if (names.size() != 1) {
     fields.reject("architectures", fmt::format("must name one architecture: {}", kList));
     return;
   }
   config.architecture = names.front();
+  static constexpr const char* kWithoutHead[] = {"LlamaModel", "Qwen2Model", "Qwen3Model"};
+  if (std::ranges::find(kWithoutHead, config.architecture) != std::end(kWithoutHead)) {
+    config.has_head = false;
+    config.architecture.replace(config.architecture.size() - 5, 5, "ForCausalLM");
+  }
+  static constexpr const char* kEncoders[] = {"Bert",    "Roberta", "MPNet",
+                                              "Electra", "Deberta", "T5"};
+  if (std::ranges::any_of(kEncoders, [&](const char* family) {
+        return config.architecture.find(family) != std::string::npos;
+      })) {
+    fields.reject("architectures",
+                  fmt::format("is \"{}\"; encoders, whose tokens see those after them, cannot be "
+                              "run, only decoders: {}",
+                              config.architecture.substr(0, 80), kList));
+    return;
+  }
   if (std::find(std::begin(kKnown), std::end(kKnown), config.architecture) == std::end(kKnown))
     fields.reject("architectures",
                   fmt::format("is \"{}\"; {} is needed", config.architecture.substr(0, 80), kList));
@@ -144,7 +204,9 @@ Result<ModelConfig> parse_model_config(const std::string& text, const std::strin
   read_sizes(fields, config);
   if (fields.status()) read_rope(fields, config);
   if (fields.status()) refuse_unsupported(fields);
+  if (fields.status()) read_windows(fields, config);
   if (fields.status()) read_traits(fields, config);
+  if (fields.status()) read_head(fields, config);
   if (!fields.status()) return forward_error(fields.status().error());
   const double rotary = static_cast<double>(config.head_dim) * config.partial_rotary_factor;
   if (rotary < 2.0 || rotary != static_cast<double>(static_cast<int64_t>(rotary / 2) * 2))

@@ -22,6 +22,7 @@ struct RopeScaling {
 
 struct ModelConfig {
   std::string architecture;  // "LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"
+  bool has_head = true;      // false: config.json says "Qwen3Model" or the like
   std::string model_type;
   int64_t vocab_size = 0;
   int64_t hidden_size = 0;
@@ -40,10 +41,21 @@ struct ModelConfig {
   bool attention_out_bias = false;
   bool mlp_bias = false;
   bool qk_norm = false;        // Qwen3
-  int64_t sliding_window = 0;  // 0: none in use
+  int64_t sliding_window = 0;  // tokens that the layers below look back, their own included
+  std::vector<bool> slides;    // by layer; empty: every layer sees all tokens
+  int64_t window_of(int64_t layer) const {  // 0: all tokens
+    return slides.empty() || !slides[static_cast<size_t>(layer)] ? 0 : sliding_window;
+  }
+  // Of draft heads.
+  int64_t draft_vocab_size = 0;        // tokens of its own vocabulary; 0: the model's
+  std::vector<int32_t> hidden_layers;  // of the model, whose inputs it reads; empty: the usual ones
+  bool fc_bias = false;
+  bool norm_before_residual = false;
   std::string torch_dtype = "bfloat16";
   std::vector<int32_t> eos_token_ids;  // from generation_config.json too
   std::optional<int32_t> bos_token_id;
+  bool is_matryoshka = false;                  // the first numbers of its vectors are vectors too
+  std::vector<int32_t> matryoshka_dimensions;  // so many of them; empty: any number
 };
 
 // Reads and checks DIR/config.json (and generation_config.json if there). Every error names the
@@ -54,5 +66,10 @@ Result<ModelConfig> parse_model_config(const std::string& json, const std::strin
 // What HELLO compares: config.json's bytes, names, sizes and headers of the weight files and a
 // bounded sample of every tensor (model_digest.cpp), as hex.
 Result<std::string> model_digest(const std::filesystem::path& directory);
+// The same of a LoRA adapter's directory (adapter_config.json).
+Result<std::string> adapter_digest(const std::filesystem::path& directory);
+// Of a model and the one that drafts for it, where there is one (`draft` is not empty).
+Result<std::string> model_digest(const std::filesystem::path& directory,
+                                 const std::filesystem::path& draft);
 
 }  // namespace refrain

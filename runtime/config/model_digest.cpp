@@ -100,9 +100,12 @@ Result<std::string> read_config(const std::filesystem::path& path) {
 
 }  // namespace
 
-Result<std::string> model_digest(const std::filesystem::path& directory) {
+namespace {
+
+Result<std::string> directory_digest(const std::filesystem::path& directory,
+                                     const char* config_name) {
   Digest digest;
-  REFRAIN_ASSIGN_OR_RETURN(const std::string config, read_config(directory / "config.json"));
+  REFRAIN_ASSIGN_OR_RETURN(const std::string config, read_config(directory / config_name));
   digest.add(config);
   std::vector<std::pair<std::string, uint64_t>> files;
   std::error_code error;
@@ -124,6 +127,24 @@ Result<std::string> model_digest(const std::filesystem::path& directory) {
       REFRAIN_RETURN_IF_ERROR(add_weight_file(directory / name, size, digest));
   }
   return fmt::format("{:016x}{:016x}", digest.lanes[0], digest.lanes[1]);
+}
+
+}  // namespace
+
+Result<std::string> model_digest(const std::filesystem::path& directory) {
+  return directory_digest(directory, "config.json");
+}
+
+Result<std::string> adapter_digest(const std::filesystem::path& directory) {
+  return directory_digest(directory, "adapter_config.json");
+}
+
+Result<std::string> model_digest(const std::filesystem::path& directory,
+                                 const std::filesystem::path& draft) {
+  REFRAIN_ASSIGN_OR_RETURN(std::string digest, model_digest(directory));
+  if (draft.empty()) return digest;
+  REFRAIN_ASSIGN_OR_RETURN(const std::string of_draft, model_digest(draft));
+  return digest + "+" + of_draft;
 }
 
 }  // namespace refrain

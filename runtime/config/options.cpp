@@ -1,6 +1,7 @@
 #include "runtime/config/options.h"
 
 #include <CLI/CLI.hpp>
+#include <limits>
 #include <memory>
 
 #include "ipc/protocol/limits.h"
@@ -8,6 +9,8 @@
 #include "runtime/config/answer_options.h"
 #include "runtime/config/compilation_config.h"
 #include "runtime/config/option_values.h"
+#include "runtime/config/pooling_config.h"
+#include "runtime/config/speculative_config.h"
 
 namespace refrain {
 namespace {
@@ -55,6 +58,10 @@ void add_parallel_options(CLI::App& app, EngineConfig& config) {
                  "Workers that share the model")
       ->check(CLI::Range(1, 64))
       ->group(group);
+  app.add_option("--data-parallel-size,--dp,--dp-size", config.data_parallel_size,
+                 "Groups of such workers, each with a copy of the model, that share the requests")
+      ->check(CLI::Range(1, EngineConfig::kMostGroups))
+      ->group(group);
   app.add_option("--device", config.device, "auto, host or cuda")
       ->check(CLI::IsMember({"auto", "host", "cuda"}))
       ->group(group);
@@ -101,6 +108,21 @@ void add_scheduling_options(CLI::App& app, EngineConfig& config) {
                  "Tokens of one step (prefills are chunked to fit), e.g. 8k")
       ->transform(human_int(1, 1 << 20))
       ->group(group);
+  app.add_option("--scheduling-policy", config.scheduling_policy,
+                 "fcfs: requests begin in order of arrival; priority: those with a lower priority "
+                 "field first, and the others make room for them")
+      ->check(CLI::IsMember({"fcfs", "priority"}))
+      ->group(group);
+  app.add_option("--split-prefill", config.worker.split_prefill,
+                 "Parts (ranges of layers) that the run of a long prompt is cut into while others "
+                 "decode, with their steps between them; 1: it is not cut")
+      ->check(CLI::Range(1, 64))
+      ->group(group);
+  app.add_option("--long-prefill-token-threshold", config.long_prefill_token_threshold,
+                 "Prompts with more tokens to compute are long: shorter ones run beside them and "
+                 "take up to half of each step's prompt tokens (default 0: what one step may have)")
+      ->transform(human_int(0, std::numeric_limits<int32_t>::max()))
+      ->group(group);
   app.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", config.enable_prefix_caching,
                "Reuse the cache of equal prompt beginnings (on)")
       ->group(group);
@@ -117,6 +139,24 @@ void add_scheduling_options(CLI::App& app, EngineConfig& config) {
                  "meanwhile are in it; a large value plans it when n begins")
       ->check(CLI::Range(0.0, 1e6))
       ->group(group);
+}
+
+void add_lora_options(CLI::App& app, EngineConfig& config) {
+  const char* group = "LoRA";
+  app.add_flag("--enable-lora", config.enable_lora, "Serve LoRA adapters of the model (off)")
+      ->group(group);
+  app.add_option("--max-loras,--max-loras-per-batch", config.max_loras,
+                 "Adapters that one step may use: as many are kept on the device")
+      ->check(CLI::Range(1, static_cast<int>(ipc::kMaxAdapters)))
+      ->group(group);
+  app.add_option("--max-lora-rank", config.max_lora_rank, "Largest rank of an adapter")
+      ->check(CLI::Range(1, 512))
+      ->group(group);
+  app.add_option("--max-cpu-loras", config.max_cpu_loras,
+                 "Adapters that are loaded at a time, in the workers' memory")
+      ->check(CLI::Range(1, static_cast<int>(ipc::kMaxAdapters)))
+      ->group(group);
+  add_lora_paths(app, config.lora, group);
 }
 
 void add_cache_options(CLI::App& app, EngineConfig& config) {
@@ -197,14 +237,37 @@ void add_graph_options(CLI::App& app, EngineConfig& config) {
                  "No PIECEWISE graph above this multiple of the batch (0: off)")
       ->check(number_in(0.0, 1e6))
       ->group(group);
-  app.add_option("--attention-backend", worker.attention_backend, "Attention implementation")
+  app.add_option("--attention-backend", worker.attention_backend,
+                 "Attention implementation; GROUP=NAME,… by state group")
       ->group(group);
+  app.add_flag("--disable-cascade-attn", worker.disable_cascade_attn,
+               "A prefix that requests share is read for each of them")
+      ->group(group);
+}
+
+void add_speculation_options(CLI::App& app, EngineConfig& config) {
+  app.add_option_function<std::string>(
+         "--speculative-config",
+         [&config](const std::string& json) {
+           if (const Status applied = apply_speculative_config(json, config); !applied)
+             throw CLI::ValidationError("--speculative-config", applied.error().message);
+           if (const std::string wrong = model_directory()(config.draft_model); !wrong.empty())
+             throw CLI::ValidationError("--speculative-config", wrong);
+         },
+         "vLLM's object of speculative decoding (JSON): method ngram, draft_model, eagle or "
+         "eagle3, "
+         "num_speculative_tokens; prompt_lookup_min, prompt_lookup_max; model, "
+         "draft_tensor_parallel_size")
+      ->group("Scheduling");
 }
 
 // What only tests, drills and the search for a fault need.
 void add_testing_options(CLI::App& app, EngineConfig& config) {
   app.add_flag("--debug-cudagraph", config.worker.debug_cudagraph,
                "Compare addresses of every replay with those of its capture")
+      ->group("Debugging");
+  app.add_option("--trace-file", config.trace_file,
+                 "Writes the life of every step and request there, in Chrome's trace format")
       ->group("Debugging");
   app.add_option("--fault", config.fault,
                  "For drills: workers stage this fault, e.g. kind=spin,rank=1")
@@ -277,7 +340,10 @@ void add_engine_options(CLI::App& app, EngineConfig& config, const OptionGroups&
   add_parallel_options(app, config);
   add_scheduling_options(app, config);
   add_cache_options(app, config);
+  add_lora_options(app, config);
   add_graph_options(app, config);
+  add_speculation_options(app, config);
+  if (groups.server) add_pooling_options(app, config);
   if (groups.server) add_server_options(app, config);
   add_debug_options(app, config.debug);
   add_testing_options(app, config);

@@ -10,6 +10,7 @@
 #include <set>
 #include <sstream>
 
+#include "runtime/config/absent_options.h"
 #include "runtime/config/help.h"
 #include "runtime/config/options.h"
 
@@ -48,36 +49,6 @@ Result<std::string> word_of(const Json& value, const std::string& path, const st
   if (value.is_number()) return value.dump();
   return fail_field(key, "{}: {} must be a string, a number, true, false or a list of these", path,
                     key);
-}
-
-// Options of vLLM and SGLang that people try and that nothing here is near to.
-const char* absent_option(const std::string& name) {
-  static const std::map<std::string, const char*> absent = {
-      {"--pipeline-parallel-size", "a model is shared by --tensor-parallel-size workers alone"},
-      {"--pp-size", "a model is shared by --tensor-parallel-size workers alone"},
-      {"--data-parallel-size", "run a server for each copy of the model"},
-      {"--dp-size", "run a server for each copy of the model"},
-      {"--enable-expert-parallel", "there are no mixtures of experts yet"},
-      {"--quantization", "weights are bfloat16 or float32"},
-      {"--speculative-config", "there is no speculative decoding yet"},
-      {"--enable-lora", "there are no LoRA adapters yet"},
-      {"--lora-modules", "there are no LoRA adapters yet"},
-      {"--enable-chunked-prefill", "it is always on: leave the option out"},
-      {"--trust-remote-code", "a model's own code is never run: leave the option out"},
-      {"--swap-space", "preempted requests are computed again: leave the option out"},
-      {"--cpu-offload-gb", "weights stay on the device"},
-      {"--revision", "name the directory of the revision with --model"},
-      {"--model-path", "the option is --model"},
-      {"--context-length", "the option is --max-model-len"},
-      {"--max-running-requests", "the option is --max-num-seqs"},
-      {"--chunked-prefill-size", "the option is --max-num-batched-tokens"},
-      {"--max-total-tokens", "the option is --num-gpu-blocks-override (blocks of --block-size)"},
-      {"--disable-radix-cache", "the option is --no-enable-prefix-caching"},
-      {"--disable-cuda-graph-for-decode", "the option is --cudagraph-mode PIECEWISE"},
-      {"--uvicorn-log-level", "the option is --log-level"},
-  };
-  const auto at = absent.find(name);
-  return at == absent.end() ? nullptr : at->second;
 }
 
 // The command line wins, also over a list, which would take more members otherwise. A file's words
@@ -191,6 +162,8 @@ Result<std::vector<std::string>> config_arguments(const std::string& text,
 
 Result<ParseOutcome> parse_command_line(CLI::App& app, std::vector<std::string> arguments) {
   REFRAIN_ASSIGN_OR_RETURN(arguments, expand_config_files(app, std::move(arguments)));
+  // vLLM's short name, which has two letters.
+  std::ranges::replace(arguments, std::string("-dp"), std::string("--data-parallel-size"));
   app.formatter(std::make_shared<HelpFormatter>());
   if (arguments == std::vector<std::string>{"--help-page"}) {
     std::fputs(options_page(app).c_str(), stdout);

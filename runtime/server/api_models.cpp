@@ -10,8 +10,10 @@ constexpr std::string_view kModelPath = "/v1/models/";  // and the name, which m
 
 const ApiServer::RouteEntry* ApiServer::route_of(const HttpRequest& request) {
   static const RouteEntry model = {"GET", &ApiServer::get_model};
+  static const RouteEntry response = {"GET", &ApiServer::get_response};
   const auto at = routes().find(request.path);
   if (at != routes().end()) return &at->second;
+  if (request.path.starts_with(kResponsePath)) return &response;
   return request.path.starts_with(kModelPath) ? &model : nullptr;
 }
 
@@ -25,19 +27,26 @@ Json ApiServer::model_json(const std::string& name) const {
           {"max_model_len", engine_.config().worker.max_model_len}};
 }
 
-// Both have the type of every route.
-// NOLINTNEXTLINE(performance-unnecessary-value-param)
-void ApiServer::get_models(HttpRequest&, Exchange exchange) {
+Json ApiServer::adapter_json(const AdapterSource& adapter) const {
+  Json json = model_json(adapter.name);
+  json["root"] = adapter.root;
+  json["parent"] = engine_.config().served_model_names.front();
+  return json;
+}
+
+void ApiServer::get_models(HttpRequest&, const Exchange& exchange) {
   Json data = Json::array();
   for (const std::string& name : engine_.config().served_model_names)
     data.push_back(model_json(name));
+  for (const AdapterSource& adapter : engine_.adapters()) data.push_back(adapter_json(adapter));
   reply_json(exchange, {{"object", "list"}, {"data", std::move(data)}});
 }
 
-// NOLINTNEXTLINE(performance-unnecessary-value-param)
-void ApiServer::get_model(HttpRequest& request, Exchange exchange) {
+void ApiServer::get_model(HttpRequest& request, const Exchange& exchange) {
   const std::string name = request.path.substr(kModelPath.size());
   if (auto known = check_model(name); !known) return reply_error(exchange, known.error());
+  for (const AdapterSource& adapter : engine_.adapters())
+    if (adapter.name == name) return reply_json(exchange, adapter_json(adapter));
   reply_json(exchange, model_json(name));
 }
 

@@ -5,12 +5,15 @@
 #include <limits>
 
 #include "runtime/server/ignored_fields.h"
+#include "runtime/server/structured_output.h"
 
 namespace refrain {
 namespace {
 
 constexpr double kAnyNumber = 1e30;
 constexpr double kLongestWait = 86400;  // seconds
+// How many may be asked for is the engine's to say (--max-logprobs).
+constexpr int64_t kMostLogprobs = std::numeric_limits<int32_t>::max();
 
 void read_stop(JsonFields& fields, SamplingParams& params) {
   const Json* stop = fields.get("stop");
@@ -56,17 +59,10 @@ void read_token_list(JsonFields& fields, const char* name, std::vector<TokenId>&
 
 // Fields that OpenAI or vLLM know and this server does not serve: a clear refusal, not silence.
 void refuse_unsupported(JsonFields& fields) {
-  for (const char* name :
-       {"suffix", "bad_words", "prompt_logprobs", "guided_json", "guided_regex", "guided_choice",
-        "guided_grammar", "structured_outputs", "functions", "audio", "modalities"}) {
+  for (const char* name : {"suffix", "functions", "audio", "modalities"}) {
     if (const Json* value = fields.get(name);
         value != nullptr && *value != "" && *value != Json::array()) {
       fields.fail_on(name, "is not supported");
-    }
-  }
-  if (const Json* format = fields.get("response_format"); format != nullptr) {
-    if (!format->is_object() || text_of(*format, "type") != "text") {
-      fields.fail_on("response_format", "supports only {\"type\": \"text\"}");
     }
   }
   if (const auto beams = fields.boolean("use_beam_search"); beams && *beams) {
@@ -74,13 +70,22 @@ void refuse_unsupported(JsonFields& fields) {
   }
 }
 
-std::optional<Duration> read_duration(JsonFields& fields, const char* name) {
-  const auto seconds = fields.number(name, 0.001, kLongestWait);
-  if (!seconds) return std::nullopt;
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*seconds));
+void read_bad_words(JsonFields& fields, std::vector<std::string>& words) {
+  const Json* list = fields.get("bad_words");
+  if (list == nullptr) return;
+  const auto is_string = [](const Json& item) { return item.is_string(); };
+  if (!list->is_array() || !std::ranges::all_of(*list, is_string))
+    return fields.fail_on("bad_words", "must be a list of strings");
+  words = list->get<std::vector<std::string>>();
 }
 
 }  // namespace
+
+std::optional<Duration> read_duration(JsonFields& fields, const char* name) {
+  const auto seconds = fields.number(name, 0.001, kLongestWait);
+  if (!seconds) return std::nullopt;
+  return to_duration(*seconds);
+}
 
 // What the server's sampling defaults say, until the request says otherwise.
 void apply_defaults(const GenerationDefaults& defaults, SamplingParams& params) {
@@ -100,12 +105,17 @@ Status read_common(const Json& body, const RequestRules& rules, ApiRequest& requ
   JsonFields fields(body);
   apply_defaults(rules.defaults, request.sampling);
   refuse_unsupported(fields);
+  read_bad_words(fields, request.bad_words);
   request.model = fields.string("model").value_or("");
   request.n = fields.integer("n", 1, kMaxChoices).value_or(1);
   if (const auto best_of = fields.integer("best_of", 1, kMaxChoices);
       best_of && *best_of != request.n) {
     fields.fail_on("best_of", "must equal n");
   }
+  constexpr int64_t kMostPriority = std::numeric_limits<int32_t>::max();
+  request.priority =
+      static_cast<int32_t>(fields.integer("priority", -kMostPriority, kMostPriority).value_or(0));
+  request.cache_salt = fields.string("cache_salt").value_or("");
   request.max_queue_wait = read_duration(fields, "max_queue_wait");
   request.timeout = read_duration(fields, "timeout");
   request.stream = fields.boolean("stream").value_or(false);
@@ -117,9 +127,13 @@ Status read_common(const Json& body, const RequestRules& rules, ApiRequest& requ
       request.include_usage = JsonFields(*options).boolean("include_usage").value_or(false);
     }
   }
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  if (const auto top = fields.integer("prompt_logprobs", 0, kMost)) {
+    if (request.stream) fields.fail_on("prompt_logprobs", "is not available when stream is true");
+    request.prompt_logprobs = request.sampling.prompt_logprobs = static_cast<int32_t>(*top);
+  }
   request.return_token_ids = fields.boolean("return_token_ids").value_or(false);
   request.return_tokens_as_token_ids = fields.boolean("return_tokens_as_token_ids").value_or(false);
-  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   request.truncate_prompt_tokens = fields.integer("truncate_prompt_tokens", -1, kMost);
   if (request.truncate_prompt_tokens == 0)
     fields.fail_on("truncate_prompt_tokens", "must be -1 or positive");
@@ -134,8 +148,9 @@ Status read_max_tokens(const Json& body, std::initializer_list<const char*> name
                        const RequestRules& rules, ApiRequest& request) {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   JsonFields fields(body);
+  const int64_t least = request.echo ? 0 : 1;  // an echo may be all that is wanted
   for (const char* name : names)
-    if (const auto given = fields.integer(name, 1, kMost)) request.max_tokens = given;
+    if (const auto given = fields.integer(name, least, kMost)) request.max_tokens = given;
   if (const auto most = rules.defaults.max_new_tokens)
     request.max_tokens = std::min(request.max_tokens.value_or(*most), *most);
   return fields.status();
@@ -193,60 +208,65 @@ Status read_sampling_params(const Json& body, SamplingParams& params) {
 namespace {
 
 // A list's ids from where they were read to; an item that is still in the tree is none.
-Result<std::vector<TokenId>> prompt_ids(const Json& rest, std::vector<TokenId> taken) {
+Result<std::vector<TokenId>> prompt_ids(const Json& rest, const std::string& field,
+                                        std::vector<TokenId> taken) {
   if (rest.empty()) return taken;
-  return read_token_ids(rest, "prompt");
+  return read_token_ids(rest, field);
 }
 
-Status read_prompts(const Json& prompt, TokenLists ids, std::vector<Prompt>& prompts) {
-  const char* kinds = "prompt must be a string, a list of strings, or lists of token ids";
-  if (prompt.is_string()) {
-    prompts.emplace_back(prompt.get<std::string>());
+}  // namespace
+
+Status read_prompts(const Json& value, const std::string& field, TokenLists ids,
+                    std::vector<Prompt>& prompts) {
+  const auto wrong = [&] {
+    return fail_field(field, "{} must be a string, a list of strings, or lists of token ids",
+                      field);
+  };
+  if (value.is_string()) {
+    prompts.emplace_back(value.get<std::string>());
     return {};
   }
-  if (!prompt.is_array() || (prompt.empty() && ids.flat.empty()))
-    return fail_field("prompt", "{}", kinds);
-  if (!ids.flat.empty() || prompt.front().is_number()) {
-    REFRAIN_ASSIGN_OR_RETURN(auto flat, prompt_ids(prompt, std::move(ids.flat)));
+  if (!value.is_array() || (value.empty() && ids.flat.empty())) return wrong();
+  if (!ids.flat.empty() || value.front().is_number()) {
+    REFRAIN_ASSIGN_OR_RETURN(auto flat, prompt_ids(value, field, std::move(ids.flat)));
     prompts.emplace_back(std::move(flat));
     return {};
   }
   auto taken = ids.nested.begin();
-  for (const Json& item : prompt) {
+  for (const Json& item : value) {
     if (item.is_string()) {
       prompts.emplace_back(item.get<std::string>());
     } else if (item.is_array()) {
-      REFRAIN_ASSIGN_OR_RETURN(auto list,
-                               prompt_ids(item, taken == ids.nested.end() ? std::vector<TokenId>()
-                                                                          : std::move(*taken++)));
+      const bool none = taken == ids.nested.end();
+      REFRAIN_ASSIGN_OR_RETURN(
+          auto list, prompt_ids(item, field, none ? std::vector<TokenId>() : std::move(*taken++)));
       prompts.emplace_back(std::move(list));
     } else {
-      return fail_field("prompt", "{}", kinds);
+      return wrong();
     }
   }
   return {};
 }
-
-}  // namespace
 
 Result<ApiRequest> parse_completion_request(const Json& body, TokenLists ids,
                                             const RequestRules& rules) {
   if (!body.is_object()) return fail(ErrorCode::kInvalidArgument, "the body must be a JSON object");
   ApiRequest request;
   REFRAIN_RETURN_IF_ERROR(read_common(body, rules, request));
+  REFRAIN_ASSIGN_OR_RETURN(request.sampling.grammar, structured_output_of(OrderedJson(body)));
   JsonFields fields(body);
   const Json* prompt = fields.get("prompt");
   if (prompt == nullptr) return fail_field("prompt", "prompt is missing");
-  REFRAIN_RETURN_IF_ERROR(read_prompts(*prompt, std::move(ids), request.prompts));
+  REFRAIN_RETURN_IF_ERROR(read_prompts(*prompt, "prompt", std::move(ids), request.prompts));
   if (request.prompts.size() > 256)
     return fail_field("prompt", "prompt holds more than 256 prompts");
   request.echo = fields.boolean("echo").value_or(false);
-  if (const auto top = fields.integer("logprobs", 0, 20)) {
+  if (const auto top = fields.integer("logprobs", 0, kMostLogprobs)) {
     request.logprobs = true;
     request.sampling.logprobs = static_cast<int32_t>(*top);
-  }
-  if (request.echo && request.logprobs) {
-    return fail_field("echo", "echo together with logprobs is not supported");
+    if (request.echo)
+      request.sampling.prompt_logprobs =
+          std::max(request.sampling.prompt_logprobs, request.sampling.logprobs);
   }
   REFRAIN_RETURN_IF_ERROR(fields.status());
   request.max_tokens = 16;

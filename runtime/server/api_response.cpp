@@ -1,7 +1,9 @@
 #include "runtime/server/api_response.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "runtime/server/prompt_logprobs.h"
 #include "runtime/text/tokenizer.h"
 
 namespace refrain {
@@ -51,12 +53,6 @@ Json bytes_json(const std::string& bytes) {
   return list;
 }
 
-// JSON has no minus infinity, which a token has that was not allowed; vLLM tells it so.
-float finite(float logprob) {
-  constexpr float kLeast = -9999.0f;
-  return std::max(logprob, kLeast);
-}
-
 std::string token_by_id(TokenId token) { return fmt::format("token_id:{}", token); }
 
 std::string token_name(const AnswerHead& head, TokenId token, const text::Tokenizer& tokenizer) {
@@ -102,13 +98,20 @@ Json completion_logprobs(const AnswerHead& head, const ChoiceText& choice, int64
                          const text::Tokenizer& tokenizer) {
   Json tokens = Json::array(), values = Json::array(), tops = Json::array(),
        offsets = Json::array();
-  for (const TokenOutput& output : choice.tokens) {
+  const auto add = [&](const TokenOutput& output, bool told) {
     tokens.push_back(token_name(head, output.token, tokenizer));
-    values.push_back(finite(output.logprob));
-    tops.push_back(top_of_completion(head, output, tokenizer));
+    values.push_back(told ? Json(finite(output.logprob)) : Json());
+    tops.push_back(told ? top_of_completion(head, output, tokenizer) : Json());
     offsets.push_back(offset);
     offset += count_characters(tokenizer.token_bytes(output.token));
+  };
+  if (head.echo && choice.scores) {  // of the first token nothing is known
+    bool told = false;
+    for (const TokenOutput& output :
+         echoed_tokens(*choice.prompt, *choice.scores, head.num_logprobs))
+      add(output, std::exchange(told, true));
   }
+  for (const TokenOutput& output : choice.tokens) add(output, true);
   return {{"tokens", std::move(tokens)},
           {"token_logprobs", std::move(values)},
           {"top_logprobs", std::move(tops)},
@@ -170,7 +173,8 @@ std::string dump(const Json& json) {
 }
 
 Json error_json(int status, const Error& error) {
-  return {{"error",
+  return {{"type", "error"},  // Anthropic's; the rest is OpenAI's
+          {"error",
            {{"message", error.message},
             {"type", error_type(status)},
             {"param", error.field.empty() ? Json(nullptr) : Json(error.field)},
@@ -193,6 +197,12 @@ HttpReply error_reply(const Error& error, Engine& engine) {
   return reply;
 }
 
+Json prompt_logprobs_json(const AnswerHead& head, const ChoiceText& choice,
+                          const text::Tokenizer& tokenizer) {
+  if (!choice.scores) return nullptr;
+  return prompt_logprobs_json(*choice.prompt, *choice.scores, head.num_prompt_logprobs, tokenizer);
+}
+
 Json usage_json(const Usage& usage) {
   return {{"prompt_tokens", usage.prompt_tokens},
           {"completion_tokens", usage.completion_tokens},
@@ -209,6 +219,9 @@ Json whole_answer(const AnswerHead& head, const std::vector<ChoiceText>& choices
                  {"choices", Json::array()}};
   // Where vLLM has them: one chat has one prompt, a completion's choices may have several.
   if (head.token_ids && head.chat) answer["prompt_token_ids"] = *choices.front().prompt;
+  const bool tells_prompt = head.num_prompt_logprobs >= 0;
+  if (tells_prompt && head.chat)
+    answer["prompt_logprobs"] = prompt_logprobs_json(head, choices.front(), tokenizer);
   for (const ChoiceText& choice : choices) {
     Json entry = {{"index", choice.index},
                   {"finish_reason", finish_json(choice)},
@@ -219,6 +232,7 @@ Json whole_answer(const AnswerHead& head, const std::vector<ChoiceText>& choices
     } else {
       entry["text"] = choice.text;
       if (head.token_ids) entry["prompt_token_ids"] = *choice.prompt;
+      if (tells_prompt) entry["prompt_logprobs"] = prompt_logprobs_json(head, choice, tokenizer);
     }
     if (head.token_ids) entry["token_ids"] = token_ids(choice);
     answer["choices"].push_back(std::move(entry));

@@ -38,8 +38,10 @@ struct ChoiceText {
   std::string reasoning;  // of a chat
   std::vector<ToolCallPart> calls;
   bool called = false;  // it ends with calls, which is its reason to end
-  // Where token ids are asked for; of a stream's parts the first one has it.
+  // Where token ids or the prompt's log-probabilities are asked for; of a stream's parts the first
+  // one has them.
   std::shared_ptr<const std::vector<TokenId>> prompt;
+  std::shared_ptr<const ipc::PromptScores> scores;
 };
 
 struct Usage {
@@ -56,6 +58,9 @@ struct AnswerHead {
   int64_t created = 0;
   bool chat = false;
   bool logprobs = false;
+  int32_t num_logprobs = -1;         // of echoed tokens
+  int32_t num_prompt_logprobs = -1;  // prompt_logprobs; -1: not asked for
+  bool echo = false;
   bool token_ids = false;      // return_token_ids
   bool tokens_as_ids = false;  // return_tokens_as_token_ids: of log-probabilities
 };
@@ -65,6 +70,9 @@ Json whole_answer(const AnswerHead& head, const std::vector<ChoiceText>& choices
 // `offset`: characters of this choice before its tokens (completions' logprobs tell offsets).
 Json logprobs_json(const AnswerHead& head, const ChoiceText& choice, int64_t offset,
                    const text::Tokenizer& tokenizer);
+// vLLM's prompt_logprobs; null where there are none.
+Json prompt_logprobs_json(const AnswerHead& head, const ChoiceText& choice,
+                          const text::Tokenizer& tokenizer);
 // Why the choice ended, in OpenAI's word.
 const char* finish_word(const ChoiceText& choice);
 Json stop_reason_json(const ChoiceText& choice);

@@ -27,7 +27,7 @@ int64_t now_seconds() {
 
 std::string fresh_id(const char* prefix) {
   thread_local std::mt19937_64 random{std::random_device{}()};
-  return fmt::format("{}-{:016x}{:016x}", prefix, random(), random());
+  return fmt::format("{}{:016x}{:016x}", prefix, random(), random());
 }
 
 Result<ApiRequest> parse_request(const std::string& text, bool chat, const RequestRules& rules) {
@@ -83,8 +83,20 @@ const std::map<std::string, ApiServer::RouteEntry>& ApiServer::routes() {
       {"/metrics", {"GET", &ApiServer::get_metrics}},
       {"/cudagraphs", {"GET", &ApiServer::get_cudagraphs}},
       {"/v1/models", {"GET", &ApiServer::get_models}},
-      {"/v1/completions", {"POST", &ApiServer::post_completions, false, true}},
-      {"/v1/chat/completions", {"POST", &ApiServer::post_chat, false, true}},
+      {"/v1/load_lora_adapter", {"POST", &ApiServer::post_load_adapter}},
+      {"/v1/unload_lora_adapter", {"POST", &ApiServer::post_unload_adapter}},
+      {"/v1/completions", {"POST", &ApiServer::post_completions, false, "Completions"}},
+      {"/v1/chat/completions", {"POST", &ApiServer::post_chat, false, "Chat Completions"}},
+      {"/v1/responses", {"POST", &ApiServer::post_responses, false, "Responses"}},
+      {"/v1/messages", {"POST", &ApiServer::post_messages, false, "Messages"}},
+      {"/v1/messages/count_tokens", {"POST", &ApiServer::post_count_tokens}},
+      {"/v1/embeddings", {"POST", &ApiServer::post_embeddings, false, "Embeddings", true}},
+      {"/pooling", {"POST", &ApiServer::post_pooling, false, "Pooling", true}},
+      {"/score", {"POST", &ApiServer::post_score, false, "Score", true}},
+      {"/v1/score", {"POST", &ApiServer::post_score, false, "Score", true}},
+      {"/rerank", {"POST", &ApiServer::post_rerank, false, "Rerank (Score)", true}},
+      {"/v1/rerank", {"POST", &ApiServer::post_rerank, false, "Rerank (Score)", true}},
+      {"/v2/rerank", {"POST", &ApiServer::post_rerank, false, "Rerank (Score)", true}},
       {"/tokenize", {"POST", &ApiServer::post_tokenize}},
       {"/detokenize", {"POST", &ApiServer::post_detokenize}},
   };
@@ -92,7 +104,9 @@ const std::map<std::string, ApiServer::RouteEntry>& ApiServer::routes() {
 }
 
 std::shared_ptr<ApiKey> ApiServer::key_of(const HttpRequest& request) const {
-  return keys_.find(header_of(request, "authorization"));
+  const std::string bearer = header_of(request, "authorization");
+  // Anthropic's clients have the key in a header of its own.
+  return keys_.find(bearer.empty() ? "Bearer " + header_of(request, "x-api-key") : bearer);
 }
 
 std::optional<Error> ApiServer::refusal(const HttpRequest& request, HttpHeaders& headers) {
@@ -125,7 +139,10 @@ std::optional<Error> ApiServer::refusal(const HttpRequest& request, HttpHeaders&
                  "a request with an Origin needs Content-Type: application/json",
                  {}};
   }
-  if (!entry.generates) return std::nullopt;
+  if (entry.api == nullptr) return std::nullopt;
+  if (entry.pools == engine_.config().worker.pooling.empty())
+    return Error{ErrorCode::kInvalidArgument,
+                 fmt::format("The model does not support {} API", entry.api), "model"};
   if (draining_) return Error{ErrorCode::kUnavailable, "the server is shutting down", {}};
   if (Status accepting = engine_.accepting(); !accepting) return accepting.error();
   return std::nullopt;
@@ -150,9 +167,9 @@ std::optional<HttpReply> ApiServer::check_head(const HttpRequest& request) {
   return reply;
 }
 
-void ApiServer::handle(HttpRequest request, Exchange exchange) {
+void ApiServer::handle(HttpRequest request, const Exchange& exchange) {
   if (auto refused = check_head(request)) return exchange->reply(std::move(*refused));
-  (this->*route_of(request)->route)(request, std::move(exchange));
+  (this->*route_of(request)->route)(request, exchange);
 }
 
 void ApiServer::reply_json(const Exchange& exchange, const Json& json, int status) const {
@@ -171,6 +188,7 @@ void ApiServer::reply_error(const Exchange& exchange, const Error& error) const 
 Status ApiServer::check_model(const std::string& name) const {
   const auto& names = engine_.config().served_model_names;
   if (name.empty() || std::find(names.begin(), names.end(), name) != names.end()) return {};
+  if (engine_.find_adapter(name)) return {};
   return tl::make_unexpected(Error{
       ErrorCode::kNotFound,
       fmt::format("the model '{}' does not exist; this server serves '{}'", name, names.front()),
@@ -184,7 +202,7 @@ bool ApiServer::too_many_to_read() const {
   return config.max_queue > 0 && text_tasks_ >= config.worker.max_num_seqs + config.max_queue;
 }
 
-void ApiServer::post_text(HttpRequest& request, Exchange exchange,
+void ApiServer::post_text(HttpRequest& request, const Exchange& exchange,
                           std::function<void(HttpRequest, KeyLease, Exchange)> work) {
   KeyLease lease(key_of(request));
   if (Status allowed = lease.take(1); !allowed) {
@@ -210,47 +228,59 @@ void ApiServer::post_text(HttpRequest& request, Exchange exchange,
   });
 }
 
-void ApiServer::complete(HttpRequest& request, Exchange exchange, bool chat) {
-  post_text(request, std::move(exchange),
+void ApiServer::complete(HttpRequest& request, const Exchange& exchange, bool chat) {
+  post_text(request, exchange,
             [this, chat](HttpRequest request, KeyLease lease, const Exchange& exchange) {
               auto parsed = parse_request(request.body, chat, request_rules(engine_.config()));
               request = {};
               if (!parsed) return reply_error(exchange, parsed.error());
-              ignored_.say(parsed->ignored);
-              if (auto known = check_model(parsed->model); !known)
-                return reply_error(exchange, known.error());
-              read_prompts(std::make_shared<Reading>(
-                  Reading{std::move(*parsed), std::move(lease), exchange, {}}));
+              read_request(Reading{std::move(*parsed),
+                                   std::move(lease),
+                                   exchange,
+                                   {},
+                                   chat ? "chatcmpl-" : "cmpl-",
+                                   make_openai_writer});
             });
+}
+
+void ApiServer::read_request(Reading reading) {
+  ignored_.say(reading.request.ignored);
+  if (auto known = check_model(reading.request.model); !known)
+    return reply_error(reading.exchange, known.error());
+  check_grammar(std::make_shared<Reading>(std::move(reading)));
 }
 
 void ApiServer::start_session(Reading& reading) {
   const ApiRequest& request = reading.request;
   AnswerHead head;
-  head.id = fresh_id(request.chat ? "chatcmpl" : "cmpl");
+  head.id = fresh_id(reading.id_begin);
   head.model = request.model.empty() ? engine_.config().served_model_names.front() : request.model;
   head.created = now_seconds();
+  if (request.pooling) return start_pooling(reading, std::move(head));
   head.chat = request.chat;
   head.logprobs = request.logprobs;
+  head.num_logprobs = request.sampling.logprobs;
+  head.num_prompt_logprobs = request.prompt_logprobs.value_or(-1);
+  head.echo = request.echo;
   head.token_ids = request.return_token_ids;
   head.tokens_as_ids = request.return_tokens_as_token_ids;
   auto session = std::make_shared<CompletionSession>(
       std::move(reading.request), std::move(head), engine_, text_.tokenizer, metrics_,
-      std::move(reading.exchange), std::move(reading.lease));
+      std::move(reading.exchange), std::move(reading.lease), reading.make_writer);
   session->start(std::move(reading.prompts));
 }
 
-void ApiServer::post_completions(HttpRequest& request, Exchange exchange) {
-  complete(request, std::move(exchange), false);
+void ApiServer::post_completions(HttpRequest& request, const Exchange& exchange) {
+  complete(request, exchange, false);
 }
 
-void ApiServer::post_chat(HttpRequest& request, Exchange exchange) {
-  complete(request, std::move(exchange), true);
+void ApiServer::post_chat(HttpRequest& request, const Exchange& exchange) {
+  complete(request, exchange, true);
 }
 
-void ApiServer::on_pool(HttpRequest& request, Exchange exchange,
-                        Result<Json> (ApiServer::*work)(const OrderedJson&) const) {
-  post_text(request, std::move(exchange),
+void ApiServer::on_pool(HttpRequest& request, const Exchange& exchange,
+                        Result<Json> (ApiServer::*work)(const OrderedJson&)) {
+  post_text(request, exchange,
             [this, work](HttpRequest request, const KeyLease& /*held*/, const Exchange& exchange) {
               auto body = parse_ordered_json(request.body);
               request = {};
@@ -265,55 +295,11 @@ void ApiServer::on_pool(HttpRequest& request, Exchange exchange,
             });
 }
 
-void ApiServer::post_tokenize(HttpRequest& request, Exchange exchange) {
-  on_pool(request, std::move(exchange), &ApiServer::tokenize_body);
-}
-
-void ApiServer::post_detokenize(HttpRequest& request, Exchange exchange) {
-  on_pool(request, std::move(exchange), &ApiServer::detokenize_body);
-}
-
-Result<Json> ApiServer::tokenize_body(const OrderedJson& ordered) const {
-  const Json body(ordered);
-  JsonFields fields(body);
-  std::vector<TokenId> ids;
-  if (fields.has("messages")) {
-    REFRAIN_ASSIGN_OR_RETURN(
-        const ChatInput input,
-        read_chat_input(ordered, engine_.config().trust_request_chat_template));
-    REFRAIN_ASSIGN_OR_RETURN(ChatPrompt chat, tokenize_chat(text_, input, text_limits()));
-    ids = std::move(chat.ids);
-  } else {
-    const auto prompt = fields.string("prompt");
-    const bool special = fields.boolean("add_special_tokens").value_or(true);
-    REFRAIN_RETURN_IF_ERROR(fields.status());
-    if (!prompt) return fail_field("prompt", "prompt is missing");
-    REFRAIN_ASSIGN_OR_RETURN(ids, text_.tokenizer->encode(*prompt, special, text_limits()));
-  }
-  return Json{{"count", ids.size()},
-              {"max_model_len", engine_.config().worker.max_model_len},
-              {"tokens", ids}};
-}
-
-Result<Json> ApiServer::detokenize_body(const OrderedJson& ordered) const {
-  const Json body(ordered);
-  const Json* tokens = JsonFields(body).get("tokens");
-  if (tokens == nullptr) return fail_field("tokens", "tokens is missing");
-  REFRAIN_ASSIGN_OR_RETURN(const auto ids, read_token_ids(*tokens, "tokens"));
-  for (const TokenId id : ids) {
-    if (id >= engine_.model().vocab_size) {
-      return fail_field("tokens", "tokens holds {}, but the vocabulary has {} tokens", id,
-                        engine_.model().vocab_size);
-    }
-  }
-  return Json{{"prompt", text_.tokenizer->decode(ids, /*skip_special_tokens=*/false)}};
-}
-
-void ApiServer::get_live(HttpRequest&, Exchange exchange) {
+void ApiServer::get_live(HttpRequest&, const Exchange& exchange) {
   reply_json(exchange, {{"status", "live"}});
 }
 
-void ApiServer::get_ready(HttpRequest&, Exchange exchange) {
+void ApiServer::get_ready(HttpRequest&, const Exchange& exchange) {
   const EngineHealth health = engine_.health();
   const bool ready = health.state == GroupState::kReady && !draining_;
   reply_json(exchange,
@@ -324,31 +310,31 @@ void ApiServer::get_ready(HttpRequest&, Exchange exchange) {
 
 // Healthy: serving, and in the last ten seconds an answer of the workers, or a device that got on
 // within a long step; idle ones are asked for a canary's answer.
-void ApiServer::get_health(HttpRequest&, Exchange exchange) {
+void ApiServer::get_health(HttpRequest&, const Exchange& exchange) {
   const EngineHealth health = engine_.health();
   const bool ready = health.state == GroupState::kReady;
   const bool stuck = ready && health.seconds_since_progress > kHealthySeconds;
   const bool healthy = ready && !stuck;
-  reply_json(exchange,
-             {{"status", healthy ? "healthy"
-                                 : (stuck ? "no answer and no progress of the workers in the last "
-                                            "10 s"
-                                          : to_string(health.state))},
-              {"epoch", health.epoch},
-              {"seconds_since_last_answer", health.seconds_since_last_answer},
-              {"seconds_since_progress", health.seconds_since_progress},
-              {"requests_running", health.requests_running},
-              {"requests_waiting", health.requests_waiting}},
-             healthy ? 200 : 503);
+  const char* status =
+      stuck ? "no answer and no progress of the workers in the last 10 s" : to_string(health.state);
+  Json json = {{"status", healthy ? "healthy" : status},
+               {"epoch", health.epoch},
+               {"seconds_since_last_answer", health.seconds_since_last_answer},
+               {"seconds_since_progress", health.seconds_since_progress},
+               {"requests_running", health.requests_running},
+               {"requests_waiting", health.requests_waiting}};
+  for (size_t group = 0; group < health.groups.size(); ++group)
+    json["groups"].push_back({{"group", group}, {"state", to_string(health.groups[group])}});
+  reply_json(exchange, json, healthy ? 200 : 503);
 }
 
-void ApiServer::get_metrics(HttpRequest&, Exchange exchange) {
+void ApiServer::get_metrics(HttpRequest&, const Exchange& exchange) {
   std::string text = metrics_->render(engine_.stats(), engine_.admission()) + more_metrics_();
   if (engine_.config().vllm_metrics) text += under_vllm_names(text);
   exchange->reply(200, "text/plain; version=0.0.4; charset=utf-8", std::move(text));
 }
 
-void ApiServer::get_cudagraphs(HttpRequest& request, Exchange exchange) {
+void ApiServer::get_cudagraphs(HttpRequest& request, const Exchange& exchange) {
   const auto format = request.query.find("format");
   const std::string wanted = format == request.query.end() ? "" : format->second;
   const EngineStats stats = engine_.stats();
@@ -361,16 +347,16 @@ void ApiServer::get_cudagraphs(HttpRequest& request, Exchange exchange) {
   reply_json(exchange, cudagraph_json(stats));
 }
 
-void ApiServer::get_version(HttpRequest&, Exchange exchange) {
+void ApiServer::get_version(HttpRequest&, const Exchange& exchange) {
   reply_json(exchange, {{"version", build_id()}});
 }
 
-void ApiServer::get_dashboard(HttpRequest&, Exchange exchange) {
+void ApiServer::get_dashboard(HttpRequest&, const Exchange& exchange) {
   exchange->reply(200, "text/html; charset=utf-8", dashboard_page());
 }
 
-void ApiServer::get_index(HttpRequest& request, Exchange exchange) {
-  if (wants_page(request)) return get_dashboard(request, std::move(exchange));
+void ApiServer::get_index(HttpRequest& request, const Exchange& exchange) {
+  if (wants_page(request)) return get_dashboard(request, exchange);
   Json paths = Json::array();
   for (const auto& [path, entry] : routes()) {
     if (path != "/") paths.push_back(fmt::format("{} {}", entry.method, path));

@@ -1,8 +1,10 @@
 // Prompts of requests to token ids, within limits and in turns.
 #include <algorithm>
+#include <utility>
 
 #include "runtime/base/log.h"
 #include "runtime/server/api_server.h"
+#include "runtime/server/bad_words.h"
 #include "runtime/text/tokenizer.h"
 
 namespace refrain {
@@ -37,7 +39,8 @@ text::TextLimits ApiServer::text_limits(const ApiRequest& request) const {
 Status ApiServer::truncate(const ApiRequest& request, std::vector<TokenId>& ids) const {
   if (!request.truncate_prompt_tokens) return {};
   const int64_t length = engine_.config().worker.max_model_len;
-  const int64_t answer = std::clamp<int64_t>(request.max_tokens.value_or(1), 1, length - 1);
+  const int64_t answer =
+      request.pooling ? 0 : std::clamp<int64_t>(request.max_tokens.value_or(1), 1, length - 1);
   int64_t kept = *request.truncate_prompt_tokens;
   if (kept == -1) kept = length - answer;
   if (kept > length) {
@@ -76,9 +79,10 @@ Result<bool> ApiServer::tokenize_some(ApiRequest& request,
   return ids.size() == request.prompts.size();
 }
 
-void ApiServer::post_turn(const std::string& owner, Exchange exchange, std::function<void()> work) {
+void ApiServer::post_turn(const std::string& owner, const Exchange& exchange,
+                          std::function<void()> work) {
   ++text_tasks_;
-  pool_.post(owner, [this, exchange = std::move(exchange), work = std::move(work)] {
+  pool_.post(owner, [this, exchange, work = std::move(work)] {
     try {
       if (stop_text_) {
         reply_error(exchange, {ErrorCode::kUnavailable, "the server is shutting down", {}});
@@ -93,7 +97,39 @@ void ApiServer::post_turn(const std::string& owner, Exchange exchange, std::func
   });
 }
 
+void ApiServer::check_grammar(std::shared_ptr<Reading> reading) {
+  const std::string& grammar = reading->request.sampling.grammar;
+  if (grammar.empty()) return read_prompts(std::move(reading));
+  if (text_.grammars == nullptr) {
+    return reply_error(reading->exchange,
+                       {ErrorCode::kInvalidArgument,
+                        "structured output needs the model's own tokenizer; this server has "
+                        "another one (--tokenizer)",
+                        {}});
+  }
+  if (text_.grammars->knows(grammar)) return read_prompts(std::move(reading));
+  ++text_tasks_;
+  const std::string owner = reading->lease.key().name();
+  grammar_pool_.post(owner, [this, owner, reading = std::move(reading)] {
+    const Status status = text_.grammars->check(reading->request.sampling.grammar);
+    --text_tasks_;
+    if (!status) {
+      Error error = status.error();
+      if (error.code == ErrorCode::kInvalidArgument)
+        error.message = "the answer's schema or grammar is refused: " + error.message;
+      return reply_error(reading->exchange, error);
+    }
+    post_turn(owner, reading->exchange, [this, reading] { read_prompts(reading); });
+  });
+}
+
 void ApiServer::read_prompts(std::shared_ptr<Reading> reading) {
+  ApiRequest& request = reading->request;
+  if (!request.bad_words.empty()) {
+    auto words = encode_bad_words(*text_.tokenizer, std::exchange(request.bad_words, {}));
+    if (!words) return reply_error(reading->exchange, words.error());
+    request.sampling.bad_words = std::move(*words);
+  }
   const auto all = tokenize_some(reading->request, reading->prompts);
   if (!all) return reply_error(reading->exchange, all.error());
   if (!*all) {

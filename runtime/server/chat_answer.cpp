@@ -32,8 +32,7 @@ std::vector<AnswerEvent> ChatAnswer::read(std::string_view text, bool last) {
   return events;
 }
 
-ChatParts ChatAnswer::stream(std::string_view text, bool last) {
-  ChatParts parts;
+void ChatAnswer::add(std::string_view text, bool last, Broken broken, ChatParts& parts) {
   for (AnswerEvent& event : read(text, last)) {
     switch (event.part) {
       case AnswerPart::kReasoning:
@@ -55,39 +54,26 @@ ChatParts ChatAnswer::stream(std::string_view text, bool last) {
         ++complete_calls_;
         break;
       case AnswerPart::kCallBroken:
-        parts.content += left_out() ? event.text : event.rest;
+        if (broken == Broken::kStays) {
+          parts.content += left_out() ? event.text : event.rest;
+          break;
+        }
+        if (!left_out()) parts.calls.pop_back();
+        --calls_;
+        parts.content += event.text;
         break;
     }
   }
+}
+
+ChatParts ChatAnswer::stream(std::string_view text, bool last) {
+  ChatParts parts;
+  add(text, last, Broken::kStays, parts);
   return parts;
 }
 
 void ChatAnswer::collect(std::string_view text, bool last, ChatParts& whole) {
-  for (AnswerEvent& event : read(text, last)) {
-    switch (event.part) {
-      case AnswerPart::kReasoning:
-        if (include_reasoning_) whole.reasoning += event.text;
-        break;
-      case AnswerPart::kContent:
-        whole.content += event.text;
-        break;
-      case AnswerPart::kCallBegin:
-        ++calls_;
-        if (!left_out()) whole.calls.push_back({calls_ - 1, call_id(), std::move(event.text), {}});
-        break;
-      case AnswerPart::kArguments:
-        if (!left_out()) whole.calls.back().arguments += event.text;
-        break;
-      case AnswerPart::kCallEnd:
-        ++complete_calls_;
-        break;
-      case AnswerPart::kCallBroken:
-        if (!left_out()) whole.calls.pop_back();
-        --calls_;
-        whole.content += event.text;
-        break;
-    }
-  }
+  add(text, last, Broken::kGoes, whole);
 }
 
 }  // namespace refrain

@@ -46,6 +46,9 @@ class ChatAnswer {
   bool has_called() const { return complete_calls_ > 0; }
 
  private:
+  // What becomes of a call that breaks off.
+  enum class Broken : uint8_t { kStays, kGoes };
+  void add(std::string_view text, bool last, Broken broken, ChatParts& parts);
   std::vector<text::AnswerEvent> read(std::string_view text, bool last);
   std::string call_id() const;
   bool left_out() const { return calls_ > 1 && !parallel_; }

@@ -1,21 +1,16 @@
 // A chat's input to its prompt: template, tokenizer.
 #include "runtime/server/api_server.h"
+#include "runtime/text/answer/marker_search.h"
 #include "runtime/text/chat_template.h"
 #include "runtime/text/tokenizer.h"
 
 namespace refrain {
 namespace {
 
-std::string_view trimmed(std::string_view text) {
-  const size_t begin = text.find_first_not_of(" \t\r\n");
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(" \t\r\n") + 1 - begin);
-}
-
 // The prompt up to the end of its last message's text, which the answer goes on with. White space
 // at that end stays where the template keeps it.
 Result<std::string> cut_behind(std::string prompt, const std::string& last) {
-  const std::string_view text = trimmed(last);
+  const std::string_view text = text::trimmed(last);
   const size_t at = text.empty() ? std::string::npos : prompt.rfind(text);
   if (at == std::string::npos) {
     return fail_field("continue_final_message", "continue_final_message: {}",

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <utility>
 
+#include "runtime/server/prompt_logprobs.h"
 #include "runtime/text/tokenizer.h"
 
 namespace refrain {
@@ -10,12 +11,13 @@ namespace refrain {
 CompletionSession::CompletionSession(ApiRequest request, AnswerHead head, Engine& engine,
                                      std::shared_ptr<const text::Tokenizer> tokenizer,
                                      std::shared_ptr<Metrics> metrics,
-                                     std::shared_ptr<HttpExchange> exchange, KeyLease lease)
+                                     std::shared_ptr<HttpExchange> exchange, KeyLease lease,
+                                     const MakeWriter& make_writer)
     : request_(std::move(request)),
       head_(std::move(head)),
       engine_(engine),
       tokenizer_(std::move(tokenizer)),
-      events_(head_, *tokenizer_),
+      writer_(make_writer(head_, request_, *tokenizer_)),
       metrics_(std::move(metrics)),
       exchange_(std::move(exchange)),
       lease_(std::move(lease)),
@@ -36,7 +38,7 @@ void CompletionSession::start(std::vector<std::vector<TokenId>> prompts) {
     std::vector<TokenId>& prompt = prompts[i / n];
     const bool last = i % n == n - 1;  // of this prompt's choices
     choices_[i].text.index = static_cast<int64_t>(i);
-    if (head_.token_ids) {
+    if (head_.token_ids || request_.sampling.prompt_logprobs >= 0) {
       choices_[i].text.prompt = i % n == 0 ? std::make_shared<const std::vector<TokenId>>(prompt)
                                            : choices_[i - 1].text.prompt;
     }
@@ -59,9 +61,7 @@ void CompletionSession::start(std::vector<std::vector<TokenId>> prompts) {
   });
   const double interval = engine_.config().sse_keep_alive_interval;
   if (request_.stream && interval > 0) {
-    exchange_->on_idle(
-        std::chrono::duration_cast<Duration>(std::chrono::duration<double>(interval)),
-        [self] { self->keep_alive(); });
+    exchange_->on_idle(to_duration(interval), [self] { self->keep_alive(); });
   }
 }
 
@@ -71,9 +71,22 @@ Result<RequestId> CompletionSession::submit(size_t index, std::vector<TokenId> p
   generate.prompt = std::move(prompt);
   generate.sampling = request_.sampling;
   if (head_.chat && answer_format().is_harmony()) generate.sampling.skip_special_tokens = false;
+  // Choices of one prompt share what is told of it; each stream tells it anew.
+  if (!request_.stream && index % static_cast<size_t>(request_.n) != 0)
+    generate.sampling.prompt_logprobs = -1;
   if (generate.sampling.seed) *generate.sampling.seed += index % static_cast<size_t>(request_.n);
-  generate.sampling.max_tokens = request_.max_tokens.value_or(std::max<int64_t>(room, 1));
+  // An echo alone needs the step of the first token too.
+  generate.sampling.max_tokens = std::max<int64_t>(request_.max_tokens.value_or(room), 1);
   generate.cache_salt = lease_.key().cache_salt();
+  if (!request_.cache_salt.empty()) generate.cache_salt += '\n' + request_.cache_salt;
+  const auto& names = engine_.config().served_model_names;
+  if (std::ranges::find(names, head_.model) == names.end()) {
+    const auto adapter = engine_.find_adapter(head_.model);
+    if (!adapter)
+      return fail(ErrorCode::kNotFound, "the model '{}' has been unloaded", head_.model);
+    generate.adapter = *adapter;
+  }
+  generate.priority = request_.priority;
   generate.max_queue_wait = request_.max_queue_wait;
   generate.timeout = request_.timeout;
   generate.output_thread = exchange_->io_thread();
@@ -88,6 +101,15 @@ void CompletionSession::on_output(size_t index, RequestOutput output) {
   if (ended_) return;
   if (output.error) return fail_all(*output.error);
   Choice& choice = choices_[index];
+  if (output.prompt && !are_numbers(*output.prompt)) return fail_all(no_finite_logits());
+  if (output.prompt) choice.text.scores = std::move(output.prompt);
+  if (request_.max_tokens == 0) {
+    output.text.clear();
+    output.tokens.clear();
+    if (output.finish == FinishReason::kStop) output.finish = FinishReason::kLength;
+    output.stop_token.reset();
+    output.stop_reason.clear();
+  }
   const TimePoint now = steady_clock().now();
   if (!output.tokens.empty()) {
     metrics_->observe_tokens(begun_, last_token_, now, !first_token_seen_);
@@ -121,10 +143,11 @@ void CompletionSession::keep_alive() {
   const std::lock_guard lock(mutex_);
   if (ended_) return;
   begin_stream();
-  exchange_->write(StreamEvents::keep_alive());
+  exchange_->write(": keep-alive\n\n");  // a comment: clients pass it over
 }
 
 text::AnswerFormat CompletionSession::answer_format() const {
+  if (request_.forces_tool_call) return {"llama3_json", ""};
   return {engine_.config().tool_call_parser, engine_.config().reasoning_parser};
 }
 
@@ -155,11 +178,11 @@ void CompletionSession::stream_output(Choice& choice, RequestOutput output) {
   begin_stream();
   ChoiceText part;
   part.index = choice.text.index;
-  if (!choice.opened && head_.chat) {
-    exchange_->write(events_.role(part.index, choice.text.prompt.get()));
+  if (!std::exchange(choice.opened, true) && head_.chat) {
+    exchange_->write(
+        writer_->begin(part.index, head_.token_ids ? choice.text.prompt.get() : nullptr));
     choice.text.prompt.reset();
   }
-  choice.opened = true;
   part.text = std::move(choice.text.text) + output.text;  // an echoed prompt comes first
   choice.text.text.clear();
   if (choice.answer) {
@@ -179,7 +202,8 @@ void CompletionSession::stream_output(Choice& choice, RequestOutput output) {
     return;  // held back: half a character, the beginning of a stop string or of a call
   }
   part.prompt = std::move(choice.text.prompt);  // with the first part only
-  exchange_->write(events_.chunk(part, choice.sent_characters));
+  part.scores = std::move(choice.text.scores);
+  exchange_->write(writer_->part(part, choice.sent_characters));
   if (head_.logprobs) choice.sent_characters += count_characters(part.text);
 }
 
@@ -195,14 +219,15 @@ void CompletionSession::finish() {
   metrics_->observe_request(begun_, steady_clock().now(), usage_.prompt_tokens,
                             usage_.completion_tokens);
   if (request_.stream) {
-    if (request_.include_usage) exchange_->write(events_.usage(usage_));
-    exchange_->write(StreamEvents::done());
+    exchange_->write(writer_->end(usage_));
     exchange_->end_stream();
     return;
   }
+  for (size_t i = 0; i < choices_.size(); ++i)
+    choices_[i].text.scores = choices_[i - i % static_cast<size_t>(request_.n)].text.scores;
   std::vector<ChoiceText> texts;
   for (Choice& choice : choices_) texts.push_back(std::move(choice.text));
-  exchange_->reply(200, "application/json", dump(whole_answer(head_, texts, usage_, *tokenizer_)));
+  exchange_->reply(200, "application/json", writer_->whole(texts, usage_));
 }
 
 void CompletionSession::fail_all(const Error& error) {
@@ -211,8 +236,7 @@ void CompletionSession::fail_all(const Error& error) {
   HttpReply reply = error_reply(error, engine_);
   metrics_->count_http(reply.status);
   if (stream_begun_) {
-    exchange_->write(StreamEvents::error(reply.body));
-    exchange_->write(StreamEvents::done());
+    exchange_->write(writer_->error(reply.body));
     exchange_->end_stream();
     return;
   }

@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "runtime/engine/engine.h"
+#include "runtime/server/answer_writer.h"
 #include "runtime/server/api_keys.h"
 #include "runtime/server/api_request.h"
 #include "runtime/server/api_response.h"
 #include "runtime/server/http_server.h"
 #include "runtime/server/metrics.h"
-#include "runtime/server/stream_events.h"
 
 namespace refrain {
 
@@ -24,7 +24,7 @@ class CompletionSession : public std::enable_shared_from_this<CompletionSession>
   CompletionSession(ApiRequest request, AnswerHead head, Engine& engine,
                     std::shared_ptr<const text::Tokenizer> tokenizer,
                     std::shared_ptr<Metrics> metrics, std::shared_ptr<HttpExchange> exchange,
-                    KeyLease lease);
+                    KeyLease lease, const MakeWriter& make_writer);
 
   // Submits every choice; `prompts` are token ids, one per prompt. A refusal cancels what was
   // submitted and answers with the error.
@@ -56,7 +56,7 @@ class CompletionSession : public std::enable_shared_from_this<CompletionSession>
   const AnswerHead head_;
   Engine& engine_;
   std::shared_ptr<const text::Tokenizer> tokenizer_;
-  const StreamEvents events_;
+  const std::unique_ptr<AnswerWriter> writer_;
   std::shared_ptr<Metrics> metrics_;
   std::shared_ptr<HttpExchange> exchange_;
   KeyLease lease_;  // one of the key's requests for each choice, until the answer ends

@@ -1,13 +1,24 @@
 #include "runtime/server/cudagraph_page.h"
 
 #include <algorithm>
+#include <string_view>
+
+#include "ipc/protocol/manifest_mode.h"
 
 namespace refrain {
 namespace {
 
+// A draft model's graph is replayed with the one of the model at its key.
+std::string_view runtime_mode(const ipc::ManifestEntry& entry) {
+  std::string_view mode = entry.mode;
+  if (mode.starts_with(ipc::kDraftMode)) mode.remove_prefix(ipc::kDraftMode.size());
+  return mode;
+}
+
 bool replayed(const EngineStats& stats, const ipc::ManifestEntry& entry) {
   return std::any_of(stats.graph_uses.begin(), stats.graph_uses.end(), [&](const GraphUse& use) {
-    return use.count > 0 && use.mode == entry.mode && use.padded_tokens == entry.num_tokens;
+    return use.count > 0 && use.mode == runtime_mode(entry) &&
+           use.padded_tokens == entry.num_tokens && use.has_lora == entry.has_lora;
   });
 }
 
@@ -92,6 +103,17 @@ Json cudagraph_json(const EngineStats& stats) {
   Json json;
   json["steps"] = total_steps(stats);
   json["state"] = to_string(stats.state);
+  if (stats.groups.size() > 1) {  // their ranks follow each other in "ranks"
+    json["groups"] = Json::array();
+    for (const GroupStats& group : stats.groups)
+      json["groups"].push_back({{"group", group.group},
+                                {"state", to_string(group.state)},
+                                {"detail", group.state_detail},
+                                {"epoch", group.epoch},
+                                {"restarts", group.group_restarts},
+                                {"steps", group.steps},
+                                {"ranks", group.ready.size()}});
+  }
   json["dispatch"] = Json::array();
   const Rows rows = rows_of(stats);
   json["dispatch_left_out"] = {{"batches", rows.left_out}, {"steps", rows.steps_left_out}};
@@ -99,6 +121,7 @@ Json cudagraph_json(const EngineStats& stats) {
     json["dispatch"].push_back({{"mode", use.mode},
                                 {"num_tokens", use.num_tokens},
                                 {"padded_tokens", use.padded_tokens},
+                                {"has_lora", use.has_lora},
                                 {"paddings", use.padded_tokens - use.num_tokens},
                                 {"count", use.count}});
   }
@@ -123,6 +146,7 @@ Json cudagraph_json(const EngineStats& stats) {
                                   {"num_tokens", entry.num_tokens},
                                   {"num_reqs", entry.num_reqs},
                                   {"uniform", entry.uniform},
+                                  {"has_lora", entry.has_lora},
                                   {"pieces", entry.pieces},
                                   {"nodes", entry.nodes},
                                   {"bytes", entry.bytes},
@@ -146,13 +170,15 @@ std::string cudagraph_text(const EngineStats& stats) {
   for (const GraphUse& use : rows.shown) {
     text += fmt::format("{:>10} {:>10} {:>9} {:<10} {:>10}\n", use.num_tokens, use.padded_tokens,
                         use.padded_tokens - use.num_tokens, use.mode, use.count);
+    if (use.has_lora) text.replace(text.size() - 1, 1, " LoRA\n");
   }
   if (rows.left_out > 0) text += rest_of(rows) + "\n";
   if (const std::string audit = audit_of(stats); !audit.empty()) text += audit + "\n";
   if (stats.ready.empty()) return text;
   std::string idle;
   for (const ipc::ManifestEntry& entry : stats.ready.front().manifest) {
-    if (!replayed(stats, entry)) idle += fmt::format(" {}:{}", entry.mode, entry.num_tokens);
+    if (!replayed(stats, entry))
+      idle += fmt::format(" {}:{}{}", entry.mode, entry.num_tokens, entry.has_lora ? ":LoRA" : "");
   }
   text += "captured and never replayed:" + (idle.empty() ? " none" : idle) + "\n";
   return text;
@@ -169,10 +195,10 @@ std::string cudagraph_page(const EngineStats& stats) {
   for (const GraphUse& use : rows.shown) {
     const double share = 100.0 * static_cast<double>(use.count) / static_cast<double>(total);
     html += fmt::format(
-        "<tr><td class={0}>{0}<td>{1}<td>{2}<td>{3}<td>{4}<td style=\"text-align:left\"><span "
+        "<tr><td class={0}>{0}{6}<td>{1}<td>{2}<td>{3}<td>{4}<td style=\"text-align:left\"><span "
         "class=bar style=\"width:{5:.1f}%\" title=\"{5:.1f} %\"></span></tr>",
         use.mode, use.num_tokens, use.padded_tokens, use.padded_tokens - use.num_tokens, use.count,
-        share);
+        share, use.has_lora ? " LoRA" : "");
   }
   html += "</table>" + (rows.left_out > 0 ? "<p>" + rest_of(rows) : std::string());
   if (const std::string audit = audit_of(stats); !audit.empty()) {
@@ -190,9 +216,11 @@ std::string cudagraph_page(const EngineStats& stats) {
         "<th>replayed</tr>";
     for (const ipc::ManifestEntry& entry : ready.manifest) {
       html += fmt::format(
-          "<tr><td class={0}>{0}<td>{1}<td>{2}<td>{3}<td>{4}<td>{5}<td>{6}<td>{7:.2f}<td>{8}</tr>",
+          "<tr><td class={0}>{0}{9}<td>{1}<td>{2}<td>{3}<td>{4}<td>{5}<td>{6}<td>{7:.2f}<td>{8}"
+          "</tr>",
           entry.mode, entry.num_tokens, entry.num_reqs, entry.uniform ? "yes" : "", entry.pieces,
-          entry.nodes, entry.bytes, entry.capture_ms, replayed(stats, entry) ? "yes" : "never");
+          entry.nodes, entry.bytes, entry.capture_ms, replayed(stats, entry) ? "yes" : "never",
+          entry.has_lora ? " LoRA" : "");
     }
     html += "</table>";
   }

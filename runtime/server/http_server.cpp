@@ -124,6 +124,7 @@ class BeastServer final : public HttpServer {
 Result<std::unique_ptr<HttpServer>> HttpServer::listen(const std::vector<IoContext*>& threads,
                                                        HttpOptions options, HttpHandler handler) {
   std::vector<net::io_context*> natives;
+  natives.reserve(threads.size());
   for (IoContext* thread : threads) natives.push_back(&thread->native());
   REFRAIN_CHECK(!natives.empty(), "an HTTP server without a thread");
   const std::string where = fmt::format("{}:{}", options.host, options.port);

@@ -8,6 +8,8 @@
 
 #include <atomic>
 #include <map>
+#include <numeric>
+#include <span>
 #include <sstream>
 
 namespace refrain {
@@ -17,9 +19,9 @@ using Labels = std::map<std::string, std::string>;
 
 prometheus::Histogram& histogram(prometheus::Registry& registry, const Labels& labels,
                                  const char* name, const char* help,
-                                 std::vector<double> boundaries) {
-  return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add(
-      labels, std::move(boundaries));
+                                 const prometheus::Histogram::BucketBoundaries& boundaries) {
+  return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add(labels,
+                                                                                   boundaries);
 }
 
 }  // namespace
@@ -122,6 +124,19 @@ std::string Metrics::render(const EngineStats& stats, const AdmissionStats& admi
           stats.requests_without_logit);
   counter("refrain:requests_resumed_total", "Requests that went on after their workers were lost",
           stats.requests_resumed);
+  if (!stats.ready.empty() && stats.ready.front().uniform_query_len > 1) {
+    const auto places = static_cast<size_t>(stats.ready.front().uniform_query_len - 1);
+    const std::span accepted(stats.drafts.accepted.data(), places);
+    counter("refrain:spec_decode_num_drafts_total", "Rows that drafts were proposed for",
+            stats.drafts.rows);
+    counter("refrain:spec_decode_num_draft_tokens_total", "Drafts proposed", stats.drafts.tokens);
+    counter("refrain:spec_decode_num_accepted_tokens_total", "Drafts that were right",
+            std::accumulate(accepted.begin(), accepted.end(), uint64_t{0}));
+    for (size_t place = 0; place < places; ++place)
+      counter("refrain:spec_decode_num_accepted_tokens_per_pos_total",
+              "Drafts that were right, by their place after the last token", accepted[place],
+              {{"position", std::to_string(place)}});
+  }
   counter("refrain:prompt_tokens_total", "Prompt tokens processed", stats.prompt_tokens);
   counter("refrain:generation_tokens_total", "Tokens generated", stats.generated_tokens);
   counter("refrain:prefix_cache_queries_total", "Prompt tokens looked for in the prefix cache",
@@ -130,6 +145,8 @@ std::string Metrics::render(const EngineStats& stats, const AdmissionStats& admi
           stats.cached_prompt_tokens);
   counter("refrain:num_preemptions_total", "Requests preempted", stats.preemptions);
   counter("refrain:steps_total", "Steps run", stats.steps);
+  counter("refrain:cascade_steps_total", "Steps that read a prefix of all their requests once",
+          stats.cascade_steps);
   counter("refrain:audit_steps_total", "Steps that ran a second time and were compared",
           stats.audited_steps);
   counter("refrain:audit_differences_total", "Differences beyond the bound that audits found",
@@ -141,6 +158,26 @@ std::string Metrics::render(const EngineStats& stats, const AdmissionStats& admi
         "Worst distance of a key or value in an audit, of the largest of its token and layer",
         stats.audit_worst_kv);
   counter("refrain:worker_group_restarts_total", "Worker groups lost", stats.group_restarts);
+  // One group has no name: its series are those above.
+  for (const GroupStats& group : stats.groups) {
+    if (stats.groups.size() == 1) break;
+    const Labels name = {{"group", std::to_string(group.group)}};
+    gauge("refrain:group_ready", "1 when the group serves",
+          group.state == GroupState::kReady ? 1.0 : 0.0, name);
+    gauge("refrain:group_failed", "1 when the group is not started again",
+          group.state == GroupState::kFailed ? 1.0 : 0.0, name);
+    counter("refrain:group_restarts_total", "Times the group was lost", group.group_restarts, name);
+    gauge("refrain:group_requests_running", "Requests in the group's batch",
+          static_cast<double>(group.requests_running), name);
+    gauge("refrain:group_requests_waiting", "Requests in the group's queue",
+          static_cast<double>(group.requests_waiting), name);
+    counter("refrain:group_prompt_tokens_total", "Prompt tokens that the group processed",
+            group.prompt_tokens, name);
+    counter("refrain:group_generation_tokens_total", "Tokens that the group generated",
+            group.generated_tokens, name);
+    counter("refrain:group_prefix_cache_hits_total",
+            "Prompt tokens found in the group's prefix cache", group.cached_prompt_tokens, name);
+  }
   gauge("refrain:predicted_queue_wait_seconds", "Wait for a first token of a request that came now",
         admission.predicted_wait_seconds);
   const char* refused = "Requests refused: the queue is full, the wait too long, the key's limit";
@@ -152,13 +189,16 @@ std::string Metrics::render(const EngineStats& stats, const AdmissionStats& admi
           admission.late);
   // A series for each captured key and one for steps without a graph; the sizes before padding are
   // thousands, and stand in /cudagraphs.
-  std::map<std::pair<std::string, int32_t>, uint64_t> keys;
+  std::map<std::tuple<std::string, int32_t, bool>, uint64_t> keys;
   for (const GraphUse& use : stats.graph_uses)
-    keys[{use.mode, use.mode == "NONE" ? 0 : use.padded_tokens}] += use.count;
+    keys[{use.mode, use.mode == "NONE" ? 0 : use.padded_tokens, use.has_lora}] += use.count;
   for (const auto& [key, count] : keys) {
+    const auto& [mode, padded, lora] = key;
+    std::map<std::string, std::string> labels = {
+        {"mode", mode}, {"padded_tokens", padded == 0 ? "none" : std::to_string(padded)}};
+    if (lora) labels["lora"] = "true";
     counter("refrain:cudagraph_dispatch_total", "Steps by runtime mode and padded batch", count,
-            {{"mode", key.first},
-             {"padded_tokens", key.second == 0 ? "none" : std::to_string(key.second)}});
+            labels);
   }
   for (size_t rank = 0; rank < stats.ready.size(); ++rank) {
     const ipc::Ready& ready = stats.ready[rank];

@@ -148,6 +148,4 @@ std::string StreamEvents::error(const std::string& body) { return "data: " + bod
 
 std::string StreamEvents::done() { return "data: [DONE]\n\n"; }
 
-std::string StreamEvents::keep_alive() { return ": keep-alive\n\n"; }
-
 }  // namespace refrain

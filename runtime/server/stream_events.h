@@ -21,7 +21,6 @@ class StreamEvents {
   std::string usage(const Usage& usage) const;
   static std::string error(const std::string& body);
   static std::string done();
-  static std::string keep_alive();  // a comment: clients pass it over
 
  private:
   const AnswerHead& head_;

@@ -9,12 +9,24 @@ namespace {
 constexpr std::string_view kOurs = "refrain:", kTheirs = "vllm:";
 
 // Those that mean the same there, under the same name behind the prefix.
-constexpr std::string_view kShared[] = {
-    "e2e_request_latency_seconds", "generation_tokens_total",    "inter_token_latency_seconds",
-    "kv_cache_usage_perc",         "num_preemptions_total",      "num_requests_running",
-    "num_requests_waiting",        "prefix_cache_hits_total",    "prefix_cache_queries_total",
-    "prompt_tokens_total",         "request_generation_tokens",  "request_prompt_tokens",
-    "request_success_total",       "time_to_first_token_seconds"};
+constexpr std::string_view kShared[] = {"e2e_request_latency_seconds",
+                                        "generation_tokens_total",
+                                        "inter_token_latency_seconds",
+                                        "kv_cache_usage_perc",
+                                        "num_preemptions_total",
+                                        "num_requests_running",
+                                        "num_requests_waiting",
+                                        "prefix_cache_hits_total",
+                                        "prefix_cache_queries_total",
+                                        "prompt_tokens_total",
+                                        "request_generation_tokens",
+                                        "request_prompt_tokens",
+                                        "request_success_total",
+                                        "spec_decode_num_accepted_tokens_per_pos_total",
+                                        "spec_decode_num_accepted_tokens_total",
+                                        "spec_decode_num_draft_tokens_total",
+                                        "spec_decode_num_drafts_total",
+                                        "time_to_first_token_seconds"};
 
 bool is_shared(std::string_view name) {
   for (const std::string_view suffix : {"", "_bucket", "_sum", "_count"}) {

@@ -14,25 +14,11 @@ constexpr size_t kMaxCallName = 256;
 
 }  // namespace
 
-DeepseekV3Parser::DeepseekV3Parser() : marker_({kCallsBegin}), separator_({kSeparator}) {}
+DeepseekV3Parser::DeepseekV3Parser() : MarkedCallParser({kCallsBegin}), separator_({kSeparator}) {}
 
-void DeepseekV3Parser::push(std::string_view text, AnswerEvents& out) {
-  while (!text.empty()) {
-    if (state_ == State::kContent) {
-      std::string before;
-      const auto found = marker_.next(text, before);
-      out.content(before);
-      if (!found) return;
-      call_.start(marker_.marker(*found));
-      any_ = false;
-      expect(State::kCalls);
-    } else if (state_ == State::kType) {
-      read_type(text.front(), out);
-      text.remove_prefix(1);
-    } else if (step(text.front(), out)) {
-      text.remove_prefix(1);
-    }
-  }
+void DeepseekV3Parser::open(size_t /*marker*/, AnswerEvents& /*out*/) {
+  any_ = false;
+  expect(State::kCalls);
 }
 
 void DeepseekV3Parser::expect(State state) {
@@ -43,14 +29,11 @@ void DeepseekV3Parser::expect(State state) {
   if (state == State::kCallEnd) word_.expect({kOneCallEnd});
 }
 
-bool DeepseekV3Parser::fail(AnswerEvents& out) {
-  call_.fail(out);
-  state_ = State::kContent;
-  return false;
-}
-
-// False: the byte is not taken.
-bool DeepseekV3Parser::step(char c, AnswerEvents& out) {
+bool DeepseekV3Parser::read(char c, AnswerEvents& out) {
+  if (state_ == State::kType) {
+    read_type(c, out);
+    return true;
+  }
   if (state_ == State::kName) return read_name(c, out);
   if (state_ == State::kArguments) return read_arguments(c, out);
   return read_word(c, out);
@@ -81,7 +64,7 @@ bool DeepseekV3Parser::read_name(char c, AnswerEvents& out) {
   }
   if (!std::exchange(fenced_, true)) name_.clear();
   if (c == '<' || name_.size() == kMaxCallName || (c == '\n' && name_.empty())) return fail(out);
-  call_.take({&c, 1});
+  take(c);
   if (c == '\n') {
     expect(State::kFence);
   } else {
@@ -92,14 +75,14 @@ bool DeepseekV3Parser::read_name(char c, AnswerEvents& out) {
 
 bool DeepseekV3Parser::read_arguments(char c, AnswerEvents& out) {
   if (!scanner_.begun() && is_space(c)) {
-    call_.take({&c, 1});
+    take(c);
     return true;
   }
   if (!scanner_.begun() && (c != '{' || name_.empty())) return fail(out);
   const JsonScanner::Step step = scanner_.push(c);
   if (step == JsonScanner::Step::kBroken) return fail(out);
   if (!call_.begun()) call_.begin(name_, out);
-  call_.take({&c, 1});
+  take(c);
   call_.arguments({&c, 1}, out);
   if (step == JsonScanner::Step::kMore) return true;
   call_.end(out);
@@ -115,16 +98,16 @@ bool DeepseekV3Parser::read_word(char c, AnswerEvents& out) {
   if (in_call) call_.take(word_.taken());
   if (step == ExpectedWord::Step::kNo) {
     if (in_call) return fail(out);
-    state_ = State::kContent;
-    const std::string taken = word_.taken();
-    push(taken, out);
+    read_again(std::string(word_.taken()), out);
     return false;
   }
   switch (state_) {
     case State::kCalls:
       name_.clear();
-      state_ = word_.which() == kNextCall ? State::kType : State::kContent;
-      if (state_ == State::kContent && !any_) call_.fail(out);
+      state_ = State::kType;
+      if (word_.which() == kNextCall) break;
+      end_reading();
+      if (!any_) call_.fail(out);
       break;
     case State::kFence:
       scanner_ = JsonScanner();
@@ -141,11 +124,8 @@ bool DeepseekV3Parser::read_word(char c, AnswerEvents& out) {
   return true;
 }
 
-void DeepseekV3Parser::finish(AnswerEvents& out) {
+void DeepseekV3Parser::cut(AnswerEvents& out) {
   switch (state_) {
-    case State::kContent:
-      out.content(marker_.flush());
-      break;
     case State::kFenceEnd:
     case State::kCallEnd:
       out.content(word_.taken());
@@ -153,11 +133,11 @@ void DeepseekV3Parser::finish(AnswerEvents& out) {
     case State::kCalls:
     case State::kFence:
       call_.take(word_.taken());
-      call_.fail(out);
+      fail(out);
       break;
     default:
       call_.take(separator_.flush());
-      call_.fail(out);
+      fail(out);
   }
 }
 

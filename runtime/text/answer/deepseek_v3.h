@@ -4,20 +4,16 @@
 // <｜tool▁calls▁end｜>. V3.1 has NAME<｜tool▁sep｜>ARGUMENTS between the marks of a call.
 
 #include "runtime/text/answer/json_scanner.h"
-#include "runtime/text/answer/marker_search.h"
-#include "runtime/text/answer/tool_call_parser.h"
+#include "runtime/text/answer/marked_call_parser.h"
 
 namespace refrain::text {
 
-class DeepseekV3Parser final : public ToolCallParser {
+class DeepseekV3Parser final : public MarkedCallParser {
  public:
   DeepseekV3Parser();
-  void push(std::string_view text, AnswerEvents& out) override;
-  void finish(AnswerEvents& out) override;
 
  private:
   enum class State : uint8_t {
-    kContent,
     kCalls,  // the next call's mark or that of the end
     kType,
     kName,
@@ -26,20 +22,19 @@ class DeepseekV3Parser final : public ToolCallParser {
     kFenceEnd,
     kCallEnd,
   };
-  bool step(char c, AnswerEvents& out);
+  void open(size_t marker, AnswerEvents& out) override;
+  bool read(char c, AnswerEvents& out) override;
+  void cut(AnswerEvents& out) override;
   void read_type(char c, AnswerEvents& out);
   bool read_name(char c, AnswerEvents& out);
   bool read_arguments(char c, AnswerEvents& out);
   bool read_word(char c, AnswerEvents& out);
   void expect(State state);
-  bool fail(AnswerEvents& out);
 
-  State state_ = State::kContent;
-  MarkerSearch marker_;
+  State state_ = State::kCalls;
   MarkerSearch separator_;
   ExpectedWord word_;
   JsonScanner scanner_;
-  OpenCall call_;
   std::string name_;
   bool any_ = false;     // call since the mark of the beginning
   bool fenced_ = false;  // the arguments stand in a block

@@ -2,28 +2,11 @@
 
 namespace refrain::text {
 
-void HermesParser::push(std::string_view text, AnswerEvents& out) {
-  while (!text.empty()) {
-    if (state_ == State::kContent) {
-      std::string before;
-      const auto found = marker_.next(text, before);
-      out.content(before);
-      if (!found) return;
-      call_.start(marker_.marker(*found));
-      state_ = State::kOpen;
-    } else if (step(text.front(), out)) {
-      text.remove_prefix(1);
-    }
-  }
-}
+void HermesParser::open(size_t /*marker*/, AnswerEvents& /*out*/) { state_ = State::kOpen; }
 
-// False: the byte is not taken.
-bool HermesParser::step(char c, AnswerEvents& out) {
+bool HermesParser::read(char c, AnswerEvents& out) {
   if (state_ == State::kOpen) {
-    if (is_space(c)) {
-      call_.take({&c, 1});
-      return true;
-    }
+    if (is_space(c)) return take(c);
     object_ = CallObject(true);
     state_ = State::kObject;
   }
@@ -36,32 +19,24 @@ bool HermesParser::step(char c, AnswerEvents& out) {
         state_ = State::kClose;
         return true;
       case JsonScanner::Step::kBroken:
-        call_.fail(out);
-        state_ = State::kContent;
-        return false;
+        return fail(out);
     }
   }
   const ExpectedWord::Step close = close_.push(c);
   if (close == ExpectedWord::Step::kMore) return true;
-  state_ = State::kContent;
-  if (close == ExpectedWord::Step::kNo)
-    push(close_.taken(), out);  // perhaps the next call's marker
-  return close == ExpectedWord::Step::kMatch;
+  if (close == ExpectedWord::Step::kMatch) {
+    end_reading();
+    return true;
+  }
+  read_again(close_.taken(), out);
+  return false;
 }
 
-void HermesParser::finish(AnswerEvents& out) {
-  switch (state_) {
-    case State::kContent:
-      out.content(marker_.flush());
-      break;
-    case State::kOpen:
-    case State::kObject:
-      call_.fail(out);
-      break;
-    case State::kClose:
-      out.content(close_.taken());
-      break;
-  }
+void HermesParser::cut(AnswerEvents& out) {
+  if (state_ == State::kClose)
+    out.content(close_.taken());
+  else
+    fail(out);
 }
 
 }  // namespace refrain::text

@@ -2,25 +2,23 @@
 // Hermes, Qwen2.5, Qwen3: <tool_call>{"name": …, "arguments": {…}}</tool_call>, anywhere.
 
 #include "runtime/text/answer/call_object.h"
-#include "runtime/text/answer/marker_search.h"
-#include "runtime/text/answer/tool_call_parser.h"
+#include "runtime/text/answer/marked_call_parser.h"
 
 namespace refrain::text {
 
-class HermesParser final : public ToolCallParser {
+class HermesParser final : public MarkedCallParser {
  public:
-  void push(std::string_view text, AnswerEvents& out) override;
-  void finish(AnswerEvents& out) override;
+  HermesParser() : MarkedCallParser({"<tool_call>"}) {}
 
  private:
-  enum class State : uint8_t { kContent, kOpen, kObject, kClose };
-  bool step(char c, AnswerEvents& out);
+  enum class State : uint8_t { kOpen, kObject, kClose };
+  void open(size_t marker, AnswerEvents& out) override;
+  bool read(char c, AnswerEvents& out) override;
+  void cut(AnswerEvents& out) override;
 
-  State state_ = State::kContent;
-  MarkerSearch marker_{{"<tool_call>"}};
+  State state_ = State::kOpen;
   ExpectedWord close_;
   CallObject object_{true};
-  OpenCall call_;
 };
 
 }  // namespace refrain::text

@@ -5,7 +5,7 @@
 namespace refrain::text {
 namespace {
 
-constexpr size_t kTagMarker = 1;  // of marker_
+constexpr size_t kTagMarker = 1;
 
 }  // namespace
 
@@ -15,46 +15,25 @@ void Llama3JsonParser::begin(std::string_view text) {
   state_ = State::kObject;
 }
 
-void Llama3JsonParser::push(std::string_view text, AnswerEvents& out) {
-  while (!text.empty()) {
-    if (state_ == State::kContent) {
-      std::string before;
-      const auto found = marker_.next(text, before);
-      out.content(before);
-      if (!found) return;
-      if (*found == kTagMarker) {
-        call_.start(marker_.marker(*found));
-        state_ = State::kTag;
-      } else {
-        begin({});
-        step('{', out);
-      }
-    } else if (step(text.front(), out)) {
-      text.remove_prefix(1);
-    }
-  }
+void Llama3JsonParser::open(size_t marker, AnswerEvents& out) {
+  state_ = State::kTag;
+  if (marker == kTagMarker) return;
+  begin({});
+  read('{', out);
 }
 
-// False: the byte is not taken.
-bool Llama3JsonParser::step(char c, AnswerEvents& out) {
+bool Llama3JsonParser::read(char c, AnswerEvents& out) {
   switch (state_) {
     case State::kTag:
-      if (is_space(c)) {
-        call_.take({&c, 1});
-        return true;
-      }
+      if (is_space(c)) return take(c);
       object_ = CallObject(false);
       state_ = State::kObject;
       return false;
     case State::kObject: {
       const JsonScanner::Step step = object_.push(c, call_, out);
-      if (step == JsonScanner::Step::kBroken) {
-        call_.fail(out);
-        state_ = State::kContent;
-      } else if (step == JsonScanner::Step::kEnd) {
-        state_ = State::kBetween;
-      }
-      return step != JsonScanner::Step::kBroken;
+      if (step == JsonScanner::Step::kBroken) return fail(out);
+      if (step == JsonScanner::Step::kEnd) state_ = State::kBetween;
+      return true;
     }
     case State::kBetween:
       if (is_space(c) || c == ';') {
@@ -65,19 +44,18 @@ bool Llama3JsonParser::step(char c, AnswerEvents& out) {
         begin(std::exchange(between_, {}));
       } else {
         out.content(std::exchange(between_, {}));
-        state_ = State::kContent;
+        end_reading();
       }
       return false;
-    case State::kContent:
-      break;
   }
   return false;
 }
 
-void Llama3JsonParser::finish(AnswerEvents& out) {
-  if (state_ == State::kContent) out.content(marker_.flush());
-  if (state_ == State::kTag || state_ == State::kObject) call_.fail(out);
-  out.content(std::exchange(between_, {}));
+void Llama3JsonParser::cut(AnswerEvents& out) {
+  if (state_ == State::kBetween)
+    out.content(std::exchange(between_, {}));
+  else
+    fail(out);
 }
 
 }  // namespace refrain::text

@@ -3,25 +3,23 @@
 // divided by ; and after <|python_tag|> or not.
 
 #include "runtime/text/answer/call_object.h"
-#include "runtime/text/answer/marker_search.h"
-#include "runtime/text/answer/tool_call_parser.h"
+#include "runtime/text/answer/marked_call_parser.h"
 
 namespace refrain::text {
 
-class Llama3JsonParser final : public ToolCallParser {
+class Llama3JsonParser final : public MarkedCallParser {
  public:
-  void push(std::string_view text, AnswerEvents& out) override;
-  void finish(AnswerEvents& out) override;
+  Llama3JsonParser() : MarkedCallParser({"{", "<|python_tag|>"}) {}
 
  private:
-  enum class State : uint8_t { kContent, kTag, kObject, kBetween };
-  bool step(char c, AnswerEvents& out);
+  enum class State : uint8_t { kTag, kObject, kBetween };
+  void open(size_t marker, AnswerEvents& out) override;
+  bool read(char c, AnswerEvents& out) override;
+  void cut(AnswerEvents& out) override;
   void begin(std::string_view text);
 
-  State state_ = State::kContent;
-  MarkerSearch marker_{{"{", "<|python_tag|>"}};
+  State state_ = State::kTag;
   CallObject object_{false};
-  OpenCall call_;
   std::string between_;  // text since a call
 };
 

@@ -20,29 +20,9 @@ bool is_name(std::string_view text) {
 
 }  // namespace
 
-void MistralParser::push(std::string_view text, AnswerEvents& out) {
-  while (!text.empty()) {
-    if (state_ == State::kContent) {
-      std::string before;
-      const auto found = marker_.next(text, before);
-      out.content(before);
-      if (!found) return;
-      call_.start(marker_.marker(*found));
-      state_ = State::kOpen;
-    } else if (step(text.front(), out)) {
-      text.remove_prefix(1);
-    }
-  }
-}
+void MistralParser::open(size_t /*marker*/, AnswerEvents& /*out*/) { state_ = State::kOpen; }
 
-bool MistralParser::fail(AnswerEvents& out) {
-  call_.fail(out);
-  state_ = State::kContent;
-  return false;
-}
-
-// False: the byte is not taken.
-bool MistralParser::step(char c, AnswerEvents& out) {
+bool MistralParser::read(char c, AnswerEvents& out) {
   switch (state_) {
     case State::kOpen:
       if (is_space(c)) return take(c);
@@ -65,7 +45,7 @@ bool MistralParser::step(char c, AnswerEvents& out) {
     case State::kNext:  // , or ]
       if (c == ']') {
         next_.clear();
-        state_ = State::kContent;
+        end_reading();
         return true;
       }
       if (is_space(c)) {
@@ -74,7 +54,7 @@ bool MistralParser::step(char c, AnswerEvents& out) {
       }
       if (c != ',') {
         out.content(std::exchange(next_, {}));
-        state_ = State::kContent;
+        end_reading();
         return false;
       }
       call_.start(std::exchange(next_, {}));
@@ -84,8 +64,6 @@ bool MistralParser::step(char c, AnswerEvents& out) {
       return name(c, out);
     case State::kArguments:
       return arguments(c, out);
-    case State::kContent:
-      break;
   }
   return false;
 }
@@ -93,7 +71,11 @@ bool MistralParser::step(char c, AnswerEvents& out) {
 bool MistralParser::object(char c, AnswerEvents& out) {
   const Step step = object_.push(c, call_, out);
   if (step == Step::kBroken) return fail(out);
-  if (step == Step::kEnd) state_ = list_ ? State::kNext : State::kContent;
+  if (step == Step::kMore) return true;
+  if (list_)
+    state_ = State::kNext;
+  else
+    end_reading();
   return true;
 }
 
@@ -130,19 +112,16 @@ bool MistralParser::arguments(char c, AnswerEvents& out) {
   call_.arguments({&c, 1}, out);
   if (step == Step::kEnd) {
     call_.end(out);
-    state_ = State::kContent;
+    end_reading();
   }
   return true;
 }
 
-void MistralParser::finish(AnswerEvents& out) {
-  if (state_ == State::kContent) {
-    out.content(marker_.flush());
-  } else if (state_ == State::kNext) {
+void MistralParser::cut(AnswerEvents& out) {
+  if (state_ == State::kNext)
     out.content(std::exchange(next_, {}));
-  } else {
-    call_.fail(out);
-  }
+  else
+    fail(out);
 }
 
 }  // namespace refrain::text

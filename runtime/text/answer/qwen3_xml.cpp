@@ -7,14 +7,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr size_t kFunctionMarker = 1;  // of marker_
+constexpr size_t kFunctionMarker = 1;
 constexpr size_t kMaxName = 256;
-
-std::string_view trimmed(std::string_view text) {
-  while (!text.empty() && is_space(text.front())) text.remove_prefix(1);
-  while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
-  return text;
-}
 
 // A schema's types between spaces; none where it names none.
 std::string types_of(const Json& schema) {
@@ -70,7 +64,8 @@ std::string escaped(std::string_view text) {
 
 }  // namespace
 
-Qwen3XmlParser::Qwen3XmlParser(const Json& tools) : properties_(Json::object()) {
+Qwen3XmlParser::Qwen3XmlParser(const Json& tools)
+    : MarkedCallParser({"<tool_call>", "<function="}), properties_(Json::object()) {
   if (!tools.is_array()) return;
   for (const Json& tool : tools) {
     const auto at = [](const Json& object, const char* name) {
@@ -82,38 +77,25 @@ Qwen3XmlParser::Qwen3XmlParser(const Json& tools) : properties_(Json::object()) 
   }
 }
 
-void Qwen3XmlParser::push(std::string_view text, AnswerEvents& out) {
-  while (!text.empty()) {
-    std::string before;
-    if (state_ == State::kContent) {
-      const auto found = marker_.next(text, before);
-      out.content(before);
-      if (!found) return;
-      call_.start(marker_.marker(*found));
-      word_.expect({"<function="});
-      name_.clear();
-      state_ = *found == kFunctionMarker ? State::kName : State::kOpen;
-    } else if (state_ == State::kValue) {
-      const auto found = value_end_.next(text, before);
-      value(before, out);
-      if (found) end_value(out);
-    } else if (step(text.front(), out)) {
-      text.remove_prefix(1);
-    }
-  }
+void Qwen3XmlParser::open(size_t marker, AnswerEvents& /*out*/) {
+  word_.expect({"<function="});
+  name_.clear();
+  state_ = marker == kFunctionMarker ? State::kName : State::kOpen;
 }
 
-bool Qwen3XmlParser::fail(AnswerEvents& out) {
-  call_.fail(out);
-  state_ = State::kContent;
-  return false;
+// A value is taken whole, as far as it has come.
+void Qwen3XmlParser::read_piece(std::string_view& text, AnswerEvents& out) {
+  if (state_ != State::kValue) return MarkedCallParser::read_piece(text, out);
+  std::string before;
+  const auto found = value_end_.next(text, before);
+  value(before, out);
+  if (found) end_value(out);
 }
 
-// False: the byte is not taken.
-bool Qwen3XmlParser::step(char c, AnswerEvents& out) {
+bool Qwen3XmlParser::read(char c, AnswerEvents& out) {
   switch (state_) {
     case State::kOpen:
-      return open(c, out);
+      return function(c, out);
     case State::kName:
     case State::kKey:
       return name(c, out);
@@ -124,10 +106,10 @@ bool Qwen3XmlParser::step(char c, AnswerEvents& out) {
   }
 }
 
-bool Qwen3XmlParser::open(char c, AnswerEvents& out) {
+bool Qwen3XmlParser::function(char c, AnswerEvents& out) {
   const ExpectedWord::Step step = word_.push(c);
   if (step == ExpectedWord::Step::kNo) return fail(out);
-  call_.take({&c, 1});
+  take(c);
   if (step == ExpectedWord::Step::kMatch) state_ = State::kName;
   return true;
 }
@@ -138,13 +120,13 @@ bool Qwen3XmlParser::name(char c, AnswerEvents& out) {
   std::string& name = function ? name_ : key_;
   if (c == '\n' || c == '<' || name.size() == kMaxName) return fail(out);
   if (c != '>') {
-    call_.take({&c, 1});
+    take(c);
     name += c;
     return true;
   }
   name = trimmed(name);
   if (name.empty()) return fail(out);
-  call_.take({&c, 1});
+  take(c);
   if (function) {
     call_.begin(name, out);
     argue("{", out);
@@ -161,7 +143,7 @@ bool Qwen3XmlParser::body(char c, AnswerEvents& out) {
   constexpr size_t kParameter = 0;
   const ExpectedWord::Step step = word_.push(c);
   if (step == ExpectedWord::Step::kNo) return fail(out);
-  call_.take({&c, 1});
+  take(c);
   if (step == ExpectedWord::Step::kMore) return true;
   if (word_.which() == kParameter) {
     key_.clear();
@@ -178,10 +160,11 @@ bool Qwen3XmlParser::body(char c, AnswerEvents& out) {
 bool Qwen3XmlParser::close(char c, AnswerEvents& out) {
   const ExpectedWord::Step step = word_.push(c);
   if (step == ExpectedWord::Step::kMore) return true;
-  state_ = State::kContent;
-  if (step == ExpectedWord::Step::kMatch) return true;
-  const std::string taken = word_.taken();  // perhaps the next call's marker
-  push(taken, out);
+  if (step == ExpectedWord::Step::kMatch) {
+    end_reading();
+    return true;
+  }
+  read_again(std::string(word_.taken()), out);
   return false;
 }
 
@@ -222,20 +205,13 @@ void Qwen3XmlParser::end_value(AnswerEvents& out) {
   state_ = State::kBody;
 }
 
-void Qwen3XmlParser::finish(AnswerEvents& out) {
-  switch (state_) {
-    case State::kContent:
-      out.content(marker_.flush());
-      break;
-    case State::kClose:
-      out.content(word_.taken());
-      break;
-    case State::kValue:
-      value(value_end_.flush(), out);
-      [[fallthrough]];
-    default:
-      call_.fail(out);
+void Qwen3XmlParser::cut(AnswerEvents& out) {
+  if (state_ == State::kClose) {
+    out.content(word_.taken());
+    return;
   }
+  if (state_ == State::kValue) value(value_end_.flush(), out);
+  fail(out);
 }
 
 }  // namespace refrain::text

@@ -4,36 +4,33 @@
 
 #include <nlohmann/json.hpp>
 
-#include "runtime/text/answer/marker_search.h"
-#include "runtime/text/answer/tool_call_parser.h"
+#include "runtime/text/answer/marked_call_parser.h"
 
 namespace refrain::text {
 
-class Qwen3XmlParser final : public ToolCallParser {
+class Qwen3XmlParser final : public MarkedCallParser {
  public:
   explicit Qwen3XmlParser(const nlohmann::json& tools);
-  void push(std::string_view text, AnswerEvents& out) override;
-  void finish(AnswerEvents& out) override;
 
  private:
-  enum class State : uint8_t { kContent, kOpen, kName, kBody, kKey, kValue, kClose };
-  bool step(char c, AnswerEvents& out);
-  bool open(char c, AnswerEvents& out);
+  enum class State : uint8_t { kOpen, kName, kBody, kKey, kValue, kClose };
+  void open(size_t marker, AnswerEvents& out) override;
+  bool read(char c, AnswerEvents& out) override;
+  void read_piece(std::string_view& text, AnswerEvents& out) override;
+  void cut(AnswerEvents& out) override;
+  bool function(char c, AnswerEvents& out);
   bool name(char c, AnswerEvents& out);
   bool body(char c, AnswerEvents& out);
   bool close(char c, AnswerEvents& out);
-  bool fail(AnswerEvents& out);
   void begin_value(AnswerEvents& out);
   void value(std::string_view text, AnswerEvents& out);
   void end_value(AnswerEvents& out);
   void argue(std::string_view json, AnswerEvents& out) { call_.arguments(json, out); }
 
   nlohmann::json properties_;  // {function: its parameters' schemas by name}
-  State state_ = State::kContent;
-  MarkerSearch marker_{{"<tool_call>", "<function="}};
+  State state_ = State::kOpen;
   MarkerSearch value_end_{{"</parameter>"}};
   ExpectedWord word_;
-  OpenCall call_;
   std::string name_;      // of the function
   std::string key_;       // of the parameter
   std::string types_;     // of the value: JSON schema's names, each between two spaces

@@ -13,15 +13,14 @@ constexpr std::string_view kThinkEnd = "</think>";
 ThinkingStart thinking_start_after(std::string_view begun) {
   const size_t begin = begun.rfind(kThink);
   if (begin == std::string_view::npos) {
-    return begun.find_first_not_of(" \t\r\n") == std::string_view::npos ? ThinkingStart::kUnsaid
-                                                                        : ThinkingStart::kClosed;
+    return trimmed(begun).empty() ? ThinkingStart::kUnsaid : ThinkingStart::kClosed;
   }
   const bool closed = begun.find(kThinkEnd, begin) != std::string_view::npos;
   return closed ? ThinkingStart::kClosed : ThinkingStart::kInside;
 }
 
 ThinkingStart thinking_start(std::string_view prompt) {
-  while (!prompt.empty() && is_space(prompt.back())) prompt.remove_suffix(1);
+  prompt = trimmed(prompt);
   if (prompt.ends_with(kThink)) return ThinkingStart::kInside;
   if (prompt.ends_with(kThinkEnd)) return ThinkingStart::kClosed;
   return ThinkingStart::kUnsaid;

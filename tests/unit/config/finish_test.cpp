@@ -36,6 +36,32 @@ TEST_F(FinishConfig, FillsWhatDependsOnTheModel) {
   EXPECT_GE(config_.host_threads, 1);
 }
 
+TEST_F(FinishConfig, ModelsThatPoolKeepNoBlocksOfHiddenStates) {
+  model_.hidden_size = 64;
+  config_.convert = "embed";
+  ASSERT_EQ(error(), "");
+  EXPECT_EQ(config_.worker.pooling, "LAST");
+  EXPECT_TRUE(config_.pooling_normalize);
+  EXPECT_TRUE(config_.enable_prefix_caching);
+  config_.pooler_config = R"({"pooling_type": "MEAN", "normalize": false, "dimensions": 8})";
+  ASSERT_EQ(error(), "");
+  EXPECT_EQ(config_.worker.pooling, "MEAN");
+  EXPECT_FALSE(config_.pooling_normalize);
+  EXPECT_EQ(config_.pooling_dimensions, 8);
+  EXPECT_FALSE(config_.enable_prefix_caching);
+}
+
+TEST_F(FinishConfig, ModelsThatGenerateDoNotPoolUnasked) {
+  ASSERT_EQ(error(), "");
+  EXPECT_EQ(config_.worker.pooling, "");
+  model_.has_head = false;
+  model_.hidden_size = 64;
+  ASSERT_EQ(error(), "");
+  EXPECT_EQ(config_.worker.pooling, "LAST");
+  config_.worker.max_num_seqs = config_.worker.max_num_batched_tokens = 70000;
+  EXPECT_THAT(error(), HasSubstr("--max-num-seqs 70000 is too much"));
+}
+
 TEST_F(FinishConfig, KeepsWhatWasGiven) {
   config_.worker.max_model_len = 100;
   config_.worker.dtype = "float32";
@@ -190,6 +216,14 @@ TEST(CompilationConfig, TakesALevelAndTheOlderSwitches) {
   EXPECT_EQ(config.cudagraph_mode, "FULL");
   ASSERT_TRUE(apply_compilation_config(R"({"use_cudagraph": false})", config));
   EXPECT_EQ(config.cudagraph_mode, "NONE");
+}
+
+TEST(CompilationConfig, CG15SpecialisationOfKeysWithAdaptersCanBeOff) {
+  ipc::WorkerConfig config;
+  ASSERT_TRUE(apply_compilation_config(R"({"cudagraph_specialize_lora": false})", config));
+  EXPECT_FALSE(config.cudagraph_specialize_lora);
+  EXPECT_THAT(compilation_error(R"({"cudagraph_specialize_lora": 1})"),
+              HasSubstr("cudagraph_specialize_lora"));
 }
 
 TEST(CompilationConfig, AnEmptyListIsGivenAllTheSame) {

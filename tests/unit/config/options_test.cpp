@@ -38,12 +38,23 @@ std::vector<OptionCase> model_cases() {
       {{"--enable-auto-tool-choice"}, [](C c) { return c.enable_auto_tool_choice; }},
       {{"--reasoning-parser", "qwen3"}, [](C c) { return c.reasoning_parser == "qwen3"; }},
       {{"--trust-request-chat-template"}, [](C c) { return c.trust_request_chat_template; }},
+      {{"--runner", "pooling"}, [](C c) { return c.runner == "pooling"; }},
+      {{"--convert", "embed"}, [](C c) { return c.convert == "embed"; }},
+      {{"--task", "embed"}, [](C c) { return c.convert == "embed" && c.runner == "auto"; }},
+      {{"--task", "generate"}, [](C c) { return c.runner == "generate"; }},
+      {{"--pooler-config", "{}"}, [](C c) { return c.pooler_config == "{}"; }},
+      {{"--override-pooler-config", "{}"}, [](C c) { return c.pooler_config == "{}"; }},
+      {{"--max-logprobs", "5"}, [](C c) { return c.max_logprobs == 5; }},
       {{"--dtype", "float32"}, [](C c) { return c.worker.dtype == "float32"; }},
       {{"--load-format", "dummy"}, [](C c) { return c.load_format == "dummy"; }},
       {{"--max-model-len", "77"}, [](C c) { return c.worker.max_model_len == 77; }},
       {{"--max-model-len", "1.5k"}, [](C c) { return c.worker.max_model_len == 1500; }},
       {{"--seed", "5"}, [](C c) { return c.worker.seed == 5; }},
       {{"--tensor-parallel-size", "3"}, [](C c) { return c.worker.tensor_parallel_size == 3; }},
+      {{"--data-parallel-size", "2"}, [](C c) { return c.data_parallel_size == 2; }},
+      {{"--dp", "2"}, [](C c) { return c.num_workers() == 2; }},
+      {{"--dp-size", "2"}, [](C c) { return c.data_parallel_size == 2; }},
+      {{"-dp", "2"}, [](C c) { return c.data_parallel_size == 2; }},
       {{"--tp", "2"}, [](C c) { return c.worker.tensor_parallel_size == 2; }},
       {{"--device", "host"}, [](C c) { return c.device == "host"; }},
       {{"--host-threads", "4"}, [](C c) { return c.host_threads == 4; }},
@@ -91,8 +102,26 @@ std::vector<OptionCase> engine_cases() {
       {{"--no-enable-prefix-caching"}, [](C c) { return !c.enable_prefix_caching; }},
       {{"--enable-prefix-caching=false"}, [](C c) { return !c.enable_prefix_caching; }},
       {{"--no-async-scheduling"}, [](C c) { return !c.async_scheduling; }},
+      {{"--split-prefill", "4"}, [](C c) { return c.worker.split_prefill == 4; }},
+      {{"--long-prefill-token-threshold", "1k"},
+       [](C c) { return c.long_prefill_token_threshold == 1000; }},
+      {{"--scheduling-policy", "priority"}, [](C c) { return c.scheduling_policy == "priority"; }},
       {{"--audit-rate", "0.02"}, [](C c) { return c.audit_rate == 0.02; }},
       {{"--schedule-lead-ms", "2.5"}, [](C c) { return c.schedule_lead_ms == 2.5; }},
+      {{"--enable-lora"}, [](C c) { return c.enable_lora; }},
+      {{"--max-loras", "4"}, [](C c) { return c.max_loras == 4; }},
+      {{"--max-loras-per-batch", "4"}, [](C c) { return c.max_loras == 4; }},
+      {{"--max-lora-rank", "64"}, [](C c) { return c.max_lora_rank == 64; }},
+      {{"--max-cpu-loras", "8"}, [](C c) { return c.max_cpu_loras == 8; }},
+      {{"--lora-modules", "a=/x", R"({"name": "b", "path": "/y=z"})"},
+       [](C c) {
+         return c.lora.modules == std::vector<LoraModule>{{"a", "/x"}, {"b", "/y=z"}};
+       }},
+      {{"--lora-paths", "a=/x"},
+       [](C c) {
+         return c.lora.modules == std::vector<LoraModule>{{"a", "/x"}};
+       }},
+      {{"--lora-dir", "/x"}, [](C c) { return c.lora.directory == "/x"; }},
       {{"--block-size", "32"}, [](C c) { return c.worker.block_size == 32; }},
       {{"--kv-cache-dtype", "float32"}, [](C c) { return c.worker.kv_cache_dtype == "float32"; }},
       {{"--kv-cache-memory-bytes", "1000000"},
@@ -114,9 +143,15 @@ std::vector<OptionCase> engine_cases() {
        [](C c) { return c.worker.has_splitting_ops && c.worker.splitting_ops.size() == 2; }},
       {{"--compilation-config", R"({"cudagraph_mode": "NONE"})"},
        [](C c) { return c.worker.cudagraph_mode == "NONE"; }},
+      {{"--speculative-config", R"({"method": "ngram", "num_speculative_tokens": 4})"},
+       [](C c) {
+         return c.worker.num_speculative_tokens == 4 && c.worker.prompt_lookup_min == 5 &&
+                c.worker.prompt_lookup_max == 5;
+       }},
       {{"--disable-padding"}, [](C c) { return c.worker.disable_padding; }},
       {{"--max-padding-ratio", "2.5"}, [](C c) { return c.worker.max_padding_ratio == 2.5; }},
       {{"--attention-backend", "x"}, [](C c) { return c.worker.attention_backend == "x"; }},
+      {{"--disable-cascade-attn"}, [](C c) { return c.worker.disable_cascade_attn; }},
       {{"--debug-cudagraph"}, [](C c) { return c.worker.debug_cudagraph; }},
       {{"--host", "0.0.0.0"}, [](C c) { return c.host == "0.0.0.0"; }},
       {{"--port", "0"}, [](C c) { return c.port == 0; }},
@@ -141,6 +176,7 @@ std::vector<OptionCase> engine_cases() {
       {{"--drain-timeout", "1.5"}, [](C c) { return c.drain_timeout == 1.5; }},
       {{"--vllm-metrics"}, [](C c) { return c.vllm_metrics; }},
       {{"--disable-log-stats"}, [](C c) { return c.disable_log_stats; }},
+      {{"--trace-file", "t.json"}, [](C c) { return c.trace_file == "t.json"; }},
       {{"--log-stats-interval", "0"}, [](C c) { return c.log_stats_interval == 0; }},
   };
 }
@@ -191,8 +227,37 @@ TEST(Options, AHuggingFaceNameIsFoundInTheCacheOrTheCommandThatFetchesIt) {
   EXPECT_EQ(parse_words({"/a/b"}).config.model, "/a/b");
 }
 
+TEST(Options, StructuredOutputHasOneBackend) {
+  for (const char* backend : {"auto", "xgrammar"}) {
+    EXPECT_EQ(parse_words({"--guided-decoding-backend", backend}).error(), "");
+    const std::string json = std::string(R"({"backend": ")") + backend + "\"}";
+    EXPECT_EQ(parse_words({"--structured-outputs-config", json}).error(), "");
+  }
+  EXPECT_THAT(parse_words({"--guided-decoding-backend", "outlines"}).error(),
+              testing::AllOf(HasSubstr("--guided-decoding-backend"), HasSubstr("'outlines'"),
+                             HasSubstr("made by xgrammar")));
+  EXPECT_EQ(parse_words({"--logprobs-mode", "raw_logprobs"}).error(), "");
+  EXPECT_THAT(parse_words({"--logprobs-mode", "processed_logits"}).error(),
+              testing::AllOf(HasSubstr("--logprobs-mode"), HasSubstr("'processed_logits'")));
+  for (const char* wrong : {R"({"backend": "guidance"})", R"({"disable_fallback": true})", "[]"})
+    EXPECT_THAT(parse_words({"--structured-outputs-config", wrong}).error(),
+                HasSubstr("--structured-outputs-config"))
+        << wrong;
+}
+
+TEST(Options, MistakesInModulesOfAdaptersAreNamed) {
+  for (const char* wrong :
+       {"a", "=x", "a=", "{", R"({"name": "a"})", R"({"name": "a", "path": "x", "rank": 3})"})
+    EXPECT_THAT(parse_words({"--lora-modules", wrong}).error(), HasSubstr("--lora-modules"))
+        << wrong;
+  EXPECT_THAT(parse_words({"--lora-modules", "a=x", "a=y"}).error(), HasSubstr("named twice"));
+  EXPECT_THAT(parse_words({"--max-lora-rank", "0"}).error(), HasSubstr("--max-lora-rank"));
+}
+
 TEST(Options, EveryDeclaredOptionHasACaseAbove) {
-  std::string tested = "--config --help --enable-piecewise-cuda-graph";
+  std::string tested =
+      "--config --help --enable-piecewise-cuda-graph --guided-decoding-backend "
+      "--logprobs-mode --structured-outputs-config";
   for (const auto& cases : {model_cases(), engine_cases()}) {
     for (const OptionCase& one : cases) tested += " " + one.words.front();
   }
@@ -234,6 +299,56 @@ TEST(Options, ValuesOutOfRangeNameTheOption) {
   for (const auto& words : bad) {
     EXPECT_THAT(parse_words(words).error(), HasSubstr(words[0])) << words[1];
   }
+}
+
+TEST(Options, WhatNoSpeculationCanBeIsRefusedByItsKey) {
+  const std::vector<std::pair<const char*, const char*>> bad = {
+      {"[]", "JSON object"},
+      {R"({"num_speculative_tokens": 4})", "method is missing"},
+      {R"({"method": "medusa", "num_speculative_tokens": 4})", "method \"medusa\" is not there"},
+      {R"({"method": "eagle3", "num_speculative_tokens": 4})", "model is missing"},
+      {R"({"method": "ngram"})", "num_speculative_tokens is missing"},
+      {R"({"method": "ngram", "num_speculative_tokens": 33})", "from 1 to 32"},
+      {R"({"method": "ngram", "num_speculative_tokens": 2, "model": "m"})",
+       "are for methods \"draft_model\""},
+      {R"({"method": "ngram", "num_speculative_tokens": 2, "modell": "m"})",
+       "unknown key 'modell'"},
+      {R"({"method": "draft_model", "num_speculative_tokens": 2})", "model is missing"},
+      {R"({"method": "draft_model", "num_speculative_tokens": 2, "model": "m",
+           "prompt_lookup_min": 1})",
+       "are for method \"ngram\""},
+      {R"({"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_min": 3,
+           "prompt_lookup_max": 2})",
+       "more than prompt_lookup_max"}};
+  for (const auto& [json, what] : bad)
+    EXPECT_THAT(parse_words({"--speculative-config", json}).error(), HasSubstr(what)) << json;
+  const auto both = parse_words({"--speculative-config",
+                                 R"({"method": "ngram", "num_speculative_tokens": 2,
+                                     "prompt_lookup_max": 4})"});
+  EXPECT_EQ(both.config.worker.prompt_lookup_min, 4) << "one end given is both, as in vLLM";
+  for (const char* option : {"--speculative-algorithm", "--speculative-num-steps",
+                             "--speculative-num-draft-tokens", "--speculative-draft-model-path"})
+    EXPECT_THAT(parse_words({option, "STANDALONE"}).error(),
+                ::testing::AllOf(HasSubstr("--speculative-config"), HasSubstr("draft_model")))
+        << option;
+  const auto draft = parse_words({"--speculative-config",
+                                  R"({"method": "draft_model", "num_speculative_tokens": 2,
+                                      "model": "/a/model", "draft_tensor_parallel_size": 2})"});
+  EXPECT_TRUE(draft.config.worker.draft_model);
+  EXPECT_EQ(draft.config.draft_model, "/a/model");
+  EXPECT_EQ(draft.config.draft_tensor_parallel_size, 2);
+  EXPECT_EQ(draft.config.worker.draft_tensor_parallel_size, 0) << "shared by the model's ranks";
+  const auto alone = parse_words({"--speculative-config",
+                                  R"({"method": "draft_model", "num_speculative_tokens": 2,
+                                      "model": "/a/model", "draft_tensor_parallel_size": 1})"});
+  EXPECT_EQ(alone.config.worker.draft_tensor_parallel_size, 1);
+  EXPECT_EQ(draft.config.worker.draft_head, ipc::DraftHead::kNone);
+  const auto head = parse_words({"--speculative-config",
+                                 R"({"method": "eagle3", "num_speculative_tokens": 2,
+                                     "model": "/a/head"})"});
+  EXPECT_TRUE(head.config.worker.draft_model);
+  EXPECT_EQ(head.config.worker.draft_head, ipc::DraftHead::kEagle3);
+  EXPECT_EQ(head.config.draft_model, "/a/head");
 }
 
 TEST(Options, WhatIsNoOriginMethodOrHeaderIsRefused) {

@@ -51,6 +51,35 @@ TEST(ModelConfig, ReadsLlama) {
   EXPECT_FALSE(config.attention_bias);
 }
 
+TEST(ModelConfig, AModelWithoutAHeadIsItsArchitecturesOwn) {
+  EXPECT_TRUE(parse(llama()).has_head);
+  json config = llama();
+  config["architectures"] = {"Qwen3Model"};
+  EXPECT_EQ(parse(config).architecture, "Qwen3ForCausalLM");
+  EXPECT_FALSE(parse(config).has_head);
+  EXPECT_TRUE(parse(config).qk_norm);
+}
+
+TEST(ModelConfig, EncodersAreRefusedByName) {
+  for (const char* name : {"BertModel", "XLMRobertaModel", "T5EncoderModel"}) {
+    json config = llama();
+    config["architectures"] = {name};
+    const auto parsed = parse_model_config(config.dump(), "config.json");
+    ASSERT_FALSE(parsed) << name;
+    EXPECT_EQ(parsed.error().field, "architectures");
+    EXPECT_NE(parsed.error().message.find(name), std::string::npos);
+    EXPECT_NE(parsed.error().message.find("encoders"), std::string::npos);
+  }
+}
+
+TEST(ModelConfig, ReadsMatryoshkaDimensions) {
+  json config = llama();
+  EXPECT_FALSE(parse(config).is_matryoshka);
+  config["matryoshka_dimensions"] = {64, 128};
+  EXPECT_TRUE(parse(config).is_matryoshka);
+  EXPECT_EQ(parse(config).matryoshka_dimensions, (std::vector<int32_t>{64, 128}));
+}
+
 TEST(ModelConfig, KvHeadsDefaultToHeads) {
   json config = llama();
   config.erase("num_key_value_heads");
@@ -185,8 +214,9 @@ INSTANTIATE_TEST_SUITE_P(
                  "rope_scaling.original_max_position_embeddings"},
         BadField{"partial_rotary_factor", 0.3, "even"},
         BadField{"partial_rotary_factor", 2, "a number"}, BadField{"hidden_act", "gelu", "silu"},
-        BadField{"use_sliding_window", true, "false"},
-        BadField{"layer_types", json::array({"sliding_attention"}), "full_attention"},
+        BadField{"use_sliding_window", true, "no sliding windows"},
+        BadField{"layer_types", json::array({"sliding_attention"}), "use_sliding_window"},
+        BadField{"layer_types", json::array({"linear_attention"}), "full_attention"},
         BadField{"quantization_config", json{{"quant_method", "gptq"}}, "bfloat16"},
         BadField{"tie_word_embeddings", "yes", "true or false"},
         BadField{"attention_bias", 1, "true or false"}, BadField{"torch_dtype", "int8", "float32"},

@@ -119,12 +119,20 @@ TEST(ChatRequest, ToolsMayBeCalledWhereTheServerReadsCalls) {
   EXPECT_TRUE(chat("{" + kGood + R"(, "tools": []})")->tools.is_null());
 }
 
-TEST(ChatRequest, AChoiceThatNeedsAGrammarIsRefusedWithItsReason) {
+TEST(ChatRequest, AChoiceThatForcesACallBringsItsGrammar) {
   const std::string body = "{" + kGood + R"(, "tools": [)" + kTool + R"(], "tool_choice": )";
-  EXPECT_THAT(error_of(body + R"("required"})", with_tools()),
-              HasSubstr("needs structured output"));
-  EXPECT_THAT(error_of(body + R"({"type": "function", "function": {"name": "f"}}})", with_tools()),
-              HasSubstr("needs structured output"));
+  const auto required = chat(body + R"("required"})");
+  ASSERT_TRUE(required) << required.error().message;
+  EXPECT_TRUE(required->forces_tool_call);
+  EXPECT_THAT(required->sampling.grammar, HasSubstr("json_schema:"));
+  // Instructor sends a form of the text beside the call that it forces.
+  const auto with_form = chat(body + R"("required", "response_format": {"type": "json_object"}})");
+  ASSERT_TRUE(with_form) << with_form.error().message;
+  EXPECT_EQ(with_form->sampling.grammar, required->sampling.grammar);
+  EXPECT_THAT(error_of(body + R"("required", "guided_regex": "a"})"), HasSubstr("exclude each"));
+  EXPECT_THAT(
+      error_of(body + R"({"type": "function", "function": {"name": "none"}}})", with_tools()),
+      HasSubstr("not in tools"));
   EXPECT_THAT(error_of(body + "5}", with_tools()), HasSubstr("tool_choice must be"));
   EXPECT_THAT(error_of("{" + kGood + R"(, "tool_choice": "auto"})", with_tools()),
               HasSubstr("tools must be set"));

@@ -44,5 +44,23 @@ TEST(Metrics, WhatVllmHasTooIsToldUnderItsNames) {
   EXPECT_THAT(text, testing::Not(HasSubstr("steps_total")));
 }
 
+TEST(Metrics, SpeculationIsCountedByThePlaceOfTheDraft) {
+  using testing::HasSubstr;
+  EngineStats stats;
+  EXPECT_THAT(Metrics("m").render(stats, {}), testing::Not(HasSubstr("spec_decode")));
+  stats.ready.resize(1);
+  stats.ready[0].uniform_query_len = 3;
+  stats.drafts.rows = 5;
+  stats.drafts.tokens = 10;
+  stats.drafts.accepted = {4, 2, 0};
+  const std::string text = under_vllm_names(Metrics("m").render(stats, {}));
+  EXPECT_THAT(text, HasSubstr("vllm:spec_decode_num_drafts_total{model_name=\"m\"} 5\n"));
+  EXPECT_THAT(text, HasSubstr("vllm:spec_decode_num_draft_tokens_total{model_name=\"m\"} 10\n"));
+  EXPECT_THAT(text, HasSubstr("vllm:spec_decode_num_accepted_tokens_total{model_name=\"m\"} 6\n"));
+  EXPECT_THAT(text, HasSubstr("vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name=\"m\","
+                              "position=\"1\"} 2\n"));
+  EXPECT_THAT(text, testing::Not(HasSubstr("position=\"2\"")));
+}
+
 }  // namespace
 }  // namespace refrain

@@ -59,8 +59,7 @@ class RowMajorDevice final : public Device {
   }
   std::unique_ptr<Stream> create_stream() override { return std::make_unique<EagerStream>(); }
   MemoryAccount memory() const override { return {}; }
-  Result<std::unique_ptr<Communicator>> create_communicator(const std::string&, int, int,
-                                                            int) override {
+  Result<std::unique_ptr<Communicator>> create_communicator(const GroupOptions&) override {
     return fail(ErrorCode::kInternal, "no collectives here");
   }
 

@@ -1,0 +1,89 @@
+// /tokenize and /detokenize.
+#include <set>
+
+#include "runtime/server/api_server.h"
+#include "runtime/text/tokenizer.h"
+
+namespace refrain {
+
+void ApiServer::post_tokenize(HttpRequest& request, const Exchange& exchange) {
+  on_pool(request, exchange, &ApiServer::tokenize_body);
+}
+
+void ApiServer::post_detokenize(HttpRequest& request, const Exchange& exchange) {
+  on_pool(request, exchange, &ApiServer::detokenize_body);
+}
+
+namespace {
+
+// Names of a body's members that are none of these.
+std::vector<std::string> others(const OrderedJson& body, const std::set<std::string>& known) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : body.items())
+    if (!value.is_null() && !known.contains(name) && names.size() < 8)
+      names.push_back(name.substr(0, 64));
+  return names;
+}
+
+}  // namespace
+
+Result<Json> ApiServer::tokenize_body(const OrderedJson& ordered) {
+  const Json body(ordered);
+  JsonFields fields(body);
+  std::vector<TokenId> ids;
+  REFRAIN_RETURN_IF_ERROR(check_model(fields.string("model").value_or("")));
+  const bool strings = fields.boolean("return_token_strs").value_or(false);
+  const bool chat = fields.has("messages");
+  if (fields.boolean("add_special_tokens").value_or(!chat) && chat)
+    fields.fail_on("add_special_tokens", "must be false in chats: the template writes them");
+  REFRAIN_RETURN_IF_ERROR(fields.status());
+  ignored_.say(others(
+      ordered,
+      chat ? std::set<std::string>{"messages", "model", "tools", "tool_choice",
+                                   "add_generation_prompt", "continue_final_message",
+                                   "add_special_tokens", "return_token_strs", "chat_template",
+                                   "chat_template_kwargs", "documents", "reasoning_effort"}
+           : std::set<std::string>{"prompt", "model", "add_special_tokens", "return_token_strs"}));
+  if (fields.has("messages")) {
+    REFRAIN_ASSIGN_OR_RETURN(
+        const ChatInput input,
+        read_chat_input(ordered, engine_.config().trust_request_chat_template));
+    REFRAIN_ASSIGN_OR_RETURN(ChatPrompt chat, tokenize_chat(text_, input, text_limits()));
+    ids = std::move(chat.ids);
+  } else {
+    const auto prompt = fields.string("prompt");
+    const bool special = fields.boolean("add_special_tokens").value_or(true);
+    REFRAIN_RETURN_IF_ERROR(fields.status());
+    if (!prompt) return fail_field("prompt", "prompt is missing");
+    REFRAIN_ASSIGN_OR_RETURN(ids, text_.tokenizer->encode(*prompt, special, text_limits()));
+  }
+  Json texts;
+  if (strings) {
+    texts = Json::array();
+    for (const TokenId id : ids) texts.push_back(text_.tokenizer->token_to_string(id));
+  }
+  return Json{{"count", ids.size()},
+              {"max_model_len", engine_.config().worker.max_model_len},
+              {"tokens", ids},
+              {"token_strs", std::move(texts)}};
+}
+
+Result<Json> ApiServer::detokenize_body(const OrderedJson& ordered) {
+  const Json body(ordered);
+  JsonFields fields(body);
+  REFRAIN_RETURN_IF_ERROR(check_model(fields.string("model").value_or("")));
+  REFRAIN_RETURN_IF_ERROR(fields.status());
+  ignored_.say(others(ordered, {"tokens", "model"}));
+  const Json* tokens = fields.get("tokens");
+  if (tokens == nullptr) return fail_field("tokens", "tokens is missing");
+  REFRAIN_ASSIGN_OR_RETURN(const auto ids, read_token_ids(*tokens, "tokens"));
+  for (const TokenId id : ids) {
+    if (id >= engine_.model().vocab_size) {
+      return fail_field("tokens", "tokens holds {}, but the vocabulary has {} tokens", id,
+                        engine_.model().vocab_size);
+    }
+  }
+  return Json{{"prompt", text_.tokenizer->decode(ids, /*skip_special_tokens=*/false)}};
+}
+
+}  // namespace refrain

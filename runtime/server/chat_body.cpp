@@ -1,0 +1,40 @@
+#include "runtime/server/chat_body.h"
+
+namespace refrain {
+namespace {
+
+constexpr size_t kMostNames = 8;
+constexpr size_t kLongestName = 64;
+
+}  // namespace
+
+OrderedJson ChatBody::take(const char* name) {
+  const auto at = given_.find(name);
+  if (at == given_.end()) return nullptr;
+  OrderedJson value = std::move(*at);
+  given_.erase(at);
+  return value;
+}
+
+void ChatBody::pass_as(const char* name, const char* chat_name) {
+  if (OrderedJson value = take(name); !value.is_null()) set(chat_name, std::move(value));
+}
+
+void ChatBody::add_message(OrderedJson message) { chat_["messages"].push_back(std::move(message)); }
+
+std::vector<std::string> ChatBody::left() const {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : given_.items()) {
+    if (names.size() == kMostNames) break;
+    if (!value.is_null()) names.push_back(name.substr(0, kLongestName));
+  }
+  return names;
+}
+
+std::string string_in(const OrderedJson& object, const char* name) {
+  if (!object.is_object()) return {};
+  const auto at = object.find(name);
+  return at != object.end() && at->is_string() ? at->get<std::string>() : std::string();
+}
+
+}  // namespace refrain
