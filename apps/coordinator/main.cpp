@@ -3,16 +3,20 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
+#include <string_view>
 
 #include "runtime/base/build_info.h"
 #include "runtime/base/last_error.h"
 #include "runtime/base/log.h"
 #include "runtime/config/options.h"
+#include "runtime/grammar/grammar_helper.h"
 #include "runtime/launch/coordinator.h"
 
 int main(int argc, char** argv) {
   refrain::end_by_what_is_lacking();
   using namespace refrain;
+  if (argc > 1 && std::string_view(argv[1]) == kGrammarHelperWord)
+    return run_grammar_helper({argv + 2, argv + argc});
   CoordinatorOptions options;
   CLI::App app("Schedules requests onto tensor-parallel workers and serves the OpenAI API.",
                "coordinator");

@@ -84,6 +84,10 @@ int bench_command(const std::vector<std::string>& arguments) {
       ->delimiter(',')
       ->check(count)
       ->group(group);
+  app.add_option("--shared-prefix", options.shared_prefix,
+                 "attention: of these so many are the same for all; also with cascade attention")
+      ->check(CLI::Range(0, 1 << 20))
+      ->group(group);
   app.add_option("--message-bytes", options.message_bytes,
                  "all-reduce: bytes, multiples of 2 (1 KiB to 64 MiB in powers of four)")
       ->delimiter(',')

@@ -22,8 +22,8 @@ constexpr const char* kPlanHelp =
     "either a file of options as `refrain serve --config` takes it (configs/engine), or an object\n"
     "with these fields, all of which may be left out:\n"
     "  cudagraph_mode, cudagraph_capture_sizes, max_cudagraph_capture_size, max_num_seqs,\n"
-    "  max_num_batched_tokens, num_speculative_tokens, enforce_eager, disable_padding,\n"
-    "  max_padding_ratio, lora, attention_support, piecewise_available,\n"
+    "  max_num_batched_tokens, num_speculative_tokens, uniform_query_lens, enforce_eager,\n"
+    "  disable_padding, max_padding_ratio, lora, attention_support, piecewise_available,\n"
     "  batches: [{\"query_lens\": [1, 1], \"context_lens\": [7, 9], \"cascade\": false}]\n"
     "A file of options may have `batches` too. Exit code 2: a field is wrong; 64: no such file.\n";
 

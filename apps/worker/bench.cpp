@@ -38,6 +38,7 @@ void add_options(CLI::App& app, BenchArguments& arguments) {
   app.add_option("--batch", rank.batches, "Rows, or requests")->delimiter(',');
   app.add_option("--context", rank.contexts, "attention: tokens of a decoding request")
       ->delimiter(',');
+  app.add_option("--shared-prefix", rank.shared_prefix, "attention: tokens of all requests");
   app.add_option("--lengths", rank.lengths, "attention: tokens of a prompt")->delimiter(',');
   app.add_option("--message-bytes", rank.messages, "all-reduce: message sizes")->delimiter(',');
   app.add_option("--runs", rank.runs, "Samples of a case");

@@ -178,25 +178,26 @@ Status Bench::serve(std::vector<BenchCase>& cases) {
       std::this_thread::sleep_until(next);
     }
     times->sent[i] = SteadyTime::now();
-    auto id = local_.engine().submit(std::move(requests[i]), [times, i](RequestOutput output) {
-      const auto now = SteadyTime::now();
-      const std::lock_guard lock(times->mutex);
-      const bool first = times->last[i] == SteadyTime::time_point{};
-      auto ms = [](auto from, auto to) {
-        return std::chrono::duration<double, std::milli>(to - from).count();
-      };
-      if (!output.tokens.empty()) {
-        if (first) times->ttft.push_back(ms(times->sent[i], now));
-        if (!first) times->itl.push_back(ms(times->last[i], now));
-        times->last[i] = now;
-      }
-      if (output.error) times->error = output.error;
-      if (output.finish != FinishReason::kNone) {
-        times->total.push_back(ms(times->sent[i], now));
-        --times->unfinished;
-      }
-      if (times->unfinished == 0 || times->error) times->done.notify_all();
-    });
+    auto id =
+        local_.engine().submit(std::move(requests[i]), [times, i](const RequestOutput& output) {
+          const auto now = SteadyTime::now();
+          const std::lock_guard lock(times->mutex);
+          const bool first = times->last[i] == SteadyTime::time_point{};
+          auto ms = [](auto from, auto to) {
+            return std::chrono::duration<double, std::milli>(to - from).count();
+          };
+          if (!output.tokens.empty()) {
+            if (first) times->ttft.push_back(ms(times->sent[i], now));
+            if (!first) times->itl.push_back(ms(times->last[i], now));
+            times->last[i] = now;
+          }
+          if (output.error) times->error = output.error;
+          if (output.finish != FinishReason::kNone) {
+            times->total.push_back(ms(times->sent[i], now));
+            --times->unfinished;
+          }
+          if (times->unfinished == 0 || times->error) times->done.notify_all();
+        });
     if (!id) return forward_error(id.error());
   }
   std::unique_lock lock(times->mutex);

@@ -18,8 +18,9 @@ struct BenchOptions {
   std::vector<int32_t> batches = {1};
   std::vector<int32_t> lengths = {512};         // prefill, attention: prompt tokens
   std::vector<int32_t> contexts = {512, 2048};  // attention: tokens of a decoding request
-  std::vector<int64_t> message_bytes;           // all-reduce
-  int32_t pool_mib = 512;  // gemm, attention: what weights and caches take turns in
+  int32_t shared_prefix = 0;           // attention: of them so many are the same in all requests
+  std::vector<int64_t> message_bytes;  // all-reduce
+  int32_t pool_mib = 512;              // gemm, attention: what weights and caches take turns in
   int32_t prompt_len = 128;
   int32_t first_tokens = 64;  // decode: ms = (t(last) - t(first)) / (last - first)
   int32_t last_tokens = 320;

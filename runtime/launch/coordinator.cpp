@@ -40,9 +40,7 @@ constexpr auto kLook = std::chrono::milliseconds(5);
 class GraphLog {
  public:
   GraphLog(Engine& engine, std::shared_ptr<Executor> strand, double seconds)
-      : engine_(engine),
-        strand_(std::move(strand)),
-        interval_(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds))) {
+      : engine_(engine), strand_(std::move(strand)), interval_(to_duration(seconds)) {
     if (seconds > 0) wait();
   }
 
@@ -90,8 +88,7 @@ class Shutdown {
               number == SIGINT ? "SIGINT" : "SIGTERM", host_.config().drain_timeout);
     api_.set_draining();
     host_.engine().drain([this] { strand_->post([this] { end(); }); });
-    const auto limit = std::chrono::duration_cast<Duration>(
-        std::chrono::duration<double>(host_.config().drain_timeout));
+    const auto limit = to_duration(host_.config().drain_timeout);
     strand_->post_after(limit, [this] { end(); });
     watch_.end_within(limit + kLastThreads);
   }
@@ -154,6 +151,9 @@ class StateLog {
     engine_.on_isolation([this](Isolation isolation) {
       if (pipe_) pipe_->send({false, {}, isolation});
     });
+    engine_.on_group_state([this](int32_t group, GroupState state, const std::string& detail) {
+      on_group_state(group, state, detail);
+    });
     engine_.on_audit([this](const AuditFinding& finding) {
       if (pipe_) pipe_->send({false, {}, {}, finding});
     });
@@ -163,10 +163,21 @@ class StateLog {
   }
 
  private:
+  void on_group_state(int32_t group, GroupState state, const std::string& detail) {
+    if (state == GroupState::kReady && pipe_) {
+      GroupReport report;
+      report.ready = true;
+      report.group = group;
+      pipe_->send(report);
+    }
+    if (engine_.config().data_parallel_size == 1) return;
+    display_.finish();
+    log::info("group {} {}{}{}", group, to_string(state), detail.empty() ? "" : ": ", detail);
+  }
+
   void on_state(GroupState state, const std::string& detail) {
     display_.finish();
     if (state == GroupState::kReady) {
-      if (pipe_) pipe_->send({true, {}});
       log::info("ready: {} serves {} ({})", url_, engine_.config().served_model_names.front(),
                 detail);
     } else if (state == GroupState::kFailed) {
@@ -183,6 +194,26 @@ class StateLog {
   std::function<void(int)> on_failed_;
   int code_of_failure_ = kExitConfig;
   ProgressDisplay display_{stderr_is_terminal()};
+};
+
+// Tells the engine of groups that the supervisor does not start again.
+class GivenUpWatch {
+ public:
+  GivenUpWatch(Engine& engine, const SupervisorBoard& board, std::shared_ptr<Executor> strand)
+      : engine_(engine), board_(board), strand_(std::move(strand)) {
+    look();
+  }
+
+ private:
+  void look() {
+    for (int32_t group = 0; group < engine_.config().data_parallel_size; ++group)
+      if (board_.given_up(group)) engine_.give_up_group(group);
+    strand_->post_after(std::chrono::seconds(1), [this] { look(); });
+  }
+
+  Engine& engine_;
+  const SupervisorBoard& board_;
+  std::shared_ptr<Executor> strand_;
 };
 
 // What the supervisor would clear away, when it is gone.
@@ -258,9 +289,10 @@ int coordinate(CoordinatorOptions options) {
     };
     if (!engine_host.io().on_process_exit(options.parent, strand, alone)) strand->post(alone);
   }
-  log::info("listening on {}; waiting for {} worker{} at {}", url,
-            config.worker.tensor_parallel_size, config.worker.tensor_parallel_size == 1 ? "" : "s",
-            config.ipc_address);
+  std::optional<GivenUpWatch> given_up;
+  if (config.data_parallel_size > 1) given_up.emplace(engine_host.engine(), board, strand);
+  log::info("listening on {}; waiting for {} worker{} at {}", url, config.num_workers(),
+            config.num_workers() == 1 ? "" : "s", config.ipc_address);
   engine_host.run();
   return code;
 }

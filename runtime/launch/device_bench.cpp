@@ -10,11 +10,11 @@
 #include <random>
 
 #include "runtime/base/check.h"
+#include "runtime/base/child_process.h"
 #include "runtime/base/unique_handle.h"
 #include "runtime/config/options.h"
 #include "runtime/launch/bench_report.h"
 #include "runtime/launch/check_config.h"
-#include "runtime/launch/child_process.h"
 #include "runtime/launch/coordinator.h"
 
 namespace refrain {
@@ -59,6 +59,7 @@ std::vector<std::string> rank_command(const BenchOptions& options, const EngineC
   add("--batch", list(options.batches));
   add("--context", list(options.contexts));
   add("--lengths", list(options.lengths));
+  add("--shared-prefix", options.shared_prefix);
   add("--message-bytes", list(message_bytes(options)));
   add("--runs", options.runs);
   add("--pool-bytes", int64_t{options.pool_mib} << 20);

@@ -8,6 +8,7 @@
 #include "ipc/protocol/limits.h"
 #include "ipc/transport/endpoint.h"
 #include "runtime/base/check.h"
+#include "runtime/base/child_process.h"
 #include "runtime/base/log.h"
 #include "runtime/launch/check_config.h"
 #include "runtime/text/answer/answer_parser.h"
@@ -91,6 +92,11 @@ Result<std::unique_ptr<EngineHost>> EngineHost::create(EngineConfig config, int 
   endpoint_options.curve = {config.curve_key, config.curve_allow, config.insecure_tcp};
   REFRAIN_ASSIGN_OR_RETURN(auto endpoint, ipc::make_zmq_server(host->io_, endpoint_options));
   REFRAIN_ASSIGN_OR_RETURN(host->text_, load_text(config));
+  if (config.tokenizer == config.model) {  // the workers' grammars use the model's
+    host->text_.grammars = std::make_shared<GrammarHelper>(
+        sibling_program("coordinator"),
+        GrammarHelperOptions{config.model, model.vocab_size, model.eos_token_ids});
+  }
   REFRAIN_ASSIGN_OR_RETURN(
       host->engine_, Engine::create(std::move(config), model, host->text_.tokenizer, host->io_,
                                     host->outputs_.executors(), std::move(endpoint)));

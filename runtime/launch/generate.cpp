@@ -9,9 +9,10 @@
 #include "runtime/base/log.h"
 #include "runtime/launch/coordinator.h"
 #include "runtime/launch/local_engine.h"
+#include "runtime/launch/request_line.h"
 #include "runtime/server/api_response.h"
 #include "runtime/server/cudagraph_page.h"
-#include "runtime/text/tokenizer.h"
+#include "runtime/server/prompt_logprobs.h"
 
 namespace refrain {
 namespace {
@@ -30,67 +31,6 @@ struct Line {
 Error at_line(const std::string& file, size_t number, Error error) {
   error.message = fmt::format("{}:{}: {}", file, number, error.message);
   return error;
-}
-
-Result<std::vector<TokenId>> prompt_of(const Json& json, const OrderedJson& ordered,
-                                       const TextSide& text) {
-  const JsonFields fields(json);
-  const int given = fields.has("prompt") + fields.has("messages") + fields.has("prompt_ids");
-  if (given != 1) {
-    return fail_field("prompt", "needs exactly one of prompt, messages and prompt_ids");
-  }
-  if (const Json* ids = fields.get("prompt_ids")) return read_token_ids(*ids, "prompt_ids");
-  if (fields.has("messages")) {
-    REFRAIN_ASSIGN_OR_RETURN(const ChatInput input,
-                             read_chat_input(ordered, /*trust_chat_template=*/true));
-    REFRAIN_ASSIGN_OR_RETURN(ChatPrompt chat, tokenize_chat(text, input));
-    return std::move(chat.ids);
-  }
-  const Json* prompt = fields.get("prompt");
-  if (!prompt->is_string()) return fail_field("prompt", "prompt must be a string");
-  return text.tokenizer->encode(prompt->get<std::string>(), /*add_special_tokens=*/true);
-}
-
-// `logprobs`: a number (completions' way), or true with top_logprobs (chat's way).
-Status read_logprobs(const Json& json, SamplingParams& params) {
-  JsonFields fields(json);
-  const Json* value = fields.get("logprobs");
-  if (value == nullptr) return {};
-  if (value->is_boolean()) {
-    const auto top = fields.integer("top_logprobs", 0, 20).value_or(0);
-    if (value->get<bool>()) params.logprobs = static_cast<int32_t>(top);
-  } else if (const auto top = fields.integer("logprobs", 0, 20)) {
-    params.logprobs = static_cast<int32_t>(*top);
-  }
-  return fields.status();
-}
-
-Status parse_request(const OrderedJson& ordered, LocalEngine& local, const GenerateOptions& options,
-                     Line& line) {
-  const GenerationDefaults& defaults = local.engine().config().generation_defaults;
-  const Json json(ordered);
-  SamplingParams& params = line.request.sampling;
-  REFRAIN_ASSIGN_OR_RETURN(line.request.prompt, prompt_of(json, ordered, local.text()));
-  apply_defaults(defaults, params);
-  REFRAIN_RETURN_IF_ERROR(read_sampling_params(json, params));
-  REFRAIN_RETURN_IF_ERROR(read_logprobs(json, params));
-  JsonFields fields(json);
-  if (fields.integer("n", 1, INT32_MAX).value_or(1) != 1) {
-    fields.fail_on("n", "n must be 1, since a line has one answer; repeat the line instead");
-  }
-  if (options.temperature && !fields.has("temperature")) {
-    params.temperature = static_cast<float>(*options.temperature);
-  }
-  params.max_tokens = fields.integer("max_tokens", 1, INT32_MAX).value_or(options.max_tokens);
-  if (const auto most = fields.integer("max_completion_tokens", 1, INT32_MAX)) {
-    params.max_tokens = *most;
-  }
-  params.max_tokens =
-      std::min(params.max_tokens, defaults.max_new_tokens.value_or(params.max_tokens));
-  REFRAIN_RETURN_IF_ERROR(fields.status());
-  line.wants_logprobs = params.logprobs >= 0;
-  line.chat = fields.has("messages");
-  return {};
 }
 
 // {"custom_id", "method", "url", "body"}: the body is the request, the url says of what kind.
@@ -118,7 +58,13 @@ Status parse_line(const std::string& text, LocalEngine& local, const GenerateOpt
   if (line.batch) {
     REFRAIN_ASSIGN_OR_RETURN(ordered, batch_body(ordered));
   }
-  return parse_request(ordered, local, options, line);
+  const LineDefaults defaults{options.max_tokens, options.temperature};
+  REFRAIN_ASSIGN_OR_RETURN(
+      line.request,
+      read_request_line(ordered, local.text(), local.config().generation_defaults, defaults));
+  line.wants_logprobs = line.request.sampling.logprobs >= 0;
+  line.chat = ordered.contains("messages");
+  return {};
 }
 
 Result<std::vector<std::string>> read_lines(const std::string& path) {
@@ -144,7 +90,8 @@ Json logprobs_of(const RequestOutput& output) {
   return list;
 }
 
-Json own_answer(const Line& line, const std::vector<TokenId>& prompt, const RequestOutput& output) {
+Json own_answer(const Line& line, const RequestOutput& output, const text::Tokenizer& tokenizer) {
+  const std::vector<TokenId>& prompt = line.request.prompt;
   Json ids = Json::array();
   for (const TokenOutput& token : output.tokens) ids.push_back(token.token);
   Json json = {{"prompt_ids", prompt},
@@ -152,6 +99,9 @@ Json own_answer(const Line& line, const std::vector<TokenId>& prompt, const Requ
                {"text", output.text},
                {"finish_reason", to_string(output.finish)}};
   if (line.wants_logprobs) json["logprobs"] = logprobs_of(output);
+  if (output.prompt)
+    json["prompt_logprobs"] = prompt_logprobs_json(
+        prompt, *output.prompt, line.request.sampling.prompt_logprobs, tokenizer);
   if (!line.custom_id.is_null()) json["custom_id"] = line.custom_id;
   return json;
 }
@@ -165,11 +115,14 @@ Json api_answer(const Line& line, size_t number, const RequestOutput& output,
   head.created = std::time(nullptr);
   head.chat = line.chat;
   head.logprobs = line.wants_logprobs;
+  head.num_prompt_logprobs = line.request.sampling.prompt_logprobs;
   ChoiceText choice;
   choice.text = output.text;
   choice.tokens = output.tokens;
   choice.finish = output.finish;
   choice.stop_reason = output.stop_reason;
+  choice.prompt = std::make_shared<const std::vector<TokenId>>(line.request.prompt);
+  choice.scores = output.prompt;
   const Usage usage{output.prompt_tokens, output.output_tokens, output.cached_tokens};
   return whole_answer(head, {choice}, usage, *local.text().tokenizer);
 }
@@ -187,7 +140,7 @@ Json batch_answer(const Line& line, size_t number, int status, Json body) {
 
 Json error_answer(const Line& line, size_t number) {
   const int status = http_status(line.error->code);
-  Json error = error_json(status, *line.error);
+  Json error = {{"error", error_json(status, *line.error)["error"]}};
   if (line.batch) return batch_answer(line, number, status, std::move(error));
   if (!line.custom_id.is_null()) error["custom_id"] = line.custom_id;
   return error;
@@ -284,7 +237,7 @@ Status generate(const GenerateOptions& options) {
       const RequestOutput& output = outputs[answered++];
       text +=
           dump(line.batch ? batch_answer(line, i + 1, 200, api_answer(line, i + 1, output, *local))
-                          : own_answer(line, line.request.prompt, output)) +
+                          : own_answer(line, output, *local->text().tokenizer)) +
           "\n";
     }
   }

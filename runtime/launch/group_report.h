@@ -19,6 +19,7 @@ struct GroupReport {
   std::optional<GroupLoss> lost;                      // the group is lost
   std::optional<Isolation> isolation = std::nullopt;  // it begins, or is over
   std::optional<AuditFinding> audit = std::nullopt;   // the group goes on
+  int32_t group = 0;                                  // that is ready
 };
 
 std::string encode_report(const GroupReport& report);  // one line, with its end
@@ -48,10 +49,14 @@ class SupervisorBoard {
   int fd() const { return fd_.get(); }  // -1: there is none, and nothing is counted
   void count_incident() { add(0); }
   void count_unwritten() { add(1); }
+  // A group is not started again: the coordinator looks for it.
+  void give_up(int group);
+  bool given_up(int group) const;
   Counts counts() const;
 
  private:
   using Cell = std::atomic<uint64_t>;
+  static constexpr size_t kCells = 3;  // incidents, unwritten, groups given up as bits
   void add(size_t cell);
   Cell* cells() const { return static_cast<Cell*>(memory_.data()); }
   UniqueFd fd_;

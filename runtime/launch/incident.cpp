@@ -14,6 +14,7 @@
 #include <tuple>
 
 #include "runtime/base/clock.h"
+#include "runtime/base/log.h"
 
 namespace refrain {
 namespace {
@@ -70,7 +71,13 @@ Json record_json(const FlightRecord& record, uint64_t now_ns) {
   json["step"] = record.step;
   json["tokens"] = record.num_tokens;
   json["requests"] = record.num_reqs;
-  if (record.phase != FlightPhase::kDone) return json;
+  if (record.phase != FlightPhase::kDone) {
+    json["forward_mode"] =
+        record.forward_mode <= static_cast<uint8_t>(ipc::ForwardMode::kDraftExtend)
+            ? ipc::to_string(static_cast<ipc::ForwardMode>(record.forward_mode))
+            : "unknown";
+    return json;
+  }
   json["mode"] = record.mode <= static_cast<uint8_t>(ipc::RuntimeMode::kFull)
                      ? ipc::to_string(static_cast<ipc::RuntimeMode>(record.mode))
                      : "unknown";
@@ -94,6 +101,7 @@ Json flight_json(const RankFlight& flight, uint64_t now_ns) {
                {"records", std::move(records)}};
   json["phase"] = flight.records.empty() ? "starting" : ipc::to_string(flight.records.back().phase);
   json["ended"] = flight.ended.empty() ? Json() : Json(flight.ended);
+  if (flight.group >= 0) json["group"] = flight.group;
   return json;
 }
 
@@ -123,6 +131,11 @@ void remove_oldest(const std::string& directory) {
 int lagging_rank(const Incident& incident) {
   if (incident.loss && incident.loss->ranks.size() == 1 && hangs(*incident.loss))
     return incident.loss->ranks.front();
+  // Groups do not step together.
+  const auto same_group = [&](const RankFlight& flight) {
+    return flight.group == incident.flights.front().group;
+  };
+  if (!std::ranges::all_of(incident.flights, same_group)) return -1;
   // A rank that misses its peer ends by itself, and may be the one that the coordinator missed.
   const auto innocence = [&](const RankFlight& flight) {
     if (flight.ended.starts_with("signal")) return 0;
@@ -157,6 +170,7 @@ std::string incident_json(const Incident& incident) {
                {"process", incident.process},
                {"step", incident.audit ? incident.audit->step : last_step(incident)},
                {"ranks", Json::array()}};
+  if (incident.group >= 0) json["group"] = incident.group;
   json["ended"] = incident.ended.empty() ? Json() : Json(incident.ended);
   json["lagging_rank"] = lagging < 0 ? Json() : Json(lagging);
   for (const RankFlight& flight : incident.flights)
@@ -181,8 +195,10 @@ std::string incident_json(const Incident& incident) {
 
 std::string describe(const Incident& incident) {
   if (incident.audit)
-    return fmt::format("the audit of step {} found {} differences, the first: {}",
-                       incident.audit->step, incident.audit->differences, incident.audit->first);
+    return fmt::format("the audit of step {}{} found {} differences, the first: {}",
+                       incident.audit->step,
+                       incident.group < 0 ? "" : fmt::format(" of group {}", incident.group),
+                       incident.audit->differences, incident.audit->first);
   const int behind = lagging_rank(incident);
   return fmt::format("{}{}{}, last step {}{}", incident.process,
                      incident.ended.empty() ? "" : " ended by ", incident.ended,
@@ -203,6 +219,21 @@ Result<std::string> write_incident(const std::string& directory, const Incident&
   if (error) return fail(ErrorCode::kUnavailable, "{}: {}", path, error.message());
   remove_oldest(directory);
   return path;
+}
+
+bool record_incident(const std::string& directory, const Incident& incident) {
+  const std::string what = describe(incident);
+  if (directory.empty()) {
+    log::error("incident: {}", what);
+    return true;
+  }
+  const auto path = write_incident(directory, incident);
+  if (path) {
+    log::error("incident: {}: {}", what, *path);
+  } else {
+    log::error("incident: {}; the record could not be written: {}", what, path.error().message);
+  }
+  return path.has_value();
 }
 
 }  // namespace refrain

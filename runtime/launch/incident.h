@@ -14,6 +14,7 @@ namespace refrain {
 
 struct RankFlight {
   int rank = 0;
+  int group = -1;                          // of several
   int64_t pid = 0;                         // 0: it did not run
   std::string ended;                       // "signal 9 (Killed)"; empty: it ran
   std::vector<ipc::FlightRecord> records;  // the last ones, oldest first
@@ -23,6 +24,7 @@ struct Incident {
   std::string process;  // "rank 1 (pid 4711)", "coordinator (pid 4710)"
   std::string ended;    // how; empty: it hangs, or nobody knows
   int rank = -1;        // of the process; -1: the coordinator, or not known yet
+  int group = -1;       // of several; -1: the coordinator, or there is one
   std::vector<RankFlight> flights;
   std::optional<GroupLoss> loss;      // what the coordinator said of it
   std::optional<AuditFinding> audit;  // then nothing is lost
@@ -42,5 +44,7 @@ std::string describe(const Incident& incident);  // in a line, for the log
 // be and removes all but the newest kKept records in it. The path.
 inline constexpr size_t kIncidentsKept = 32;
 Result<std::string> write_incident(const std::string& directory, const Incident& incident);
+// Tells it in the log and writes it, where a directory is given. Whether it could.
+bool record_incident(const std::string& directory, const Incident& incident);
 
 }  // namespace refrain

@@ -7,13 +7,17 @@
 #include "runtime/base/log.h"
 #include "runtime/base/process_limits.h"
 #include "runtime/launch/coordinator.h"
+#include "runtime/launch/worker_commands.h"
+#include "runtime/server/prompt_logprobs.h"
 
 namespace refrain {
 
-Result<std::unique_ptr<LocalEngine>> LocalEngine::create(EngineConfig config) {
+Result<std::unique_ptr<LocalEngine>> LocalEngine::create(EngineConfig config, Signals signals) {
   survive_file_size_limit();
   REFRAIN_RETURN_IF_ERROR(raise_descriptor_limit(kLeastDescriptors));
   auto local = std::unique_ptr<LocalEngine>(new LocalEngine());
+  local->watches_signals_ = signals == Signals::kInterrupt;
+  if (local->watches_signals_) local->signals_.emplace();
   REFRAIN_ASSIGN_OR_RETURN(local->host_, EngineHost::create(std::move(config)));
   local->strand_ = local->host_->io().make_strand();
   return local;
@@ -25,9 +29,25 @@ void LocalEngine::watch() {
     display_.finish();
     log::debug("workers {}: {}", to_string(state), detail);
     const std::lock_guard lock(mutex_);
-    ready_ = state == GroupState::kReady;
     if (state == GroupState::kFailed) failed_ = detail;
-    if (ready_) strand_->post([this] { supervisor_->on_report({true, {}}); });
+    changed_.notify_all();
+  });
+  engine().on_group_state([this](int32_t group, GroupState state, const std::string&) {
+    const std::lock_guard lock(mutex_);
+    const bool serves = state == GroupState::kReady;
+    if (serves) {
+      GroupReport report;
+      report.ready = true;
+      report.group = group;
+      strand_->post([this, report] { supervisor_->on_report(report); });
+    }
+    if (serves || state == GroupState::kFailed) {
+      starting_.erase(group);
+    } else {
+      starting_.insert(group);
+    }
+    some_serve_ = some_serve_ || serves;
+    ready_ = some_serve_ && starting_.empty();
     changed_.notify_all();
   });
   engine().on_loss([this](const GroupLoss& loss) {
@@ -39,12 +59,23 @@ void LocalEngine::watch() {
   engine().on_audit([this](const AuditFinding& finding) {
     strand_->post([this, finding] { supervisor_->on_report({false, {}, {}, finding}); });
   });
-  host_->io().on_signals({SIGINT, SIGTERM}, strand_, [this](int) {
-    const std::lock_guard lock(mutex_);
-    interrupted_ = true;
-    changed_.notify_all();
-  });
-  signals_.release();
+  if (!watches_signals_) return;
+  host_->io().on_signals({SIGINT, SIGTERM}, strand_, [this](int) { interrupt(); });
+  signals_->release();
+}
+
+void LocalEngine::interrupt() {
+  const std::lock_guard lock(mutex_);
+  interrupted_ = true;
+  changed_.notify_all();
+}
+
+std::optional<Error> LocalEngine::ended() {
+  const std::lock_guard lock(mutex_);
+  if (broken_) return Error{ErrorCode::kInternal, "the engine failed: " + *broken_, {}};
+  if (!ended_) return std::nullopt;
+  return Error{
+      ErrorCode::kUnavailable, fmt::format("the workers ended (exit status {})", *ended_), {}};
 }
 
 Status LocalEngine::start() {
@@ -53,8 +84,10 @@ Status LocalEngine::start() {
   options.max_restarts = config().max_restarts;
   options.incident_dir = config().incident_dir;
   options.seed = std::random_device{}();
+  options.on_given_up = [this](int group) { engine().give_up_group(group); };
   supervisor_ = std::make_unique<Supervisor>(host_->io(), strand_, options,
                                              [this](int code) { on_end(code); });
+  for (int32_t group = 0; group < config().data_parallel_size; ++group) starting_.insert(group);
   watch();
   // Workers die with the thread that spawned them, so that thread is the one that lives longest.
   supervisor_->start();
@@ -119,6 +152,8 @@ Result<std::vector<RequestOutput>> LocalEngine::run(std::vector<GenerateRequest>
           RequestOutput& whole = progress->outputs[i];
           whole.tokens.insert(whole.tokens.end(), output.tokens.begin(), output.tokens.end());
           whole.text += output.text;
+          if (output.prompt && !are_numbers(*output.prompt)) output.error = no_finite_logits();
+          if (output.prompt) whole.prompt = std::move(output.prompt);
           whole.finish = output.finish;
           whole.stop_reason = output.stop_reason;
           whole.prompt_tokens = output.prompt_tokens;
@@ -142,11 +177,9 @@ Result<std::vector<RequestOutput>> LocalEngine::run(std::vector<GenerateRequest>
   });
   if (progress->error) return forward_error(*progress->error);
   if (interrupted_) return fail(ErrorCode::kCancelled, "interrupted");
-  if (broken_) return fail(ErrorCode::kInternal, "the engine failed: {}", *broken_);
-  if (progress->unfinished != 0) {
-    return fail(ErrorCode::kUnavailable, "the workers ended (exit status {})", *ended_);
-  }
-  return std::move(progress->outputs);
+  if (progress->unfinished == 0 && !broken_) return std::move(progress->outputs);
+  lock.unlock();
+  return forward_error(*ended());
 }
 
 }  // namespace refrain

@@ -1,11 +1,12 @@
 #pragma once
-// An engine in this process with workers of its own in others: what `refrain generate` and `bench`
-// use. Blocking calls for main's thread; I/O runs on threads of its own.
+// An engine in this process with workers of its own in others: what `refrain generate`, `bench` and
+// the library use. Blocking calls for one thread, which outlives the workers; I/O has its own.
 
 #include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -16,14 +17,21 @@
 
 namespace refrain {
 
+// Whether SIGINT and SIGTERM interrupt the engine's calls, or are the process's own matter.
+enum class Signals : uint8_t { kInterrupt, kLeave };
+
 class LocalEngine {
  public:
   // Reads the model's configuration and text files and makes the engine; no process yet.
-  static Result<std::unique_ptr<LocalEngine>> create(EngineConfig config);
+  static Result<std::unique_ptr<LocalEngine>> create(EngineConfig config,
+                                                     Signals signals = Signals::kInterrupt);
   ~LocalEngine();  // ends the workers and waits for them
 
-  // Spawns the workers and waits until they are ready; SIGINT and SIGTERM end the wait.
+  // Spawns the workers and waits until they are ready; an interrupt ends the wait.
   Status start();
+  void interrupt();  // any thread
+  // Why no request will be answered any more; nothing while the engine lives. Any thread.
+  std::optional<Error> ended();
 
   Engine& engine() { return host_->engine(); }
   const EngineConfig& config() const { return host_->config(); }
@@ -41,7 +49,8 @@ class LocalEngine {
   void on_end(int code);
   void stop();
 
-  SignalHold signals_;  // until they are watched
+  std::optional<SignalHold> signals_;  // until they are watched
+  bool watches_signals_ = false;
   std::unique_ptr<EngineHost> host_;
   std::unique_ptr<Supervisor> supervisor_;
   std::shared_ptr<Executor> strand_;
@@ -49,7 +58,9 @@ class LocalEngine {
   std::thread io_thread_;
   std::mutex mutex_;  // guards what follows; I/O threads report, main waits
   std::condition_variable changed_;
-  bool ready_ = false;
+  std::set<int32_t> starting_;         // groups
+  bool some_serve_ = false;            // or did
+  bool ready_ = false;                 // and none starts
   std::optional<int> ended_;           // the workers are gone, with this exit code
   std::optional<std::string> broken_;  // the I/O thread ended by an exception
   std::optional<std::string> failed_;  // the workers said that the input is at fault

@@ -129,12 +129,25 @@ void remove_run_of(pid_t gone) {
   });
 }
 
-void remove_segments_of(pid_t engine_pid) {
+namespace {
+
+void remove_segments(pid_t engine_pid, const std::string& group) {
+  const std::string begin = fmt::format("{}{}-{}", kSegment, engine_pid, group);
   for_each_run("/dev/shm", kSegment, [&](const std::filesystem::path& path, pid_t owner) {
     std::error_code error;  // another user's
-    if (owner == engine_pid && std::filesystem::remove(path, error))
+    const bool ours = owner == engine_pid && path.filename().string().starts_with(begin);
+    if (ours && std::filesystem::remove(path, error))
       log::debug("removed shared memory {} of a group that ended while it started", path.string());
   });
+}
+
+}  // namespace
+
+void remove_segments_of(pid_t engine_pid) { remove_segments(engine_pid, ""); }
+
+// Tokens of groups say which group it is (group_options of the engine).
+void remove_segments_of(pid_t engine_pid, int group) {
+  remove_segments(engine_pid, fmt::format("g{}-", group));
 }
 
 }  // namespace refrain

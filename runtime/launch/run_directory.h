@@ -34,7 +34,9 @@ class RunDirectory {
 void remove_stale_runs();
 // Removes the run directory of a process that is known to be gone.
 void remove_run_of(pid_t owner);
-// Removes shared memory that killed ranks of this engine left while they joined their group.
+// Removes shared memory that killed ranks of this engine left while they joined their group: of
+// all groups, or of one of several.
 void remove_segments_of(pid_t engine_pid);
+void remove_segments_of(pid_t engine_pid, int group);
 
 }  // namespace refrain

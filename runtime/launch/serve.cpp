@@ -12,6 +12,7 @@
 #include "runtime/launch/coordinator.h"
 #include "runtime/launch/run_directory.h"
 #include "runtime/launch/supervisor.h"
+#include "runtime/launch/worker_commands.h"
 
 namespace refrain {
 
@@ -35,8 +36,7 @@ int run_serve(const EngineConfig& given, const std::vector<std::string>& argumen
   SupervisorOptions options;
   options.seed = std::random_device{}();
   options.workers = worker_commands(config, config.ipc_address);
-  options.drain_timeout =
-      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(config.drain_timeout));
+  options.drain_timeout = to_duration(config.drain_timeout);
   options.max_restarts = config.max_restarts;
   options.incident_dir =
       config.incident_dir.empty() ? directory->path() + "/incidents" : config.incident_dir;

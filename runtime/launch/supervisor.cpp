@@ -11,6 +11,7 @@
 
 #include "runtime/actor/io_context.h"
 #include "runtime/base/log.h"
+#include "runtime/launch/process_end.h"
 #include "runtime/launch/run_directory.h"
 
 namespace refrain {
@@ -18,56 +19,9 @@ namespace {
 
 constexpr Duration kKillAfter = std::chrono::seconds(5);          // a process that ignores SIGTERM
 constexpr Duration kEndFollows = std::chrono::milliseconds(500);  // a failed worker's last words
-
-// Of a process: one of the four documented ones. A signal that it did not expect is a fault inside.
-int exit_code_of(const ChildProcess::End& end) {
-  if (end.signal != 0) return kExitInternal;
-  const bool known = end.code == kExitOk || end.code == kExitConfig || end.code == kExitTryAgain;
-  return known ? end.code : kExitInternal;
-}
-
-// By our own signal, if it came before the program could handle it, when nothing was accepted yet.
-bool ended_as_told(const ChildProcess::End& end) {
-  return end.signal == SIGTERM || end.signal == SIGINT || (end.signal == 0 && end.code == kExitOk);
-}
-
-// Of this program, when what ended so did so too often: faults that the process found in itself
-// come back, a signal (out of memory, an operator) may not.
-int give_up_code(const ChildProcess::End& end) {
-  return end.signal == 0 && end.code == kExitInternal ? kExitInternal : kExitTryAgain;
-}
+constexpr size_t kKeptLosses = 64;                                // more than can be explained
 
 }  // namespace
-
-std::vector<std::vector<std::string>> worker_commands(const EngineConfig& config,
-                                                      const std::string& address) {
-  std::vector<std::vector<std::string>> commands;
-  for (int rank = 0; rank < config.worker.tensor_parallel_size; ++rank) {
-    std::vector<std::string> argv = {sibling_program("worker"),
-                                     "--model",
-                                     config.model,
-                                     "--rank",
-                                     std::to_string(rank),
-                                     "--tensor-parallel-size",
-                                     std::to_string(config.worker.tensor_parallel_size),
-                                     "--coordinator",
-                                     address,
-                                     "--device",
-                                     config.device,
-                                     "--host-threads",
-                                     std::to_string(config.host_threads),
-                                     "--log-level",
-                                     config.log_level,
-                                     "--parent",
-                                     std::to_string(::getpid())};
-    const std::vector<std::string> debug = debug_arguments(config.debug);
-    argv.insert(argv.end(), debug.begin(), debug.end());
-    if (!config.host_isa.empty()) argv.insert(argv.end(), {"--host-isa", config.host_isa});
-    if (!config.fault.empty()) argv.insert(argv.end(), {"--fault", config.fault});
-    commands.push_back(std::move(argv));
-  }
-  return commands;
-}
 
 Supervisor::Supervisor(IoContext& io, std::shared_ptr<Executor> executor, SupervisorOptions options,
                        std::function<void(int)> on_end)
@@ -76,26 +30,24 @@ Supervisor::Supervisor(IoContext& io, std::shared_ptr<Executor> executor, Superv
       options_(std::move(options)),
       on_end_(std::move(on_end)),
       restarts_(options_.max_restarts, options_.seed),
+      processes_(io_, executor_,
+                 [this](SupervisedProcess process) { on_exit(std::move(process)); }),
       engine_pid_(::getpid()) {}
 
 void Supervisor::start() {
   if (auto board = SupervisorBoard::create()) board_ = std::move(*board);
-  last_run_.resize(options_.workers.size());
-  for (size_t rank = 0; rank < options_.workers.size(); ++rank) {
-    last_run_[rank].rank = static_cast<int>(rank);
-    auto fd = ipc::FlightRing::create();
-    auto ring = fd ? ipc::FlightRing::map(fd->get()) : forward_error(fd.error());
-    if (!ring) log::warn("rank {} has no flight recorder: {}", rank, ring.error().message);
-    flight_fds_.push_back(fd ? std::move(*fd) : UniqueFd());
-    flights_.push_back(ring ? std::move(*ring) : ipc::FlightRing());
-  }
+  const bool alone = options_.workers.size() == 1;
+  for (size_t i = 0; i < options_.workers.size(); ++i)
+    groups_.emplace_back(static_cast<int>(i), alone, options_.workers[i], options_.max_restarts,
+                         options_.seed);
   respawn();
 }
 
 // Whatever does not run.
 void Supervisor::respawn() {
-  if (!options_.coordinator.empty() && !coordinator_runs()) spawn_coordinator();
-  if (!workers_run()) spawn_workers();
+  if (!options_.coordinator.empty() && !processes_.coordinator_runs()) spawn_coordinator();
+  for (SupervisedGroup& group : groups_)
+    if (!group.failed && !group.regrouping && !processes_.run(group.index)) spawn_workers(group);
 }
 
 void Supervisor::spawn_coordinator() {
@@ -116,59 +68,51 @@ void Supervisor::spawn_coordinator() {
   std::vector<std::string> argv = options_.coordinator;
   argv.insert(argv.end(), {"--report-fd", std::to_string(writer.get())});
   if (board_.fd() >= 0) argv.insert(argv.end(), {"--board-fd", std::to_string(board_.fd())});
-  spawn(std::move(argv), -1, {writer.get(), board_.fd()});
+  engine_pid_ = spawn(argv, -1, -1, {writer.get(), board_.fd()});
 }
 
-void Supervisor::spawn_workers() {
-  was_ready_ = false;
-  for (size_t rank = 0; rank < options_.workers.size() && phase_ != Phase::kEnding; ++rank) {
-    const int flight = flight_fds_[rank].get();
-    flights_[rank].clear();
-    std::vector<std::string> argv = options_.workers[rank];
-    if (flight >= 0) argv.insert(argv.end(), {"--flight-fd", std::to_string(flight)});
-    spawn(std::move(argv), static_cast<int>(rank), {flight});
+void Supervisor::spawn_workers(SupervisedGroup& group) {
+  group.was_ready = false;
+  for (size_t rank = 0; rank < group.workers.size() && phase_ != Phase::kEnding; ++rank) {
+    std::vector<int> pass;
+    const std::vector<std::string> argv = group.begin(rank, pass);
+    group.last_run[rank].pid = spawn(argv, group.index, static_cast<int>(rank), pass);
+    group.last_run[rank].ended.clear();
   }
 }
 
-void Supervisor::spawn(std::vector<std::string> argv, int rank, const std::vector<int>& pass) {
-  auto child = ChildProcess::spawn(argv, pass);
-  if (!child) {
-    log::error("{}", child.error().message);
-    return finish(exit_code(child.error().code));
-  }
-  const pid_t pid = child->pid();
-  if (rank < 0) {
-    engine_pid_ = pid;
-  } else {
-    last_run_[static_cast<size_t>(rank)].pid = pid;
-    last_run_[static_cast<size_t>(rank)].ended.clear();
-  }
-  processes_.push_back({std::move(*child), rank});
-  std::weak_ptr<bool> alive = alive_;
-  const auto gone = [this, alive, pid] {
-    if (alive.lock()) on_exit(pid);
-  };
-  if (!io_.on_process_exit(pid, executor_, gone)) executor_->post(gone);
+// Its pid; 0: there is none, and all ends.
+pid_t Supervisor::spawn(const std::vector<std::string>& argv, int group, int rank,
+                        const std::vector<int>& pass) {
+  const auto pid = processes_.spawn(argv, group, rank, pass);
+  if (pid) return *pid;
+  log::error("{}", pid.error().message);
+  finish(exit_code(pid.error().code));
+  return 0;
 }
 
-void Supervisor::on_exit(pid_t pid) {
-  const auto at = std::ranges::find_if(
-      processes_, [pid](const Process& process) { return process.child.pid() == pid; });
-  if (at == processes_.end()) return;
-  Process process = std::move(*at);
-  processes_.erase(at);
+SupervisedGroup* Supervisor::find(int32_t group) {
+  const bool known = group >= 0 && group < static_cast<int32_t>(groups_.size());
+  return known ? &groups_[static_cast<size_t>(group)] : nullptr;
+}
+
+void Supervisor::on_exit(SupervisedProcess process) {
+  const pid_t pid = process.child.pid();
   const ChildProcess::End end = process.child.reap();
-  if (!process.coordinator() && !regrouping_)
-    last_run_[static_cast<size_t>(process.rank)].ended = describe(end);
+  SupervisedGroup* group = find(process.group);
+  if (group != nullptr && !group->regrouping)
+    group->last_run[static_cast<size_t>(process.rank)].ended = describe(end);
   if (phase_ == Phase::kEnding) {
-    const bool as_told = !process.coordinator() || ended_as_told(end);
+    const bool as_told = group == nullptr || group->failed || ended_as_told(end);
     if (exit_code_ == kExitOk && !as_told) exit_code_ = exit_code_of(end);
-  } else if (process.coordinator()) {
+  } else if (group == nullptr) {
     on_coordinator_exit(pid, end);
-  } else if (regrouping_) {
-    group_gone();
+  } else if (group->failed) {
+    if (!processes_.run(group->index)) remove_segments(*group);
+  } else if (group->regrouping) {
+    group_gone(*group);
   } else {
-    on_worker_exit(process.rank, pid, end);
+    on_worker_exit(*group, process.rank, pid, end);
   }
   check_finished();
 }
@@ -176,148 +120,224 @@ void Supervisor::on_exit(pid_t pid) {
 void Supervisor::on_coordinator_exit(pid_t pid, const ChildProcess::End& end) {
   const int code = exit_code_of(end);
   if (phase_ == Phase::kDraining) return finish(ended_as_told(end) ? kExitOk : code);
-  if (code == kExitOk || code == kExitConfig || given_up_) return finish(code);
+  const bool given_up = std::ranges::all_of(
+      groups_, [](const auto& group) { return group.given_up || group.failed; });
+  if (code == kExitOk || code == kExitConfig || given_up) return finish(code);
   log::error("the coordinator ended by {}", describe(end));
-  if (regrouping_) return;  // it comes back with its workers
-  isolating_ = false;       // its requests are gone
-  open_incident(fmt::format("coordinator (pid {})", pid), describe(end), -1);
-  if (!std::exchange(ready_, false)) return lose_group("the coordinator", give_up_code(end));
-  const auto pause = pause_before("the coordinator", give_up_code(end));
+  const auto comes_back = [](const auto& group) { return group.regrouping || group.failed; };
+  if (std::ranges::all_of(groups_, comes_back)) return;  // it comes back with its workers
+  close_incident(incident_);
+  incident_.emplace();
+  incident_->process = fmt::format("coordinator (pid {})", pid);
+  incident_->ended = describe(end);
+  for (SupervisedGroup& group : groups_) {
+    group.isolating = false;  // its requests are gone
+    const std::vector<RankFlight> flights = group.flights_now();
+    incident_->flights.insert(incident_->flights.end(), flights.begin(), flights.end());
+    if (group.early) incident_->loss = std::exchange(group.early, std::nullopt);
+  }
+  const auto pause = pause_before(restarts_, "the coordinator", give_up_code(end));
   if (!pause) return;
+  bool keeps = false;
+  for (SupervisedGroup& group : groups_) {
+    if (comes_back(group)) continue;
+    if (std::exchange(group.ready, false)) {
+      keeps = true;
+    } else {
+      log::error("the coordinator is lost; its group starts again");
+      regroup(group, *pause);
+    }
+  }
+  if (!keeps) return;
   log::info("its workers keep weights and graphs for the next one");
   later(*pause, [this] {
-    if (regrouping_) return;  // a worker was lost meanwhile
-    close_incident();
-    if (phase_ == Phase::kServing && !coordinator_runs()) spawn_coordinator();
+    close_incident(incident_);
+    const bool some = std::ranges::any_of(groups_, [this](const auto& group) {
+      return !group.regrouping && processes_.run(group.index);
+    });
+    // Where workers were lost meanwhile, it comes back with them.
+    if (some && phase_ == Phase::kServing && !processes_.coordinator_runs()) spawn_coordinator();
   });
 }
 
 // A worker ends with 0 when its coordinator tells it to, whose report says why and may come later.
-void Supervisor::ask_why(int rank, pid_t pid, const ChildProcess::End& end) {
-  later(kEndFollows, [this, rank, pid, end] {
-    const bool known =
-        phase_ == Phase::kEnding || regrouping_ || last_run_[static_cast<size_t>(rank)].pid != pid;
-    if (!known) on_worker_exit(rank, pid, end, /*asked_why=*/true);
+void Supervisor::ask_why(SupervisedGroup& group, int rank, pid_t pid,
+                         const ChildProcess::End& end) {
+  later(kEndFollows, [this, &group, rank, pid, end] {
+    const bool known = phase_ == Phase::kEnding || group.regrouping || group.failed ||
+                       group.last_run[static_cast<size_t>(rank)].pid != pid;
+    if (!known) on_worker_exit(group, rank, pid, end, /*asked_why=*/true);
   });
 }
 
-void Supervisor::on_worker_exit(int rank, pid_t pid, const ChildProcess::End& end, bool asked_why) {
+void Supervisor::on_worker_exit(SupervisedGroup& group, int rank, pid_t pid,
+                                const ChildProcess::End& end, bool asked_why) {
   const int code = exit_code_of(end);
   // It leaves with a coordinator that has drained.
   if (phase_ == Phase::kDraining && code == kExitOk) return;
   // Told to leave because of another rank, whose own end is still to come.
-  if (early_ && code == kExitOk) return;
+  if (group.early && code == kExitOk) return;
   // Told to leave by a coordinator that has given up and is about to end with the reason.
-  if (given_up_ && code != kExitConfig) return;
-  if (code == kExitOk && !asked_why) return ask_why(rank, pid, end);
+  if (group.given_up && code != kExitConfig) return;
+  if (code == kExitOk && !asked_why) return ask_why(group, rank, pid, end);
   // Of workers that have served, it is a refusal: they do not fit a new coordinator.
-  if (code == kExitConfig && !was_ready_) return finish(code);
-  open_incident(fmt::format("rank {} (pid {})", rank, pid), describe(end), rank);
-  lose_group(fmt::format("worker {}", rank), give_up_code(end));
+  if (code == kExitConfig && !group.was_ready) {
+    // As long as none serves it is told at once: the next groups would fail as this one did.
+    const bool served = std::ranges::any_of(groups_, [](const auto& g) { return g.was_ready; });
+    return served ? fail_group(group, code) : finish(code);
+  }
+  open_incident(group, group.name_of(rank, pid), describe(end), rank);
+  lose_group(group, group.alone ? fmt::format("worker {}", rank) : group.name_of(rank),
+             give_up_code(end));
 }
 
 void Supervisor::on_report(const GroupReport& report) {
-  if (report.audit) record({"a step", "", -1, flights_now(), {}, report.audit});
+  if (report.audit) {
+    if (SupervisedGroup* group = find(report.audit->group)) {
+      Incident incident = group->make_incident("a step", "", -1);
+      incident.audit = report.audit;
+      record(incident);
+    }
+  }
   if (phase_ == Phase::kEnding) return;
   if (report.isolation) {
-    isolating_ = report.isolation->on;
-    restarts_.forget(report.isolation->explained);
+    for (SupervisedGroup& group : groups_)
+      group.isolating = report.isolation->on && group.index == report.isolation->group;
+    forget_restarts(report.isolation->explained);
   }
-  if (report.ready && !regrouping_) ready_ = was_ready_ = true;
-  if (report.lost && report.lost->for_good) given_up_ = true;
-  if (!report.lost || given_up_) return;  // the coordinator ends itself
-  if (regrouping_) {                      // the coordinator's view of what is known already
-    if (incident_ && !incident_->loss) incident_->loss = report.lost;
+  SupervisedGroup* ready = report.ready ? find(report.group) : nullptr;
+  if (ready != nullptr && !ready->regrouping) ready->ready = ready->was_ready = true;
+  SupervisedGroup* lost = report.lost ? find(report.lost->group) : nullptr;
+  if (lost != nullptr && !lost->failed) on_loss_report(*lost, *report.lost);
+}
+
+void Supervisor::on_loss_report(SupervisedGroup& group, const GroupLoss& loss) {
+  if (loss.for_good) {
+    group.given_up = true;
+    const bool others = std::ranges::any_of(
+        groups_, [](const auto& each) { return !each.given_up && !each.failed; });
+    if (!others) return;  // the coordinator ends itself
+    group.early = loss;
+    open_incident(group, group.alone ? "the worker group" : fmt::format("group {}", group.index),
+                  "", -1);
+    return fail_group(group, kExitTryAgain);
+  }
+  if (group.given_up) return;
+  if (group.regrouping) {  // the coordinator's view of what is known already
+    if (group.incident && !group.incident->loss) group.incident->loss = loss;
     return;
   }
   // Of a group that has been started again since: it comes too late.
-  const bool present = std::ranges::any_of(report.lost->pids, [this](int64_t pid) {
-    return std::ranges::any_of(processes_, [pid](const Process& process) {
-      return !process.coordinator() && process.child.pid() == pid;
-    });
-  });
+  const bool present =
+      std::ranges::any_of(loss.pids, [&](int64_t pid) { return processes_.has(group.index, pid); });
   if (!present) return;
   // A process that ends by itself tells its exit code, too, and shortly.
-  const std::string& detector = report.lost->detector;
+  const std::string& detector = loss.detector;
   const bool ends = detector == "worker" || detector == "process" || detector == "connection";
-  if (!ends) return lose_reported(*report.lost);
-  early_ = report.lost;
-  later(kEndFollows, [this] {
-    if (early_ && !regrouping_) lose_reported(GroupLoss(*early_));
+  if (!ends) return lose_reported(group, loss);
+  group.early = loss;
+  later(kEndFollows, [this, &group] {
+    if (group.early && !group.regrouping && !group.failed)
+      lose_reported(group, GroupLoss(*group.early));
   });
 }
 
-void Supervisor::lose_reported(const GroupLoss& loss) {
-  early_ = loss;
-  open_incident("the worker group", "", -1);
-  const int behind = lagging_rank(*incident_);
-  incident_->rank = loss.ranks.size() == 1 ? loss.ranks.front() : behind;
-  for (const RankFlight& flight : incident_->flights)
-    if (flight.rank == incident_->rank)
-      incident_->process = fmt::format("rank {} (pid {})", flight.rank, flight.pid);
-  lose_group(incident_->process, kExitTryAgain);
+void Supervisor::lose_reported(SupervisedGroup& group, const GroupLoss& loss) {
+  group.early = loss;
+  open_incident(group, group.alone ? "the worker group" : fmt::format("group {}", group.index), "",
+                -1);
+  Incident& incident = *group.incident;
+  const int behind = lagging_rank(incident);
+  incident.rank = loss.ranks.size() == 1 ? loss.ranks.front() : behind;
+  for (const RankFlight& flight : incident.flights)
+    if (flight.rank == incident.rank) incident.process = group.name_of(flight.rank, flight.pid);
+  lose_group(group, incident.process, kExitTryAgain);
 }
 
 // The rings as they are now; the coordinator's view may still come.
-void Supervisor::open_incident(std::string process, std::string ended, int rank) {
-  close_incident();
-  incident_.emplace();
-  incident_->process = std::move(process);
-  incident_->ended = std::move(ended);
-  incident_->rank = rank;
-  incident_->loss = std::exchange(early_, std::nullopt);
-  incident_->flights = flights_now();
+void Supervisor::open_incident(SupervisedGroup& group, std::string process, std::string ended,
+                               int rank) {
+  close_incident(group.incident);
+  group.incident = group.make_incident(std::move(process), std::move(ended), rank);
 }
 
-std::vector<RankFlight> Supervisor::flights_now() const {
-  std::vector<RankFlight> flights = last_run_;
-  for (size_t i = 0; i < flights_.size(); ++i)
-    flights[i].records = flights_[i].read(ipc::FlightRing::kRecords);
-  return flights;
-}
-
-void Supervisor::close_incident() {
-  if (!incident_) return;
-  record(*incident_);
-  incident_.reset();
+void Supervisor::close_incident(std::optional<Incident>& incident) {
+  if (!incident) return;
+  record(*incident);
+  incident.reset();
 }
 
 void Supervisor::record(const Incident& incident) {
-  const std::string what = describe(incident);
   board_.count_incident();
-  if (options_.incident_dir.empty()) {
-    log::error("incident: {}", what);
-  } else if (const auto path = write_incident(options_.incident_dir, incident)) {
-    log::error("incident: {}: {}", what, *path);
-  } else {
-    board_.count_unwritten();
-    log::error("incident: {}; the record could not be written: {}", what, path.error().message);
+  if (!record_incident(options_.incident_dir, incident)) board_.count_unwritten();
+}
+
+// The last ones: a request that is gone was what lost them, whichever groups it was in.
+void Supervisor::forget_restarts(int count) {
+  for (; count > 0 && !lost_groups_.empty(); --count) {
+    find(lost_groups_.back())->restarts.forget(1);
+    lost_groups_.pop_back();
   }
 }
 
 // While requests run alone to find the one at fault, a loss ends one of them and is no crash loop.
-void Supervisor::lose_group(const std::string& who, int code) {
-  const bool counts = !(std::exchange(ready_, false) && isolating_);
+void Supervisor::lose_group(SupervisedGroup& group, const std::string& who, int code) {
+  const bool counts = !(std::exchange(group.ready, false) && group.isolating);
   log::error("{} is lost; its group starts again", who);
-  regrouping_ = counts ? pause_before(who, code) : RestartPolicy::kFirstPause;
-  if (!regrouping_) return;
-  kill_workers(SIGKILL);
-  group_gone();
+  if (!counts) return regroup(group, RestartPolicy::kFirstPause);
+  const auto pause = group.restarts.next(executor_->clock().now());
+  if (pause) {
+    lost_groups_.push_back(group.index);
+    if (lost_groups_.size() > kKeptLosses) lost_groups_.pop_front();
+    return regroup(group, *pause);
+  }
+  log::error("{} was lost and {} restarts in a minute did not help; giving up{} (exit {})", who,
+             options_.max_restarts, group.alone ? "" : fmt::format(" group {}", group.index), code);
+  fail_group(group, code);
 }
 
-void Supervisor::group_gone() {
-  if (workers_run()) return;
-  remove_segments_of(engine_pid_);
-  later(*regrouping_, [this] {
-    if (phase_ == Phase::kEnding) return;
-    close_incident();
-    regrouping_.reset();
+// It is not started again. The others serve on; without one there is nothing left to do.
+void Supervisor::fail_group(SupervisedGroup& group, int code) {
+  group.failed = true;
+  group.ready = false;
+  group.regrouping.reset();
+  if (std::ranges::all_of(groups_, [](const auto& each) { return each.failed; }))
+    return finish(code);
+  log::error("group {} has failed; the others serve on", group.index);
+  board_.give_up(group.index);
+  if (options_.on_given_up) options_.on_given_up(group.index);
+  close_incident(group.incident);
+  processes_.signal_group(group.index, SIGKILL);
+  if (!processes_.run(group.index)) remove_segments(group);
+}
+
+void Supervisor::regroup(SupervisedGroup& group, Duration pause) {
+  group.regrouping = pause;
+  processes_.signal_group(group.index, SIGKILL);
+  group_gone(group);
+}
+
+void Supervisor::group_gone(SupervisedGroup& group) {
+  if (processes_.run(group.index)) return;
+  remove_segments(group);
+  later(*group.regrouping, [this, &group] {
+    if (phase_ == Phase::kEnding || group.failed) return;
+    close_incident(group.incident);
+    close_incident(incident_);
+    group.regrouping.reset();
     respawn();
   });
 }
 
-std::optional<Duration> Supervisor::pause_before(const std::string& who, int code) {
-  const auto pause = restarts_.next(executor_->clock().now());
+// Those of other groups are in use.
+void Supervisor::remove_segments(const SupervisedGroup& group) const {
+  if (group.alone) return remove_segments_of(engine_pid_);
+  remove_segments_of(engine_pid_, group.index);
+}
+
+std::optional<Duration> Supervisor::pause_before(RestartPolicy& restarts, const std::string& who,
+                                                 int code) {
+  const auto pause = restarts.next(executor_->clock().now());
   if (!pause) {
     log::error("{} was lost and {} restarts in a minute did not help; giving up (exit {})", who,
                options_.max_restarts, code);
@@ -329,55 +349,38 @@ std::optional<Duration> Supervisor::pause_before(const std::string& who, int cod
 void Supervisor::stop() {
   ++stops_;
   if (stops_ > 2) {
-    kill_workers(SIGKILL);
-    return signal_coordinator(SIGKILL);
+    processes_.signal_workers(SIGKILL);
+    return processes_.signal_coordinator(SIGKILL);
   }
   if (phase_ == Phase::kEnding) return;
   phase_ = Phase::kDraining;
-  if (!coordinator_runs()) return finish(kExitOk);
+  if (!processes_.coordinator_runs()) return finish(kExitOk);
   // Two of the same kind could arrive as one.
-  signal_coordinator(stops_ == 1 ? SIGTERM : SIGINT);
+  processes_.signal_coordinator(stops_ == 1 ? SIGTERM : SIGINT);
   kill_coordinator_after(stops_ == 1 ? options_.drain_timeout + kKillAfter : kKillAfter);
 }
 
 void Supervisor::kill_coordinator_after(Duration limit) {
   later(limit, [this] {
-    if (coordinator_runs()) log::error("the coordinator does not end: killed");
-    signal_coordinator(SIGKILL);
+    if (processes_.coordinator_runs()) log::error("the coordinator does not end: killed");
+    processes_.signal_coordinator(SIGKILL);
   });
 }
 
 void Supervisor::finish(int code) {
   if (phase_ != Phase::kEnding) exit_code_ = code;
   phase_ = Phase::kEnding;
-  close_incident();
-  kill_workers(SIGTERM);
+  for (SupervisedGroup& group : groups_) close_incident(group.incident);
+  close_incident(incident_);
+  processes_.signal_workers(SIGTERM);
   // Its requests cannot be finished any more: each ends with an error, now.
-  signal_coordinator(SIGTERM);
-  signal_coordinator(SIGINT);
+  processes_.signal_coordinator(SIGTERM);
+  processes_.signal_coordinator(SIGINT);
   later(kKillAfter, [this] {
-    kill_workers(SIGKILL);
-    signal_coordinator(SIGKILL);
+    processes_.signal_workers(SIGKILL);
+    processes_.signal_coordinator(SIGKILL);
   });
   check_finished();
-}
-
-void Supervisor::kill_workers(int number) const {
-  for (const Process& process : processes_)
-    if (!process.coordinator()) process.child.signal(number);
-}
-
-void Supervisor::signal_coordinator(int number) const {
-  for (const Process& process : processes_)
-    if (process.coordinator()) process.child.signal(number);
-}
-
-bool Supervisor::coordinator_runs() const {
-  return std::ranges::any_of(processes_, [](const Process& p) { return p.coordinator(); });
-}
-
-bool Supervisor::workers_run() const {
-  return std::ranges::any_of(processes_, [](const Process& p) { return !p.coordinator(); });
 }
 
 void Supervisor::later(Duration delay, std::function<void()> task) {

@@ -1,9 +1,12 @@
 #pragma once
-// Keeps the processes of one machine alive: per rank one worker and, for `refrain serve`, one
-// coordinator. The worker group is the unit of failure: when one worker is lost, the rest are
-// killed and all are started again. A coordinator that is lost while its group is ready is started
-// alone, and adopts the workers. RestartPolicy says how often. Lives on one executor.
+// Keeps the processes of one machine alive: per rank of every group one worker and, for `refrain
+// serve`, one coordinator. A group is the unit of failure: when one worker is lost, the rest
+// of its group are killed and all of it is started again, while other groups serve on. A
+// coordinator that is lost while a group is ready is started alone, and adopts the workers.
+// RestartPolicy says how often; a group that was lost too often is left as it is, as long as there
+// is another. Lives on one executor.
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -12,27 +15,25 @@
 
 #include "runtime/actor/executor.h"
 #include "runtime/config/engine_config.h"
-#include "runtime/launch/child_process.h"
 #include "runtime/launch/group_report.h"
 #include "runtime/launch/incident.h"
 #include "runtime/launch/restart_policy.h"
+#include "runtime/launch/supervised_group.h"
+#include "runtime/launch/supervised_processes.h"
 
 namespace refrain {
 
 class IoContext;
 
 struct SupervisorOptions {
-  std::vector<std::vector<std::string>> workers;  // argv of each rank
-  std::vector<std::string> coordinator;           // argv; empty: the engine is in this process
-  int max_restarts = 3;                           // within RestartPolicy::kWindow
-  std::string incident_dir;                       // of incident records; empty: only the log
-  Duration drain_timeout{};                       // of the coordinator
-  uint64_t seed = 0;                              // of the jitter in the pauses between restarts
+  std::vector<std::vector<std::vector<std::string>>> workers;  // by group: argv of each rank
+  std::vector<std::string> coordinator;             // argv; empty: the engine is in this process
+  int max_restarts = 3;                             // within RestartPolicy::kWindow
+  std::string incident_dir;                         // of incident records; empty: only the log
+  Duration drain_timeout{};                         // of the coordinator
+  std::function<void(int group)> on_given_up = {};  // it is not started again, and others are
+  uint64_t seed = 0;                                // of the jitter in the pauses between restarts
 };
-
-// argv of every rank's worker for this configuration and coordinator address.
-std::vector<std::vector<std::string>> worker_commands(const EngineConfig& config,
-                                                      const std::string& address);
 
 class Supervisor {
  public:
@@ -49,57 +50,48 @@ class Supervisor {
 
  private:
   enum class Phase : uint8_t { kServing, kDraining, kEnding };
-  struct Process {
-    ChildProcess child;
-    int rank = -1;  // -1: the coordinator
-    bool coordinator() const { return rank < 0; }
-  };
 
   void spawn_coordinator();
-  void spawn_workers();
-  void spawn(std::vector<std::string> argv, int rank, const std::vector<int>& pass);
+  void spawn_workers(SupervisedGroup& group);
+  pid_t spawn(const std::vector<std::string>& argv, int group, int rank,
+              const std::vector<int>& pass);
   void respawn();
-  void on_exit(pid_t pid);
+  void on_exit(SupervisedProcess process);
   void on_coordinator_exit(pid_t pid, const ChildProcess::End& end);
-  void on_worker_exit(int rank, pid_t pid, const ChildProcess::End& end, bool asked_why = false);
-  void ask_why(int rank, pid_t pid, const ChildProcess::End& end);
-  void open_incident(std::string process, std::string ended, int rank);
-  void close_incident();
+  void on_worker_exit(SupervisedGroup& group, int rank, pid_t pid, const ChildProcess::End& end,
+                      bool asked_why = false);
+  void ask_why(SupervisedGroup& group, int rank, pid_t pid, const ChildProcess::End& end);
+  void on_loss_report(SupervisedGroup& group, const GroupLoss& loss);
+  void lose_reported(SupervisedGroup& group, const GroupLoss& loss);
+  void lose_group(SupervisedGroup& group, const std::string& who, int code);
+  void fail_group(SupervisedGroup& group, int code);
+  void regroup(SupervisedGroup& group, Duration pause);
+  void group_gone(SupervisedGroup& group);
+  void open_incident(SupervisedGroup& group, std::string process, std::string ended, int rank);
+  void close_incident(std::optional<Incident>& incident);
   void record(const Incident& incident);
-  std::vector<RankFlight> flights_now() const;
-  void lose_reported(const GroupLoss& loss);
-  void lose_group(const std::string& who, int code);
-  void group_gone();
-  std::optional<Duration> pause_before(const std::string& who, int code);
+  void forget_restarts(int count);
+  std::optional<Duration> pause_before(RestartPolicy& restarts, const std::string& who, int code);
   void finish(int code);
   void check_finished();
-  void kill_workers(int number) const;
-  void signal_coordinator(int number) const;
+  void remove_segments(const SupervisedGroup& group) const;
   void kill_coordinator_after(Duration limit);
-  bool coordinator_runs() const;
-  bool workers_run() const;
+  SupervisedGroup* find(int32_t group);  // null: a report names one that there is not
   void later(Duration delay, std::function<void()> task);
 
   IoContext& io_;
   std::shared_ptr<Executor> executor_;
   SupervisorOptions options_;
   std::function<void(int)> on_end_;
-  RestartPolicy restarts_;
+  RestartPolicy restarts_;       // of the coordinator
+  std::deque<int> lost_groups_;  // as their restarts were counted
   SupervisorBoard board_;
-  std::vector<UniqueFd> flight_fds_;  // per rank; empty where there is no memory for them
-  std::vector<ipc::FlightRing> flights_;
-  std::vector<RankFlight> last_run_;  // pid and end of each rank's process
-  std::optional<GroupLoss> early_;    // reported before the process has ended
-  std::optional<Incident> incident_;  // being gathered until things start again
-  std::vector<Process> processes_;
+  std::deque<SupervisedGroup> groups_;  // never moved: tasks refer to them
+  std::optional<Incident> incident_;    // of the coordinator
+  SupervisedProcesses processes_;
   pid_t engine_pid_;  // of the process whose groups the workers join
   Phase phase_ = Phase::kServing;
   int exit_code_ = kExitOk;
-  bool given_up_ = false;               // the coordinator said that no restart will help
-  bool ready_ = false;                  // the group serves
-  bool was_ready_ = false;              // these workers have served
-  bool isolating_ = false;              // a loss of workers that serve finds a request at fault
-  std::optional<Duration> regrouping_;  // the group is being killed, to start again after a pause
   bool ended_ = false;
   int stops_ = 0;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

@@ -37,8 +37,7 @@ class Sender {
     records.assign(prompts.size(), {});
     const TimePoint begin = std::chrono::steady_clock::now();
     for (size_t i = 0; i < prompts.size(); ++i) {
-      const auto due =
-          begin + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(starts[i]));
+      const auto due = begin + to_duration(starts[i]);
       std::this_thread::sleep_until(due);
       wait_until(
           [&] {
@@ -169,8 +168,7 @@ Status run_load(LoadOptions options) {
   LoadClient::Options client_options;
   REFRAIN_ASSIGN_OR_RETURN(client_options.url, parse_base_url(options.base_url));
   client_options.api_key = options.api_key;
-  client_options.timeout =
-      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(options.request_timeout));
+  client_options.timeout = to_duration(options.request_timeout);
   client_options.threads = options.threads;
   REFRAIN_ASSIGN_OR_RETURN(const auto client, LoadClient::create(std::move(client_options)));
   if (options.model.empty()) {

@@ -16,7 +16,6 @@ class PythonRandom {
   double expovariate(double rate);                  // mean 1 / rate
   double lognormvariate(double mu, double sigma);   // of the normal distribution underneath
   double gammavariate(double shape, double scale);  // by the standard library, not Python's way
-  std::mt19937& engine() { return engine_; }
 
  private:
   double normalvariate(double mu, double sigma);
