@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 400
 MAIN_LIMIT = 150  # apps/*/main.cpp only reads options and starts things
 SUFFIXES = {".h", ".cpp", ".cu", ".cuh", ".py", ".sh", ".cmake"}
-FOLDERS = ("apps/", "runtime/", "ipc/", "kernels/", "worker/", "tests/", "tools/", "cmake/", ".ci/")
+FOLDERS = ("apps/", "library/", "python/", "examples/", "runtime/", "ipc/", "kernels/", "worker/", "tests/", "tools/", "cmake/", ".ci/")
 
 # file: reason.
 EXCEPTIONS = {}

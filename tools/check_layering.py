@@ -10,19 +10,23 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-TOP = ("apps", "runtime", "ipc", "kernels", "worker")
+TOP = ("apps", "library", "python", "runtime", "ipc", "kernels", "worker")
 SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 
 ARROWS = {
     "apps/refrain": ["runtime/launch", "worker/worker"],
     "apps/coordinator": ["runtime/launch"],
     "apps/worker": ["worker/worker", "worker/bench"],
+    "library": ["runtime/launch", "library/refrain"],
+    "library/refrain": [],
+    "python": ["library/refrain"],
     "runtime/launch": ["runtime/server", "runtime/load"],
     "runtime/load": ["runtime/text", "runtime/actor"],
-    "runtime/server": ["runtime/engine"],
+    "runtime/server": ["runtime/engine", "runtime/grammar"],
     "runtime/engine": ["runtime/sched", "runtime/text", "runtime/config", "runtime/actor", "ipc/transport"],
     "runtime/sched": ["ipc/protocol"],
     "runtime/text": [],
+    "runtime/grammar": ["runtime/text"],
     "runtime/config": ["ipc/protocol"],
     "runtime/actor": [],
     "ipc/transport": ["ipc/protocol"],
@@ -30,7 +34,7 @@ ARROWS = {
     "ipc/shm": [],
     "worker/worker": ["worker/runner", "worker/device/factory", "ipc/transport", "runtime/actor"],
     "worker/bench": ["worker/runner", "worker/device/factory"],
-    "worker/runner": ["worker/graph"],
+    "worker/runner": ["worker/graph", "runtime/grammar"],
     "worker/graph": ["worker/program", "worker/kv", "worker/weights", "worker/models"],
     "worker/program": ["worker/device"],
     "worker/kv": ["worker/device"],
@@ -50,7 +54,10 @@ EXTRA = {
     ("ipc/transport", "runtime/actor"): "a socket is an awaitable on the actor's executor",
     ("runtime/sched", "runtime/config"): "the scheduler's limits are engine configuration",
     ("runtime/text", "runtime/config"): "tokenizer and template settings come with the model's configuration",
+    ("worker/device", "ipc/protocol"): "where the ranks of a group are travels in messages; one struct, not two",
+    ("worker/device/host", "ipc/transport"): "ranks that share no memory meet over tcp",
     ("worker/program", "runtime/config"): "a Program is built from the model's config.json",
+    ("worker/program", "ipc/protocol"): "kinds of state groups travel in messages; one enum, not two",
     ("worker/models", "worker/program"): "a model is a function from configuration to Program",
     ("worker/kv", "worker/program"): "cache groups follow from the Program's attention ops",
     ("worker/weights", "worker/program"): "the Program names the weights to load",

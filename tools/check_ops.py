@@ -16,29 +16,37 @@ ROOT = Path(__file__).resolve().parent.parent
 # Files and folders of worker/ that may name ops, and why.
 REWRITERS = {
     "worker/program/builder.cpp": "emits ops",
+    "worker/program/builder_drafts.cpp": "emits those of speculation",
+    "worker/program/builder_outputs.cpp": "emits those that end a Program",
     "worker/program/passes/fuse.cpp": "rewrites",
     "worker/program/passes/select_early.cpp": "moves select_rows",
     "worker/program/passes/shard.cpp": "rewrites",
+    "worker/program/passes/attention_plans.cpp": "gives attention its plan",
     "worker/program/passes/few_rows.cpp": "rewrites",
+    "worker/program/passes/lora.cpp": "puts adapters behind linears",
+    "worker/program/passes/score_prompts.cpp": "rewrites",
     "worker/bench/": "measures single kernels",
 }
 # The ends of a step are where host and device meet: the host fills and reads their operands.
-ENDS = {"PrepareInputsOp", "SampleOp"}
+ENDS = {"PrepareInputsOp", "SampleOp", "AcceptDraftsOp", "PoolOp"}
 END_USERS = ("worker/program/program.h", "worker/program/program.cpp", "worker/program/builder.h", "worker/graph/",
              "worker/runner/")
 # Kernels that one device alone has; a pass makes the ops for it.
 CUDA_ALONE = {"fused_linear": "lower_few_rows", "rope_attention": "lower_few_rows"}
 
-DEFINITION = re.compile(r"struct Definition<(\w+)> \{(.*?)\n\};", re.S)
+DEFINITION = re.compile(r"struct Definition<(\w+)>(?: : (\w+)<\w+>)? \{(.*?)\n\};", re.S)
+BASE = re.compile(r"struct (\w+Definition) \{(.*?)\n\};", re.S)
 COMMENT = re.compile(r"//[^\n]*")
 
 
 def definitions(root):
-    """op type -> (file, body of its definition)"""
+    """op type -> (file, body of its definition with its base's)"""
+    files = sorted((root / "worker/program/ops").glob("*.h"))
+    bases = {base: body for path in files for base, body in BASE.findall(path.read_text())}
     found = {}
-    for path in sorted((root / "worker/program/ops").glob("*.h")):
-        for op, body in DEFINITION.findall(path.read_text()):
-            found[op] = (path.relative_to(root).as_posix(), body)
+    for path in files:
+        for op, base, body in DEFINITION.findall(path.read_text()):
+            found[op] = (path.relative_to(root).as_posix(), body + bases.get(base, ""))
     return found
 
 

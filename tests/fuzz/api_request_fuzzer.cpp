@@ -1,9 +1,10 @@
-// Fuzzes the JSON bodies of the HTTP API: read, checked as both kinds of request.
+// Fuzzes the JSON bodies of the HTTP API: read, checked as every kind of request.
 #include <cstdint>
 #include <cstdlib>
 #include <string>
 
-#include "runtime/server/api_request.h"
+#include "runtime/server/messages_request.h"
+#include "runtime/server/responses_request.h"
 
 namespace {
 
@@ -27,6 +28,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   if (const auto json = refrain::parse_ordered_json(body)) {
     check(refrain::parse_chat_request(*json));
+    check(refrain::parse_messages_request(*json, {}));
+    const auto none = [](const std::string&) { return refrain::OrderedJson::array(); };
+    const auto response = refrain::parse_responses_request(*json, {}, none);
+    if (!response) check_error(response.error());
   } else {
     check_error(json.error());
   }

@@ -61,8 +61,8 @@ COORDINATOR = """#!/usr/bin/env python3
 import os, signal, sys
 report = int(sys.argv[sys.argv.index("--report-fd") + 1])
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-os.write(report, b'{"ready": true}\\n')
-os.write(report, b'{"ready": false, "audit": {"step": 8, "differences": 2, "first": "rank 1, program p, key FULL 4: sample"}}\\n')
+os.write(report, b'{"group": 0, "ready": true}\\n')
+os.write(report, b'{"group": 0, "ready": false, "audit": {"group": 0, "step": 8, "differences": 2, "first": "rank 1, program p, key FULL 4: sample"}}\\n')
 while True:
     signal.pause()
 """

@@ -62,7 +62,7 @@ def test_options_that_make_no_sense_are_named(arguments, word):
 # ---- of the device alone: kernels, sums over ranks, loading
 
 DEVICE_KINDS = {
-    "gemm": ["--batch", "1,16"], "attention": ["--batch", "1,2", "--context", "32", "--lengths", "32"],
+    "gemm": ["--batch", "1,16"], "attention": ["--batch", "1,2", "--context", "32", "--shared-prefix", "16", "--lengths", "32"],
     "all-reduce": ["--tensor-parallel-size", "2", "--message-bytes", "1024,65536"],
     "load": ["--tensor-parallel-size", "2"], "load dummy": ["--load-format", "dummy"],
 }
@@ -98,9 +98,12 @@ def test_gemm_covers_each_linear_of_the_model_at_each_batch():
 
 def test_attention_covers_decodes_and_prompts_and_names_the_backends():
     _, cases = device_cases("attention")
-    assert [(case["phase"], case["batch"], case["context"]) for case in cases] == [
-        ("decode", 1, 32), ("decode", 2, 32), ("prefill", 1, 32)]
-    assert all(case["backends"].split(", ")[0] == "host" for case in cases)
+    assert [(case["phase"], case["batch"], case["context"], case["cascade"]) for case in cases] == 2 * [
+        ("decode", 1, 32, False), ("decode", 1, 32, True), ("decode", 2, 32, False), ("decode", 2, 32, True),
+        ("prefill", 1, 32, False)]
+    assert [case["backends"].split(", ")[0] for case in cases] == 5 * ["host"] + 5 * ["host_varlen"]
+    assert all(case["shared_prefix"] == (16 if case["phase"] == "decode" else 0) for case in cases)
+    assert cases[3]["bytes"] < cases[2]["bytes"], "read once"
 
 
 def test_all_reduce_covers_each_message_in_each_way_and_needs_no_model():

@@ -103,12 +103,6 @@ def test_a_call_comes_back_in_the_history_as_its_template_prints_it(server, clie
     assert json.loads(again.tool_calls[0].function.arguments) == {"city": "Paris"}
 
 
-def test_a_choice_that_needs_a_grammar_is_refused(client):
-    for choice in ("required", {"type": "function", "function": {"name": "weather"}}):
-        with pytest.raises(openai.BadRequestError, match="needs structured output"):
-            client.chat.completions.create(messages=[QUESTION], tools=[WEATHER], tool_choice=choice, **GREEDY)
-
-
 def test_content_null_parts_and_developer(server):
     def prompt(messages):
         status, text = server.post("/tokenize", {"model": MODEL, "messages": messages})

@@ -146,3 +146,22 @@ def test_audited_steps_change_no_answer_and_agree_with_their_replays_CG41(start_
     assert counts["refrain:audit_steps_total"] >= 20
     assert counts["refrain:audit_differences_total"] == 0
     assert counts["refrain:audit_worst_logit"] == counts["refrain:audit_worst_kv"] == 0, "bit for bit on the host device"
+
+
+def test_a_trace_shows_the_requests_and_steps_of_a_server(start_server, tmp_path):
+    path = tmp_path / "trace.json"
+    server = start_server("--trace-file", path, model=TINY / "qwen3", tp=2)
+    for length in (3, 4):
+        body = {"prompt": [1, 2, 3], "max_tokens": length, "ignore_eos": True, "temperature": 0}
+        assert server.post("/v1/completions", body)[0] == 200
+    assert server.stop() == 0
+    events = json.loads(path.read_text())
+    requests = [event for event in events if event.get("cat") == "request"]
+    assert [event["name"] for event in requests if event["ph"] == "b" and event["id"] == 2] == [
+        "request 2", "waiting", "prefill", "decode"]
+    ends = [event["args"] for event in requests if event["ph"] == "e" and event["name"].startswith("request")]
+    assert ends == [{"finish_reason": "length", "output_tokens": length} for length in (3, 4)]
+    steps = [event for event in events if event["ph"] == "X"]
+    begins = [event["ts"] for event in steps]
+    assert begins == sorted(begins) and sum(event["args"]["tokens"] for event in steps) == (3 + 2) + (3 + 3)
+    assert any(event["name"] == "FULL 1" for event in steps) and all(event["dur"] > 0 for event in steps)

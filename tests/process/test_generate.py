@@ -33,6 +33,22 @@ def test_penalties_bias_and_masks_reach_the_sampler(generate):
     assert len(set(answers[2]["output_ids"])) > 1
 
 
+def test_prompt_logprobs_and_bad_words_are_the_servers(generate):  # P-17
+    line = {"prompt_ids": [5, 6, 7], "temperature": 0, "max_tokens": 2}
+    body = {"prompt": "Hi there", "temperature": 0, "max_tokens": 2, "prompt_logprobs": 0}
+    answers, _ = generate([line, line | {"prompt_logprobs": 2, "logprobs": 1}, {"custom_id": "a", "url": "/v1/completions",
+                           "method": "POST", "body": body}], model=TINY_MODEL)
+    plain, told, batch = answers
+    assert "prompt_logprobs" not in plain and plain["output_ids"] == told["output_ids"]
+    assert told["prompt_logprobs"][0] is None and [str(token) for token in (6, 7)] == [
+        next(token for token in entry if token in ("6", "7")) for entry in told["prompt_logprobs"][1:]]
+    assert [len(entry) for entry in batch["response"]["body"]["choices"][0]["prompt_logprobs"][1:]] == [1] * (
+        batch["response"]["body"]["usage"]["prompt_tokens"] - 1)
+    france = {"prompt": "The capital of France is", "temperature": 0, "max_tokens": 4}
+    (free, bound), _ = generate([france, france | {"bad_words": ["Paris"]}], "--max-model-len", 128)
+    assert "Paris" in free["text"] and "Paris" not in bound["text"]
+
+
 def test_min_tokens_mask_what_would_end_the_answer(generate):
     question = {"messages": [{"role": "user", "content": "Answer with one word: what is the capital of France?"}],
                 "temperature": 0, "max_tokens": 40}
@@ -225,3 +241,11 @@ def test_serve_and_generate_give_the_same_tokens(generate, start_server):
     answers, _ = generate([{"prompt": "def fibonacci(n):\n", "temperature": 0, "max_tokens": 32}],
                           "--max-model-len", 512, "--tensor-parallel-size", 2)
     assert answers[0]["text"] == text
+
+
+def test_a_line_may_say_what_its_answer_looks_like(generate):
+    lines = [{"prompt": "It is", "guided_regex": "[0-9]{3}", "max_tokens": 9},
+             {"prompt": "It is", "guided_json": {"type": "array", "uniqueItems": True}}, {"prompt": "It is", "guided_regex": "(a"}]
+    (number, keyword, regex), done = generate(lines, check=False)
+    assert number["text"].isdigit() and len(number["text"]) == 3 and done.returncode != 0
+    assert "uniqueItems" in keyword["error"]["message"] and "parenthesis" in regex["error"]["message"]

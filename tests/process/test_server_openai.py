@@ -226,7 +226,7 @@ def test_tokenize_and_detokenize(server):
     ("logprobs", 21), ("stop", 5), ("stop", [""]), ("logit_bias", {"x": 1}), ("logit_bias", {"1": 101}),
     ("logit_bias", {"99999999": 1}), ("presence_penalty", 3), ("frequency_penalty", -3), ("seed", "a"),
     ("stream", "yes"), ("min_p", 2), ("top_k", -2), ("best_of", 3), ("suffix", "x"), ("prompt", 5),
-    ("prompt", []), ("prompt", ""), ("prompt", [1 << 30]), ("response_format", {"type": "json_object"}),
+    ("prompt", []), ("prompt", ""), ("prompt", [1 << 30]), ("response_format", {"type": "xml"}),
 ])
 def test_numbers_out_of_range_are_400_and_name_the_field(server, field, value):
     status, text = server.post("/v1/completions", {"model": "smol", "prompt": PROMPT, "max_tokens": 2, field: value})
@@ -303,3 +303,54 @@ def test_a_client_that_leaves_frees_its_request(server, client):
     stream.close()
     wait_for(lambda: metric("refrain:num_requests_running") == 0, 30, "the cancelled request is gone")
     assert aborted() == before + 1
+
+
+def test_priority_needs_its_policy(client):
+    assert client.completions.create(model="smol", prompt=PROMPT, max_tokens=1, extra_body={"priority": 0}).choices
+    with pytest.raises(openai.BadRequestError, match="--scheduling-policy priority"):
+        client.completions.create(model="smol", prompt=PROMPT, max_tokens=1, extra_body={"priority": 1})
+
+
+def test_requests_of_lower_priority_numbers_begin_first(start_server):
+    server = start_server("--scheduling-policy", "priority", "--max-num-seqs", 1, "--max-model-len", 512, tp=1)
+    client, ended = server.client(), []
+    first = client.completions.create(model="SmolLM2-135M-Instruct", prompt=PROMPT, max_tokens=400, stream=True,
+                                      extra_body={"priority": -9, "ignore_eos": True})
+    next(iter(first))
+
+    def ask(priority, tokens):
+        client.completions.create(model="SmolLM2-135M-Instruct", prompt=PROMPT, temperature=0, max_tokens=tokens,
+                                  extra_body={"priority": priority, "ignore_eos": True})
+        ended.append(priority)
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        for number, priority in enumerate((5, 0, -5), start=1):
+            pool.submit(ask, priority, 4)
+            wait_for(lambda: json.loads(server.get("/health")[1])["requests_waiting"] == number, 20, "all wait")
+        first.close()  # it keeps the others waiting no longer than it must
+    assert ended == [-5, 0, 5]
+
+
+def test_bad_words_never_come_with_or_without_a_space(client):
+    def ask(words, **fields):
+        return client.completions.create(model="smol", prompt=PROMPT, extra_body={"bad_words": words}, **(GREEDY | fields)).choices[0].text
+    plain = ask([])
+    assert plain.startswith(" Paris.")
+    assert "Paris" not in ask(["Paris"])
+    several = plain[1:plain.index("\n")] if "\n" in plain else plain[1:30]
+    assert several in plain and several not in ask([several])  # several tokens: their beginning may still come
+    assert ask([several])[:6] == " Paris"
+    streamed = "".join(chunk.choices[0].text for chunk in client.completions.create(
+        model="smol", prompt=PROMPT, stream=True, extra_body={"bad_words": [several, "Paris"]}, **GREEDY))
+    assert streamed == ask([several, "Paris"]) and "Paris" not in streamed
+
+
+def test_bad_words_keep_to_the_allowed_tokens_and_min_tokens(client):
+    def ask(**fields):
+        return client.completions.create(model="smol", prompt=PROMPT, temperature=0, max_tokens=1, extra_body=fields)
+    assert ask(allowed_token_ids=[7042, 504], bad_words=["Paris"]).choices[0].text == "The"
+    assert "Paris" not in ask(min_tokens=1, bad_words=["Paris"]).choices[0].text
+    with pytest.raises(openai.BadRequestError, match="bad_words leaves no token"):
+        ask(allowed_token_ids=[7042], bad_words=["Paris"])
+    for wrong in ("Paris", [1], [""], ["x"] * 257):
+        with pytest.raises(openai.BadRequestError, match="bad_words"):
+            ask(bad_words=wrong)

@@ -49,12 +49,14 @@ ipc::WorkerConfig small_config(int ranks) {
 ipc::Step step_of(StepId id, std::vector<TokenId> tokens, int32_t computed) {
   ipc::Step step;
   step.step = id;
-  step.mode = computed == 0 ? ipc::ForwardMode::kExtend : ipc::ForwardMode::kDecode;
-  step.row_slot = {0};
-  step.row_num_tokens = {static_cast<int32_t>(tokens.size())};
-  step.row_computed = {computed};
-  step.row_flags = {ipc::kSamples};
-  step.token_ids = std::move(tokens);
+  step.blocks.resize(1);
+  step.runs.resize(1);
+  step.runs[0].mode = computed == 0 ? ipc::ForwardMode::kExtend : ipc::ForwardMode::kDecode;
+  step.runs[0].rows.slot = {0};
+  step.runs[0].rows.num_tokens = {static_cast<int32_t>(tokens.size())};
+  step.runs[0].rows.computed = {computed};
+  step.runs[0].rows.flags = {ipc::kSamples};
+  step.runs[0].rows.token_ids = std::move(tokens);
   return step;
 }
 
@@ -62,9 +64,9 @@ ipc::Step first_step(const std::vector<TokenId>& prompt) {
   ipc::Step step = step_of(1, prompt, 0);
   const auto blocks = static_cast<int32_t>(prompt.size() + 32) / 16 + 1;
   for (int32_t i = 0; i < blocks; ++i) {
-    step.block_slot.push_back(0);
-    step.block_index.push_back(i);
-    step.block_id.push_back(i + 1);
+    step.blocks[0].slot.push_back(0);
+    step.blocks[0].index.push_back(i);
+    step.blocks[0].block.push_back(i + 1);
   }
   ipc::SlotSetup setup;
   setup.temperature = 0;
@@ -91,13 +93,24 @@ class WorkerProcessTest : public testing::Test {
     for (int rank = 0; rank < ranks(); ++rank) {
       coordinator_.welcome(rank, small_config(ranks()), epoch);
     }
+    ASSERT_NO_FATAL_FAILURE(tell_where_all_are());
     for (int rank = 0; rank < ranks(); ++rank) {
       ASSERT_TRUE(coordinator_.expect<ipc::Loaded>(rank)) << coordinator_.error();
     }
-    for (int rank = 0; rank < ranks(); ++rank) coordinator_.send(rank, ipc::InitCache{64});
+    for (int rank = 0; rank < ranks(); ++rank) coordinator_.send(rank, ipc::InitCache{{64}});
     for (int rank = 0; rank < ranks(); ++rank) {
       ASSERT_TRUE(coordinator_.expect<ipc::Ready>(rank)) << coordinator_.error();
     }
+  }
+  // What a coordinator does for ranks that find each other.
+  void tell_where_all_are() {
+    ipc::Peers peers;
+    for (int rank = 0; rank < ranks() && ranks() > 1; ++rank) {
+      const auto address = coordinator_.expect<ipc::RankAddress>(rank);
+      ASSERT_TRUE(address) << coordinator_.error();
+      peers.ranks.push_back(*address);
+    }
+    if (ranks() > 1) send_all(peers);
   }
   void send_all(const ipc::Message& message) {
     for (int rank = 0; rank < ranks(); ++rank) coordinator_.send(rank, message);
@@ -182,9 +195,10 @@ TEST_F(WorkerProcessTest, ANewEpochStartsTheGroupAfresh) {  // R-10, first half
   start(2);
   ASSERT_NO_FATAL_FAILURE(bring_up(1));
   for (int rank = 0; rank < 2; ++rank) coordinator_.welcome(rank, small_config(2), 2);
+  ASSERT_NO_FATAL_FAILURE(tell_where_all_are());
   for (int rank = 0; rank < 2; ++rank) {
     ASSERT_TRUE(coordinator_.expect<ipc::Loaded>(rank)) << coordinator_.error();
-    coordinator_.send(rank, ipc::InitCache{64});
+    coordinator_.send(rank, ipc::InitCache{{64}});
   }
   for (int rank = 0; rank < 2; ++rank) {
     ASSERT_TRUE(coordinator_.expect<ipc::Ready>(rank)) << coordinator_.error();

@@ -43,7 +43,7 @@ def layering_faults(tmp_path, files):
     ("worker/runner/runner.cpp", "runtime/sched/scheduler.h"),
     ("worker/worker/worker.cpp", "runtime/engine/engine.h"),
     ("worker/worker/worker.cpp", "runtime/server/server.h"),
-    ("worker/worker/worker.cpp", "runtime/text/tokenizer.h"),
+    ("worker/graph/capturer.cpp", "runtime/text/tokenizer.h"),
     ("runtime/engine/engine.cpp", "worker/runner/runner.h"),
     ("runtime/engine/engine.cpp", "kernels/core/dtype.h"),
     ("ipc/protocol/codec.cpp", "ipc/transport/endpoint.h"),

@@ -46,7 +46,7 @@ def all_kernels():
 
 def test_the_kernels_are_found():
     names = {name for _, name, _ in all_kernels()}
-    assert {"gemv_kernel", "linear_simple_kernel", "decode_kernel"} <= names and len(names) > 10, names
+    assert {"fused_gemv_kernel", "linear_cluster_kernel", "linear_simple_kernel", "decode_kernel"} <= names and len(names) > 10, names
 
 
 @pytest.mark.parametrize("file, name, body", all_kernels(), ids=lambda value: value if len(value) < 40 else "")
@@ -62,7 +62,7 @@ def test_the_prefill_kernel_of_flashinfer_waits_where_every_block_begins():
     assert WAIT in text[begin:text.index("return", begin)]
 
 
-@pytest.mark.parametrize("file", ["gemv.cu", "fused_linear.cu", "prepare_inputs.cu"])
+@pytest.mark.parametrize("file", ["linear_cluster.cu", "fused_linear.cu", "prepare_inputs.cu"])
 def test_linears_and_prepare_inputs_start_their_successor_after_the_wait(file):
     for name, body in kernels_of((KERNELS / file).read_text()).items():
         assert START not in body or body.index(WAIT) < body.index(START), (

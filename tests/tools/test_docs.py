@@ -12,7 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(os.environ.get("REFRAIN_BUILD_DIR", ROOT / "build")) / "bin"
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
 USERS = ["README.md", *(f"docs/{name}.md" for name in
-                        ("quickstart", "cuda-graphs", "processes", "serving", "load", "debugging", "troubleshooting"))]
+                        ("quickstart", "python", "library", "cuda-graphs", "processes", "serving", "clients", "lora",
+                         "speculation", "load", "debugging", "troubleshooting"))]
 
 
 def tracked(*patterns):

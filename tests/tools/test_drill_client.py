@@ -51,6 +51,11 @@ def test_a_whole_stream_even_when_events_are_spread_over_chunks():
         assert record.offsets == [(0, 0), (4, 4)]
 
 
+def test_comments_keep_a_waiting_stream_alive_and_are_no_part_of_it():
+    record = stream(HEAD + chunk(b": keep-alive\n\n" + piece(" cat", 0)) + chunk(b": keep-alive\n\n" + DONE) + chunk(b""))
+    assert (record.end, record.text, record.broken, record.after_end) == ("complete", " cat", [], 0)
+
+
 def test_a_gap_shows_in_the_offsets():
     record = stream(HEAD + chunk(piece(" cat", 0) + piece(" dog", 9)) + chunk(DONE) + chunk(b""))
     assert record.offsets == [(0, 0), (9, 4)]

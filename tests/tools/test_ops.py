@@ -43,12 +43,20 @@ def test_a_fifth_place_is_found(tree, file):
 @pytest.mark.parametrize(("file", "old", "missing"), [
     ("kernels/host/ops/table.h", "table.silu_mul =", "kernels/host/ops/table.h"),
     ("kernels/cuda/kernel_table.cpp", ".silu_mul =", "kernels/cuda/kernel_table.cpp"),
-    ("worker/program/ops.h", "SiluMulOp, ", "worker/program/ops.h"),
+    ("worker/program/ops.h", "SiluMulOp,", "worker/program/ops.h"),
 ])
 def test_a_place_that_lacks_the_op_is_found(tree, file, old, missing):
     spoil(tree / file, old, "")
     status, faults = check(tree)
     assert status == 1 and len(faults) == 1 and "SiluMulOp" in faults[0] and missing in faults[0]
+
+
+def test_the_kernel_of_a_shared_definition_is_held_for_every_op_of_it(tree):
+    spoil(tree / "kernels/host/ops/table.h", "table.add_rms_norm =", "")
+    status, faults = check(tree)
+    assert status == 1 and len(faults) == 2
+    assert all(any(f"add_rms_norm of {op} is not in" in fault for fault in faults)
+               for op in ("AddRmsNormOp", "AllReduceAddRmsNormOp"))
 
 
 def test_an_op_without_a_test_is_found(tree):

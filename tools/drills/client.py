@@ -123,7 +123,9 @@ def read_json(record, data):
 
 
 def on_event(record, event):
-    """One server-sent event into the record; true when it has output."""
+    """One server-sent event into the record; true when it has output. A comment keeps a waiting stream alive."""
+    if event.startswith(b":"):
+        return False
     if not event.startswith(b"data: "):
         record.broken.append(f"no event: {event[:60]!r}")
         return False

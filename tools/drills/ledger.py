@@ -265,11 +265,12 @@ def check_resources(before, after):
 
 def check_incident(incidents, process):
     """I8. `incidents`: records like {"process": text, "lagging_rank": number, "step": number}, oldest first; the first one
-    must name the process: "coordinator", or "rank N" by its end or as the one that lags."""
+    must name the process: "coordinator", or "rank N" ("group G rank N" of several) by its end or as the one that lags."""
     if not incidents:
         return [Fault("I8", process, "no incident record")]
     incident, faults = incidents[0], []
-    if process not in str(incident.get("process", "")) and process != f"rank {incident.get('lagging_rank')}":
+    of_group = f"group {incident['group']} " if "group" in incident else ""
+    if process not in str(incident.get("process", "")) and process != f"{of_group}rank {incident.get('lagging_rank')}":
         faults.append(Fault("I8", process, f"the record names {incident.get('process')!r}, and as lagging rank "
                                            f"{incident.get('lagging_rank')}"))
     if not isinstance(incident.get("step"), int):

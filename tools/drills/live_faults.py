@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from drills import ledger
 from drills.bench import Outcome, generator
 from drills.ledger import Fault
-from drills.server import kill
+from drills.server import START_SECONDS, kill
 from drills.start_times import start_times
 
 LATEST = 0.7   # the fault comes before this share of all tokens has
@@ -36,6 +36,7 @@ class LiveFault:
     inject: object                # coroutine function of a Context
     options: tuple = ()           # of the server
     outage: bool = True           # the group is expected to be lost
+    spare: bool = False           # of two groups one is: the server serves on, and it comes back
     cuts: bool = False            # connections end with the process that holds them
     incident: bool = True         # the loss must be on record, else counted as one that could not be written
     latest: float = LATEST
@@ -99,6 +100,16 @@ class LiveFault:
         done = [record for record in await again.finish() if record.name in ended]
         return ledger.check_undisturbed(before, await server.metrics()) + ledger.check_records(done, bench.rules())
 
+    async def wait_groups(self, server):
+        """Both serve again."""
+        async def both():
+            return (await server.metrics()).get("refrain:group_ready") == 2
+        try:
+            await server.until(both, START_SECONDS, "both groups are ready")
+        except RuntimeError as error:
+            return [Fault("R-8", "serve", str(error))]
+        return []
+
     async def check_outage(self, server, context, before, lost, served, wall):
         if served is None:
             return [Fault("R-13", "serve", "does not serve again")]
@@ -106,6 +117,11 @@ class LiveFault:
 
         def more(name):
             return now.get(name, 0) - before.get(name, 0)
+        if self.spare:
+            wrong = [Fault("R-8", "serve", "was not ready all the time, and a group was left")] if lost else []
+            if more("refrain:worker_group_restarts_total") != 1:
+                wrong.append(Fault("R-8", "serve", f"{more('refrain:worker_group_restarts_total'):.0f} groups were lost, not one"))
+            return wrong + await self.wait_groups(server) + context.bench.check_incident(server, context.process, wall)
         if not self.outage:
             wrong = [Fault("R-13", "serve", "was not ready all the time")] if lost else []
             return wrong + ledger.check_undisturbed(before, now)
@@ -133,6 +149,13 @@ def count_lost(records, errors_allowed=False, cuts_allowed=False):
 
 async def kill_rank(context):
     kill(context.server.pid(f"worker {context.rank}"), signal.SIGKILL)
+
+
+async def kill_rank_of_group(context):
+    group = context.rng.randrange(2)
+    context.process = f"group {group} rank {context.rank}"
+    context.notes["group"] = group
+    kill(context.server.pid(f"worker {group}.{context.rank}"), signal.SIGKILL)
 
 
 async def kill_coordinator(context):
@@ -163,6 +186,8 @@ async def disconnect_all(context):
     await context.wave.leave()
 
 
+TWO_GROUPS = ("--data-parallel-size", 2)
+
 LIVE_FAULTS = [
     LiveFault("kill-rank", "kill -9 of a rank in the middle of a step", kill_rank),
     LiveFault("kill-coordinator", "kill -9 of the coordinator", kill_coordinator, cuts=True),
@@ -172,5 +197,8 @@ LIVE_FAULTS = [
     LiveFault("slow-rank", "a rank is 0.3 s late for eight steps; nothing may be killed", stage,
               options=("--fault", "kind=slow,ms=300,steps=8"), outage=False),
     LiveFault("oom-step", "out of device memory in a step", stage, options=("--fault", "kind=oom")),
+    LiveFault("kill-group", "of two groups one loses a rank by kill -9; the server serves on", kill_rank_of_group, options=TWO_GROUPS,
+              outage=False, spare=True),
+    LiveFault("kill-coordinator-of-two", "kill -9 of the coordinator of two groups", kill_coordinator, options=TWO_GROUPS, cuts=True),
     LiveFault("disconnect-storm", "all clients hang up at once", disconnect_all, outage=False),
 ]

@@ -57,14 +57,15 @@ def descendants(pid):
 
 
 def role_of(pid):
-    """serve, coordinator, worker N; empty for what is none of them (or gone)."""
+    """serve, coordinator, worker N (of several groups worker G.N); empty for what is none of them (or gone)."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
         return ""
     name = os.path.basename(words[0])
     if name == "worker" and "--rank" in words:
-        return f"worker {words[words.index('--rank') + 1]}"
+        group = words[words.index("--group") + 1] + "." if "--group" in words else ""
+        return f"worker {group}{words[words.index('--rank') + 1]}"
     return {"coordinator": "coordinator", "refrain": "serve"}.get(name, "")
 
 

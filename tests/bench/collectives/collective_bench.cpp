@@ -21,7 +21,7 @@ std::string bench(const std::string& token, int rank, int size, bool all) {
   auto device = create_device("cuda", {}, {rank, size});
   if (!device) return device.error().message;
   auto stream = (*device)->create_stream();
-  auto joined = (*device)->create_communicator(token, rank, size, 20000);
+  auto joined = (*device)->create_communicator({token, rank, size, 20000});
   if (!joined) return joined.error().message;
   Communicator& group = **joined;
   constexpr size_t kLargest = size_t{64} << 20;

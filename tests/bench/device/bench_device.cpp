@@ -93,7 +93,7 @@ void reduce_rank(int rank, int ranks, int threads, int64_t cols, const std::stri
   constexpr int kReduces = 500;
   auto device = make_device(threads);
   auto stream = device->create_stream();
-  auto communicator = device->create_communicator(token, rank, ranks, 20000);
+  auto communicator = device->create_communicator({token, rank, ranks, 20000});
   REFRAIN_CHECK(communicator.has_value(), "{}", communicator.error().message);
   std::vector<float> data(static_cast<size_t>(cols));
   stream->begin_capture();

@@ -41,8 +41,9 @@ struct BareStep {
 };
 
 Bytes bare_frame(const Step& from) {
-  BareStep step{from.step,      from.row_slot,   from.row_num_tokens, from.row_computed,
-                from.token_ids, from.block_slot, from.block_index,    from.block_id};
+  const Rows& rows = from.runs.front().rows;
+  BareStep step{from.step,      rows.slot,           rows.num_tokens,      rows.computed,
+                rows.token_ids, from.blocks[0].slot, from.blocks[0].index, from.blocks[0].block};
   std::ostringstream text;
   cereal::BinaryOutputArchive archive(text);
   archive(step);

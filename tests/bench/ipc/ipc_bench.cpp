@@ -58,17 +58,19 @@ std::vector<double> time_calls(const std::function<void()>& call) {
 Step decode_step(int rows) {
   Step step;
   step.step = 1000;
-  step.mode = ForwardMode::kDecode;
+  step.blocks.resize(1);
+  Run& run = step.runs.emplace_back();
+  run.mode = ForwardMode::kDecode;
   for (int i = 0; i < rows; ++i) {
-    step.row_slot.push_back(i);
-    step.row_num_tokens.push_back(1);
-    step.row_computed.push_back(100 + i);
-    step.row_flags.push_back(kSamples);
-    step.token_ids.push_back(kTokenOnDevice);
+    run.rows.slot.push_back(i);
+    run.rows.num_tokens.push_back(1);
+    run.rows.computed.push_back(100 + i);
+    run.rows.flags.push_back(kSamples);
+    run.rows.token_ids.push_back(kTokenOnDevice);
     if (i % 16 == 0) {  // a block a row every block_size steps
-      step.block_slot.push_back(i);
-      step.block_index.push_back(7);
-      step.block_id.push_back(1000 + i);
+      step.blocks[0].slot.push_back(i);
+      step.blocks[0].index.push_back(7);
+      step.blocks[0].block.push_back(1000 + i);
     }
   }
   return step;

@@ -98,12 +98,12 @@ void SmolBench::prepare(const SmolStep& step) {
       make_ints(step.rows, [&](int64_t i) { return (i + 1) * step.query_len - 1; });
   inputs_.row_flags = step_buffers_.emplace_back(step.rows).as<uint8_t>();
   std::fill_n(inputs_.row_flags, step.rows, uint8_t{kRowSamples});
-  inputs_.kv_slots = step_buffers_.emplace_back(tokens * sizeof(int64_t)).as<int64_t>();
+  kv_slots_ = step_buffers_.emplace_back(tokens * sizeof(int64_t)).as<int64_t>();
   for (int32_t t = 0; t < tokens; ++t) {
     const int32_t position = inputs_.positions[t];
     const int32_t* table = block_table_ + int64_t{t / step.query_len} * kMaxBlocks;
-    inputs_.kv_slots[t] = int64_t{table[position / shape_.block_size]} * shape_.block_size +
-                          position % shape_.block_size;
+    kv_slots_[t] = int64_t{table[position / shape_.block_size]} * shape_.block_size +
+                   position % shape_.block_size;
   }
   residual_ = matrix(tokens, shape_.hidden, activations_);
   normed_ = matrix(tokens, shape_.hidden, activations_);
@@ -124,7 +124,7 @@ void SmolBench::record_layer(int layer, int32_t tokens, int32_t rows) {
   RopeKvWriteArgs rope;
   rope.qkv = qkv_;
   rope.positions = inputs_.positions;
-  rope.kv_slots = inputs_.kv_slots;
+  rope.kv_slots = kv_slots_;
   rope.cos_sin = cos_sin_;
   rope.cache = caches_[layer];
   rope.cache_dtype = activations_;

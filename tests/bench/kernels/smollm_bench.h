@@ -55,6 +55,7 @@ class SmolBench {
   std::deque<Buffer> step_buffers_;
   BatchInputs inputs_;
   const int32_t* block_table_ = nullptr;
+  int64_t* kv_slots_ = nullptr;
   Matrix residual_, normed_, qkv_, attended_, delta_, gate_up_, activated_, last_;
 };
 

@@ -286,6 +286,73 @@ void bench_sample(BenchDevice& device, Report& report) {
   }
 }
 
+// Eight adapters of rank 16 beside linears of 8B: each product by itself, the linear, all three.
+void bench_lora(BenchDevice& device, Report& report) {
+  struct Shape {
+    const char* name;
+    int32_t k, parts;
+    int32_t ends[kMaxLoraParts];
+  };
+  constexpr Shape kShapes[] = {{"qkv", 4096, 3, {4096, 5120, 6144}},
+                               {"o", 4096, 1, {4096}},
+                               {"gate_up", 4096, 2, {14336, 28672}},
+                               {"down", 14336, 1, {4096}}};
+  constexpr int32_t kAdapters = 8, kRank = 16;
+  const KernelTable& table = cuda_kernel_table();
+  for (const Shape& s : kShapes) {
+    for (const int32_t m : {32, 2048}) {
+      const int32_t n = s.ends[s.parts - 1], width = s.parts * kRank;
+      std::vector<int32_t> adapter;
+      for (int32_t row = 0; row < m; ++row)
+        adapter.push_back(m > 64 ? row * kAdapters / m : row % kAdapters);
+      LoraShrinkArgs shrink;
+      shrink.in = {device.part(static_cast<size_t>(m * s.k * 2), 0), kBf16, s.k};
+      shrink.adapter = device.put(adapter);
+      shrink.places = {
+          device.put(std::vector<int32_t>(static_cast<size_t>(kAdapters * s.parts), kRank)),
+          s.parts, s.parts, kRank};
+      shrink.out = static_cast<float*>(device.allocate(static_cast<size_t>(m * width * 4)));
+      shrink.cols = s.k;
+      shrink.rows = {m, nullptr};
+      LoraExpandArgs expand;
+      expand.in = shrink.out;
+      expand.adapter = shrink.adapter;
+      expand.places = shrink.places;
+      std::copy(s.ends, s.ends + s.parts, expand.part_end);
+      expand.out = {device.allocate(static_cast<size_t>(m * n * 2)), kBf16, n};
+      expand.rows = shrink.rows;
+      LinearArgs linear;
+      linear.in = shrink.in;
+      linear.out = expand.out;
+      linear.rows = shrink.rows;
+      const auto a_bytes = static_cast<size_t>(kAdapters * width * s.k * 2);
+      const auto b_bytes = static_cast<size_t>(kAdapters * kRank * n * 2);
+      const auto bytes = static_cast<size_t>(n) * static_cast<size_t>(s.k) * 2;
+      const auto add = [&](const char* what, bool shrinks, bool multiplies, bool expands) {
+        const std::string name = fmt::format("lora {} {} m {}", s.name, what, m);
+        if (!report.wants(name)) return;
+        const size_t read =
+            (shrinks ? a_bytes : 0) + (multiplies ? bytes : 0) + (expands ? b_bytes : 0);
+        const Spread t = device.time(32, [&](int i) {
+          shrink.a = device.part(a_bytes, 3 * i);
+          expand.b = device.part(b_bytes, 3 * i + 1);
+          linear.weight = {device.part(bytes, i), kBf16, WeightLayout::kRowMajor, n, s.k};
+          if (shrinks) table.lora_shrink(device.stream(), shrink);
+          if (multiplies) table.linear(device.stream(), linear);
+          if (expands) table.lora_expand(device.stream(), expand);
+        });
+        report.add(name, t, static_cast<double>(read), 0);
+      };
+      add("shrink", true, false, false);
+      add("expand", false, false, true);
+      add("linear", false, true, false);
+      add("shrink linear", true, true, false);
+      add("linear expand", false, true, true);
+      add("all", true, true, true);
+    }
+  }
+}
+
 int run(int argc, char** argv) {
   Options options;
   for (int i = 1; i + 1 < argc; i += 2) {
@@ -308,6 +375,7 @@ int run(int argc, char** argv) {
   bench_attention(device, report);
   bench_rows(device, report);
   bench_sample(device, report);
+  bench_lora(device, report);
   report.finish();
   return 0;
 }

@@ -215,7 +215,8 @@ void bench_mixed(const std::string& model, int context, int batch,
     std::printf("mixed: %d rows of context %d, %d prompt tokens, %d in all: %.1f us a step\n",
                 batch, context, tokens, total, us);
     if (tokens != prompt_tokens.back()) continue;
-    const worker::BatchShape shape = worker::batch_shape(next(), 1);
+    constexpr int kOne[] = {1};
+    const worker::BatchShape shape = worker::batch_shape(next(), kOne);
     const worker::BatchDescriptor key{shape.num_tokens, shape.num_reqs, false, false};
     profile(session, key, &shape);
   }
