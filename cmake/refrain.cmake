@@ -73,11 +73,11 @@ function(refrain_library name)
   endif()
 endfunction()
 
-# refrain_test(name LABEL label DEPS targets...): every .cpp of the calling folder as one GoogleTest
+# refrain_test(name LABEL label DEPS targets... [ENVIRONMENT NAME=VALUE...]): every .cpp of the calling folder as one GoogleTest
 # program in build/tests, each of its tests known to ctest under the label. The time limit is
 # for hangs: a loaded machine takes many times as long as an idle one, for barriers above all.
 function(refrain_test name)
-  cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "DEPS;ENVIRONMENT" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
   if(NOT sources)
     return()
@@ -100,5 +100,5 @@ function(refrain_test name)
   target_compile_options(${name} PRIVATE ${_sanitize_tests})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 WORKING_DIRECTORY ${CMAKE_SOURCE_DIR}
-    PROPERTIES LABELS "${ARG_LABEL}" TIMEOUT ${ARG_TIMEOUT} ${lock} ENVIRONMENT "REFRAIN_BUILD_DIR=${CMAKE_BINARY_DIR}")
+    PROPERTIES LABELS "${ARG_LABEL}" TIMEOUT ${ARG_TIMEOUT} ${lock} ENVIRONMENT "REFRAIN_BUILD_DIR=${CMAKE_BINARY_DIR};${ARG_ENVIRONMENT}")
 endfunction()

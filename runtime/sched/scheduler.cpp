@@ -151,12 +151,20 @@ const StepPlan* Scheduler::schedule() {
                 static_cast<size_t>(options_.max_loras) * ipc::kAdapterPlacementBytes;
   query_len_ = query_len();
   history_left_ = options_.num_drafts > 0 ? options_.max_num_batched_tokens : 0;
-  if (!schedule_part()) {
+  bool takes_part = schedule_part();
+  if (!takes_part) {
     schedule_decodes();
     num_decodes_ = static_cast<int32_t>(rows().token_ids.size());
-    if (split_.sequence == nullptr) schedule_prompts();
+    if (split_.sequence == nullptr) {
+      schedule_prompts();
+    } else if (building_.rows
+                   .empty()) {  // who was to decode lacks blocks, and perhaps was put back
+      add_part(*split_.sequence, split_.num_tokens);
+      takes_part = true;
+    }
   }
   if (building_.rows.empty()) return nullptr;
+  part_before_ = takes_part;
   ipc::Step& step = plan_.step();
   step.step = next_step_++;
   // Steps that score prompts run without graphs (CG-13) and without an audit.
@@ -248,6 +256,9 @@ void Scheduler::schedule_admissions() {
     at = waiting_.erase(at);
     run(sequence);
     add_row(sequence, first_row);
+    // Where the step's bytes end its row, nobody smaller comes in behind it.
+    const bool cut = sequence.num_scheduled < sequence.length();
+    if (cut && room_for(sequence, sequence.num_scheduled, 1) == 0) return;
   }
 }
 

@@ -10,7 +10,9 @@
 namespace refrain {
 
 // The next part, or the first one of a long row that came up; false: the step is one of others.
-// Parts and decodes take turns; with nobody to decode the parts follow each other.
+// Parts and decodes take turns, and a turn lasts until its step is planned: decodes that wait for
+// the blocks of a prompt in parts get them before the next part takes them again. With nobody to
+// decode the parts follow each other.
 bool Scheduler::schedule_part() {
   if (options_.split_prefill == 1) return false;
   const bool others_decode = std::ranges::any_of(running_, [this](const Sequence* sequence) {
@@ -18,15 +20,12 @@ bool Scheduler::schedule_part() {
            // Two rows that verify are as many as may be in flight.
            (options_.num_drafts == 0 || sequence->in_flight < 2);
   });
-  const bool turn_of_decodes = part_before_ && others_decode;
-  part_before_ = false;
-  if (turn_of_decodes) return false;
+  if (part_before_ && others_decode) return false;
   if (split_.sequence != nullptr) {
     add_part(*split_.sequence, split_.num_tokens);
   } else if (!others_decode || !begin_split()) {
     return false;
   }
-  part_before_ = true;
   return true;
 }
 
@@ -38,7 +37,7 @@ bool Scheduler::may_split(const Sequence& sequence) const {
          !counts_tokens && setup.num_prompt_logprobs < 0;
 }
 
-// Of the prompt that is next: one that has begun, or the head of the queue.
+// Of the prompt that is next: one that has begun and has no token yet, or the head of the queue.
 bool Scheduler::begin_split() {
   // What a step may have is of its time, and a part takes a share of the row's.
   const auto most = static_cast<int32_t>(
@@ -46,8 +45,8 @@ bool Scheduler::begin_split() {
           ? std::min<int64_t>(budget_left(), int64_t{chunk_limit_} * options_.split_prefill)
           : budget_left());
   if (most < least_split()) return false;
-  const auto begun = std::ranges::find_if(
-      running_, [](const Sequence* sequence) { return chunk_left(*sequence); });
+  const auto begun =
+      std::ranges::find_if(running_, [](const Sequence* sequence) { return !sequence->sampled; });
   if (begun != running_.end()) {
     Sequence& sequence = **begun;
     if (!may_split(sequence)) return false;

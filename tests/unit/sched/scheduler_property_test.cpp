@@ -144,8 +144,9 @@ RC_GTEST_PROP(SchedulerProperty, FirstTokensComeInOrderOfArrivalAndTheOldestIsNe
     arrival.params.setup.seed = id;  // tells the steps' setups apart
     RC_ASSERT(harness.add(id, arrival.prompt, arrival.params).has_value());
   }
-  RequestId oldest_without_token = 1;
-  while (true) {
+  const RequestId oldest_without_token = 1;
+  for (int round = 0;; ++round) {
+    RC_ASSERT(round < 10000);  // it ends, whoever puts back whom
     harness.pump();
     const bool more = harness.receive();
     bool gap = false;
