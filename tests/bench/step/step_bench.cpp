@@ -7,6 +7,10 @@
 //        230
 //                                   in sum TOKENS, default mode and sizes, two steps in flight;
 //                                   of the last TOKENS each kind of op, too
+//        step_bench MODEL_DIRECTORY verify CONTEXT DRAFTS HEAD|- BATCH...   a step that checks so
+//        many
+//                                   drafts a row beside a step of one token, drafts from the text
+//                                   (-) or from an EAGLE-3 head of that directory
 
 #include <chrono>
 #include <cstdio>
@@ -222,6 +226,44 @@ void bench_mixed(const std::string& model, int context, int batch,
   }
 }
 
+// Steps of one token a row and steps that check `drafts` drafts a row, two in flight.
+void bench_verify(const std::string& model, int context, int drafts, const std::string& head,
+                  int batch) {
+  constexpr int kFew = 5, kMany = 25, kSteps = 2 * kFew + kMany;
+  const int q = 1 + drafts;
+  const int most = context + 16 + kSteps * (q + 1) + 3 * drafts;
+  SessionOptions options = bench_options("FULL_DECODE_ONLY", batch, most, batch * q);
+  options.config.cudagraph_capture_sizes = {batch, batch * q};
+  options.config.num_speculative_tokens = drafts;
+  options.config.prompt_lookup_max = 3;
+  if (head != "-") {
+    options.config.draft_head = ipc::DraftHead::kEagle3;
+    options.draft = head;
+  }
+  Session session(model, options);
+  session.start();
+  for (int slot = 0; slot < batch; ++slot) session.run({{slot, prompt(context, slot), 0}});
+  int bound = context;
+  const auto steps_of = [&](int tokens) {
+    return time_steps(
+        session,
+        [&, tokens] {
+          std::vector<Row> rows;
+          rows.reserve(static_cast<size_t>(batch));
+          for (int slot = 0; slot < batch; ++slot)
+            rows.push_back({slot, std::vector<TokenId>(static_cast<size_t>(tokens), kTokenOnDevice),
+                            bound, tokens > 1});
+          bound += tokens;
+          return session.make_step(rows);
+        },
+        kFew, kMany);
+  };
+  const double one = steps_of(1), verified = steps_of(q);
+  std::printf("batch %d context %d, %s: 1 token a row %.1f us, %d tokens %.1f us, ratio %.3f\n",
+              batch, context, head == "-" ? "no head" : "EAGLE-3 head", one, q, verified,
+              verified / one);
+}
+
 }  // namespace
 }  // namespace refrain::tests
 
@@ -236,6 +278,12 @@ int main(int argc, char** argv) {
     std::vector<int> tokens;
     for (int i = 5; i < argc; ++i) tokens.push_back(std::atoi(argv[i]));
     refrain::tests::bench_mixed(argv[1], std::atoi(argv[3]), std::atoi(argv[4]), tokens);
+    return 0;
+  }
+  if (what == "verify" && argc > 6) {
+    for (int i = 6; i < argc; ++i)
+      refrain::tests::bench_verify(argv[1], std::atoi(argv[3]), std::atoi(argv[4]), argv[5],
+                                   std::atoi(argv[i]));
     return 0;
   }
   for (int i = 3; i < argc; ++i) {
