@@ -30,6 +30,18 @@ std::string fresh_id(const char* prefix) {
   return fmt::format("{}{:016x}{:016x}", prefix, random(), random());
 }
 
+// The client's own, which its answer's id ends with, as in vLLM; empty where it gives none.
+Result<std::string> request_id(const HttpRequest& request) {
+  const auto found = request.headers.find("x-request-id");
+  if (found == request.headers.end()) return std::string();
+  const bool plain =
+      std::ranges::all_of(found->second, [](char c) { return c > ' ' && c < '\x7f'; });
+  if (!plain || found->second.size() > 128)
+    return fail(ErrorCode::kInvalidArgument,
+                "the header X-Request-Id must be at most 128 visible ASCII characters");
+  return found->second;
+}
+
 Result<ApiRequest> parse_request(const std::string& text, bool chat, const RequestRules& rules) {
   if (!chat) {
     TokenLists ids;
@@ -232,6 +244,8 @@ void ApiServer::complete(HttpRequest& request, const Exchange& exchange, bool ch
   post_text(request, exchange,
             [this, chat](HttpRequest request, KeyLease lease, const Exchange& exchange) {
               auto parsed = parse_request(request.body, chat, request_rules(engine_.config()));
+              auto own_id = request_id(request);
+              if (!own_id) return reply_error(exchange, own_id.error());
               request = {};
               if (!parsed) return reply_error(exchange, parsed.error());
               read_request(Reading{std::move(*parsed),
@@ -239,7 +253,8 @@ void ApiServer::complete(HttpRequest& request, const Exchange& exchange, bool ch
                                    exchange,
                                    {},
                                    chat ? "chatcmpl-" : "cmpl-",
-                                   make_openai_writer});
+                                   make_openai_writer,
+                                   std::move(*own_id)});
             });
 }
 
@@ -253,7 +268,7 @@ void ApiServer::read_request(Reading reading) {
 void ApiServer::start_session(Reading& reading) {
   const ApiRequest& request = reading.request;
   AnswerHead head;
-  head.id = fresh_id(reading.id_begin);
+  head.id = reading.own_id.empty() ? fresh_id(reading.id_begin) : reading.id_begin + reading.own_id;
   head.model = request.model.empty() ? engine_.config().served_model_names.front() : request.model;
   head.created = now_seconds();
   if (request.pooling) return start_pooling(reading, std::move(head));

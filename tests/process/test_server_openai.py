@@ -57,6 +57,16 @@ def test_a_stop_token_is_the_reason_as_a_number(client):
 
 
 def test_what_is_ignored_is_said_once(server, client):
+def test_an_answer_has_the_id_that_its_request_brings(client):
+    def answer(request_id):
+        return client.completions.create(model="smol", prompt="One", max_tokens=1,
+                                         extra_headers={"X-Request-Id": request_id}).id
+
+    assert answer("mine-7") == "cmpl-mine-7"
+    with pytest.raises(openai.BadRequestError, match="X-Request-Id"):
+        answer("x" * 129)
+
+
     for _ in range(2):
         client.completions.create(model="smol", prompt=PROMPT, max_tokens=1, user="me", extra_body={"temprature": 0})
     log = server.log.read_text()
