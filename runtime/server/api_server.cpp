@@ -80,7 +80,8 @@ ApiServer::ApiServer(Engine& engine, TextSide text, ApiKeys keys, int text_threa
       text_(std::move(text)),
       keys_(std::move(keys)),
       cors_(engine.config().cors),
-      metrics_(std::make_shared<Metrics>(engine.config().served_model_names.front())),
+      metrics_(std::make_shared<Metrics>(engine.config().served_model_names.front(),
+                                         cache_labels(engine.config()))),
       started_(now_seconds()),
       pool_(text_threads, "text") {}
 
@@ -243,9 +244,9 @@ void ApiServer::post_text(HttpRequest& request, const Exchange& exchange,
 void ApiServer::complete(HttpRequest& request, const Exchange& exchange, bool chat) {
   post_text(request, exchange,
             [this, chat](HttpRequest request, KeyLease lease, const Exchange& exchange) {
-              auto parsed = parse_request(request.body, chat, request_rules(engine_.config()));
               auto own_id = request_id(request);
               if (!own_id) return reply_error(exchange, own_id.error());
+              auto parsed = parse_request(request.body, chat, request_rules(engine_.config()));
               request = {};
               if (!parsed) return reply_error(exchange, parsed.error());
               read_request(Reading{std::move(*parsed),
