@@ -122,8 +122,8 @@ void EngineCore::deliver(const ipc::StepResult& result, const std::vector<TokenE
   if (events.empty()) return;
   for (const TokenEvent& event : events) {
     const size_t at = event.index;
-    TokenArrival arrival{event.id,     {event.token, 0, {}}, event.stop, event.cached_tokens,
-                         event.prompt, event.pooled};
+    TokenArrival arrival{event.id,        {event.token, 0, {}}, event.stop,  event.cached_tokens,
+                         event.scheduled, event.prompt,         event.pooled};
     const auto asked = alive_.find(event.id);
     REFRAIN_CHECK(asked != alive_.end(), "a token for request {}, which has ended", event.id);
     asked->second.given.add(event.token);

@@ -141,7 +141,7 @@ void GroupService::plan() {
   while (scheduler_->steps_in_flight() < depth) {
     if (handlers_.outputs_full() || too_early_to_plan()) return;
     scheduler_->limit_chunks(pace_.prompt_tokens());
-    const StepPlan* plan = scheduler_->schedule();
+    const StepPlan* plan = scheduler_->schedule(now());
     if (plan == nullptr) return;
     crowded_ = scheduler_->stats().waiting > 0;
     pace_.sent(plan->step(), now());

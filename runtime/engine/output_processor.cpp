@@ -61,6 +61,7 @@ void OutputProcessor::push(std::vector<TokenArrival> arrivals) {
     output.id = arrival.id;
     output.prompt_tokens = request.prompt_tokens;
     output.cached_tokens = request.cached_tokens;
+    output.scheduled = arrival.scheduled;
     output.output_tokens = request.output_tokens;
     output.prompt = std::move(arrival.prompt);
     output.pooled = std::move(arrival.pooled);

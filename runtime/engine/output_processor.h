@@ -22,6 +22,7 @@ struct TokenArrival {
   TokenOutput token;
   StopCause stop = StopCause::kNone;
   int32_t cached_tokens = 0;
+  TimePoint scheduled{};
   std::shared_ptr<const ipc::PromptScores> prompt = nullptr;
   std::shared_ptr<const std::vector<float>> pooled = nullptr;  // then it is no token of text
 };

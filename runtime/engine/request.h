@@ -87,8 +87,9 @@ struct RequestOutput {
   std::optional<Error> error;  // of kError
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;
-  int64_t output_tokens = 0;                         // so far
-  std::shared_ptr<const ipc::PromptScores> prompt;   // with the first token, when asked for
+  int64_t output_tokens = 0;                        // so far
+  TimePoint scheduled{};                            // with a token: when its first step was planned
+  std::shared_ptr<const ipc::PromptScores> prompt;  // with the first token, when asked for
   std::shared_ptr<const std::vector<float>> pooled;  // of a request that pools: all there is
 };
 

@@ -87,6 +87,8 @@ void GrammarMatcher::fill(std::span<uint32_t> mask) {
   if (!state_->matcher.FillNextTokenBitmask(&tensor)) std::fill(mask.begin(), mask.end(), ~0u);
 }
 
+bool GrammarMatcher::has_ended() const { return state_->matcher.IsTerminated(); }
+
 struct GrammarCompiler::Library {
   xgrammar::TokenizerInfo vocabulary;
   xgrammar::GrammarCompiler compiler;

@@ -42,6 +42,8 @@ class GrammarMatcher {
   // Which tokens may come next: bit t % 32 of word t / 32. End tokens are among them once the
   // answer is complete.
   void fill(std::span<uint32_t> mask);  // [ceil(vocab_size / 32)]
+  // An end token was taken.
+  bool has_ended() const;
 
  private:
   std::unique_ptr<State> state_;

@@ -18,6 +18,7 @@
 
 #include "runtime/base/log.h"
 #include "runtime/grammar/grammar.h"
+#include "runtime/grammar/grammar_trial.h"
 
 namespace refrain {
 namespace {
@@ -30,6 +31,12 @@ constexpr bool kLimitsMemory = false;
 #else
 constexpr bool kLimitsMemory = true;
 #endif
+
+struct Vocabulary {
+  GrammarCompiler& compiler;
+  int64_t size;
+  const std::vector<TokenId>& ends;
+};
 
 int64_t address_space() {
   std::ifstream file("/proc/self/statm");
@@ -53,7 +60,7 @@ std::string first_warning(int fd) {
 }
 
 // In the forked process: its answer on `fd`, then its end.
-[[noreturn]] void compile_and_exit(GrammarCompiler& compiler, const std::string& source,
+[[noreturn]] void compile_and_exit(const Vocabulary& vocabulary, const std::string& source,
                                    const GrammarLimits& limits, int fd) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   limit(RLIMIT_CORE, 0);
@@ -62,10 +69,10 @@ std::string first_warning(int fd) {
   alarm(static_cast<unsigned>(limits.wall_seconds));
   const int said = memfd_create("said", 0);
   dup2(said, STDERR_FILENO);
-  const auto compiled = compiler.compile(source);
+  const Status tried = try_grammar(vocabulary.compiler, source, vocabulary.size, vocabulary.ends);
   std::string answer(1, kGood);
-  if (!compiled) {
-    answer = kBad + compiled.error().message;
+  if (!tried) {
+    answer = kBad + tried.error().message;
   } else if (const std::string warning = first_warning(said); !warning.empty()) {
     answer = kBad + warning;
   }
@@ -76,15 +83,15 @@ std::string first_warning(int fd) {
 
 std::string describe_end(int status, const GrammarLimits& limits) {
   if (WIFSIGNALED(status) && (WTERMSIG(status) == SIGXCPU || WTERMSIG(status) == SIGKILL))
-    return fmt::format("it takes more than {} s to compile", limits.cpu_seconds);
+    return fmt::format("it takes more than {} s to compile and follow", limits.cpu_seconds);
   if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM)
-    return fmt::format("it is not compiled after {} s", limits.wall_seconds);
-  return fmt::format("it is too large or too deep to compile within {} MiB",
+    return fmt::format("it is not compiled and followed after {} s", limits.wall_seconds);
+  return fmt::format("it is too large or too deep to compile and follow within {} MiB",
                      limits.memory_bytes >> 20);
 }
 
 // One grammar in a process of its own; `answers` is a pipe.
-std::string compile_apart(GrammarCompiler& compiler, const std::string& source,
+std::string compile_apart(const Vocabulary& vocabulary, const std::string& source,
                           const GrammarLimits& limits) {
   std::array<int, 2> pipe_ends{};
   if (pipe2(pipe_ends.data(), O_CLOEXEC) != 0) return kBroken + std::string(strerror(errno));
@@ -94,7 +101,7 @@ std::string compile_apart(GrammarCompiler& compiler, const std::string& source,
     close(pipe_ends[1]);
     return kBroken + std::string(strerror(errno));
   }
-  if (pid == 0) compile_and_exit(compiler, source, limits, pipe_ends[1]);
+  if (pid == 0) compile_and_exit(vocabulary, source, limits, pipe_ends[1]);
   close(pipe_ends[1]);
   std::string answer(4096, '\0');
   const ssize_t size = read(pipe_ends[0], answer.data(), answer.size());
@@ -130,7 +137,10 @@ int run_grammar_helper(const std::vector<std::string>& arguments) {
   const int socket = std::stoi(arguments[0]);
   auto tokenizer = text::Tokenizer::load(arguments[1]);
   if (!tokenizer) return kExitConfig;
-  GrammarCompiler compiler(*tokenizer, std::stoll(arguments[2]), split_ids(arguments[3]));
+  const int64_t vocab_size = std::stoll(arguments[2]);
+  const std::vector<TokenId> ends = split_ids(arguments[3]);
+  GrammarCompiler compiler(*tokenizer, vocab_size, ends);
+  const Vocabulary vocabulary{compiler, vocab_size, ends};
   const GrammarLimits limits{std::stoll(arguments[4]), std::stoll(arguments[5]),
                              std::stoll(arguments[6])};
   std::string source(kMaxGrammarBytes + 64, '\0');
@@ -139,7 +149,7 @@ int run_grammar_helper(const std::vector<std::string>& arguments) {
     if (size < 0 && errno == EINTR) continue;
     if (size <= 0) return kExitOk;
     const std::string answer =
-        compile_apart(compiler, source.substr(0, static_cast<size_t>(size)), limits);
+        compile_apart(vocabulary, source.substr(0, static_cast<size_t>(size)), limits);
     if (send(socket, answer.data(), answer.size(), MSG_NOSIGNAL) < 0) return kExitOk;
   }
 }

@@ -1,8 +1,9 @@
 #pragma once
 // What a client's grammar costs is known when it is compiled, and a compilation cannot be stopped
 // from outside of it: so the first one of each grammar runs in a process of its own, forked by a
-// helper that has the vocabulary, under limits of processor time, memory and wall time. Only a
-// grammar that came out well goes to the workers, which compile it again.
+// helper that has the vocabulary, under limits of processor time, memory and wall time, and is
+// tried there (grammar_trial.h). Only one that came out well goes to the workers, which compile it
+// again.
 
 #include <cstdint>
 #include <filesystem>

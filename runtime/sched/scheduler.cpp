@@ -137,7 +137,8 @@ size_t Scheduler::requests_in_flight() const {
       sequences_, [](const auto& entry) { return entry.second->in_flight > 0; }));
 }
 
-const StepPlan* Scheduler::schedule() {
+const StepPlan* Scheduler::schedule(TimePoint now) {
+  now_ = now;
   clear(plan_.step());
   building_.rows.clear();
   if (building_.rows.capacity() == 0 && !spare_rows_.empty()) {
@@ -323,6 +324,7 @@ int32_t Scheduler::admit(Sequence& sequence, int32_t most) {
   if (!sequence.admitted_before) {
     sequence.admitted_before = true;
     sequence.cached_tokens = sequence.num_computed;
+    sequence.scheduled = now_;
     if (sequence.id == kCanaryRequest) return first_row;
     stats_.prompt_tokens += static_cast<uint64_t>(sequence.prompt_len);
     stats_.cached_prompt_tokens += static_cast<uint64_t>(sequence.cached_tokens);

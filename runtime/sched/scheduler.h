@@ -60,6 +60,7 @@ struct TokenEvent {
   size_t index = 0;   // of the token in the result, for its log-probabilities
   TokenId token = 0;  // with StopCause::kNoLogit there is none
   int32_t cached_tokens = 0;
+  TimePoint scheduled{};  // when its first step was planned
   StopCause stop = StopCause::kNone;
   std::shared_ptr<const ipc::PromptScores> prompt;   // with the first token, when asked for
   std::shared_ptr<const std::vector<float>> pooled;  // of a model that pools: instead of a token
@@ -91,8 +92,9 @@ class Scheduler {
 
   // Prompt tokens that a step has at most, within its budget; ignored without chunked prefill.
   void limit_chunks(int32_t tokens) { chunk_limit_ = tokens; }
-  // The next step, valid until the next call; null when there is nothing to run now.
-  const StepPlan* schedule();
+  // The next step, valid until the next call; null when there is nothing to run now. Requests that
+  // begin with it are told to have begun `now`.
+  const StepPlan* schedule(TimePoint now = {});
   // The answer to the oldest step in flight. Appends one event per sampled token to `events`. An
   // error (a malformed answer) changes nothing.
   Status update(const ipc::StepResult& result, std::vector<TokenEvent>& events);
@@ -242,6 +244,7 @@ class Scheduler {
   bool adapter_waits_ = false;    // in this schedule(): somebody waits for a LoRA adapter's place
   size_t step_bytes_ = 0;         // of this step's payload
   int64_t scores_left_ = 0;       // entries of prompt_logprobs that this step may still have
+  TimePoint now_{};
   int32_t chunk_limit_ = std::numeric_limits<int32_t>::max();
   int32_t num_decodes_ = 0;   // tokens of this step before its chunks
   bool chunks_left_ = false;  // in this schedule(): some running request may have one

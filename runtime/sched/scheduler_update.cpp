@@ -109,7 +109,8 @@ void Scheduler::take_token(Sequence& sequence, const ipc::StepResult& result, si
   const StopCause stop =
       none ? StopCause::kNoLogit
            : sequence.append(token, options_.eos_token_ids, options_.max_model_len);
-  events.push_back({sequence.id, index, token, sequence.cached_tokens, stop, nullptr, nullptr});
+  events.push_back({sequence.id, index, token, sequence.cached_tokens, sequence.scheduled, stop,
+                    nullptr, nullptr});
   if (sequence.params.setup.num_prompt_logprobs >= 0 && sequence.output_len() == 1)
     events.back().prompt = std::make_shared<const ipc::PromptScores>(sequence.scores);
   if (none) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ipc/protocol/messages.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/ids.h"
 #include "runtime/sched/block_manager.h"
 #include "runtime/sched/prefix_cache.h"
@@ -95,6 +96,7 @@ struct Sequence {
   int32_t tokens_sent = 0;       // and for so many the device's block tables have entries
   int32_t blocks_published = 0;  // of its blocks so many can be found by others
   int32_t cached_tokens = 0;     // prompt tokens taken from the cache when first admitted
+  TimePoint scheduled{};         // when its first step was planned
   PrefixCache::EntryId chain = PrefixCache::kRoot;  // the last entry of those published
   std::vector<HeldBlocks> held;                     // by state group; empty: nothing
   SequenceParams params;

@@ -30,6 +30,18 @@ std::string fresh_id(const char* prefix) {
   return fmt::format("{}{:016x}{:016x}", prefix, random(), random());
 }
 
+// The client's own, which its answer's id ends with, as in vLLM; empty where it gives none.
+Result<std::string> request_id(const HttpRequest& request) {
+  const auto found = request.headers.find("x-request-id");
+  if (found == request.headers.end()) return std::string();
+  const bool plain =
+      std::ranges::all_of(found->second, [](char c) { return c > ' ' && c < '\x7f'; });
+  if (!plain || found->second.size() > 128)
+    return fail(ErrorCode::kInvalidArgument,
+                "the header X-Request-Id must be at most 128 visible ASCII characters");
+  return found->second;
+}
+
 Result<ApiRequest> parse_request(const std::string& text, bool chat, const RequestRules& rules) {
   if (!chat) {
     TokenLists ids;
@@ -68,7 +80,8 @@ ApiServer::ApiServer(Engine& engine, TextSide text, ApiKeys keys, int text_threa
       text_(std::move(text)),
       keys_(std::move(keys)),
       cors_(engine.config().cors),
-      metrics_(std::make_shared<Metrics>(engine.config().served_model_names.front())),
+      metrics_(std::make_shared<Metrics>(engine.config().served_model_names.front(),
+                                         cache_labels(engine.config()))),
       started_(now_seconds()),
       pool_(text_threads, "text") {}
 
@@ -231,6 +244,8 @@ void ApiServer::post_text(HttpRequest& request, const Exchange& exchange,
 void ApiServer::complete(HttpRequest& request, const Exchange& exchange, bool chat) {
   post_text(request, exchange,
             [this, chat](HttpRequest request, KeyLease lease, const Exchange& exchange) {
+              auto own_id = request_id(request);
+              if (!own_id) return reply_error(exchange, own_id.error());
               auto parsed = parse_request(request.body, chat, request_rules(engine_.config()));
               request = {};
               if (!parsed) return reply_error(exchange, parsed.error());
@@ -239,7 +254,8 @@ void ApiServer::complete(HttpRequest& request, const Exchange& exchange, bool ch
                                    exchange,
                                    {},
                                    chat ? "chatcmpl-" : "cmpl-",
-                                   make_openai_writer});
+                                   make_openai_writer,
+                                   std::move(*own_id)});
             });
 }
 
@@ -253,7 +269,7 @@ void ApiServer::read_request(Reading reading) {
 void ApiServer::start_session(Reading& reading) {
   const ApiRequest& request = reading.request;
   AnswerHead head;
-  head.id = fresh_id(reading.id_begin);
+  head.id = reading.own_id.empty() ? fresh_id(reading.id_begin) : reading.id_begin + reading.own_id;
   head.model = request.model.empty() ? engine_.config().served_model_names.front() : request.model;
   head.created = now_seconds();
   if (request.pooling) return start_pooling(reading, std::move(head));

@@ -91,6 +91,7 @@ class ApiServer {
     std::vector<std::vector<TokenId>> prompts;  // that are token ids by now
     const char* id_begin = "cmpl-";
     MakeWriter make_writer = make_openai_writer;
+    std::string own_id = {};  // what follows id_begin; empty: a fresh one
   };
   void read_request(Reading reading);
   // A grammar that is new is compiled first, by one thread of its own.

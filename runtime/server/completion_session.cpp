@@ -21,7 +21,7 @@ CompletionSession::CompletionSession(ApiRequest request, AnswerHead head, Engine
       metrics_(std::move(metrics)),
       exchange_(std::move(exchange)),
       lease_(std::move(lease)),
-      begun_(steady_clock().now()) {}
+      times_{.begun = steady_clock().now()} {}
 
 void CompletionSession::start(std::vector<std::vector<TokenId>> prompts) {
   const auto self = shared_from_this();
@@ -112,9 +112,11 @@ void CompletionSession::on_output(size_t index, RequestOutput output) {
   }
   const TimePoint now = steady_clock().now();
   if (!output.tokens.empty()) {
-    metrics_->observe_tokens(begun_, last_token_, now, !first_token_seen_);
-    first_token_seen_ = true;
-    last_token_ = now;
+    metrics_->observe_tokens(times_.begun, times_.last_token, now, !times_.first_token);
+    if (!times_.first_token) times_.scheduled = output.scheduled;
+    if (!times_.first_token) times_.first_token = now;
+    times_.last_token = now;
+    times_.longest_answer = std::max(times_.longest_answer, output.output_tokens);
     usage_.completion_tokens += static_cast<int64_t>(output.tokens.size());
   }
   if (output.finish != FinishReason::kNone) {
@@ -216,8 +218,8 @@ void CompletionSession::end() {
 void CompletionSession::finish() {
   end();
   metrics_->count_http(200);
-  metrics_->observe_request(begun_, steady_clock().now(), usage_.prompt_tokens,
-                            usage_.completion_tokens);
+  times_.ended = steady_clock().now();
+  metrics_->observe_request(times_, usage_.prompt_tokens, usage_.completion_tokens);
   if (request_.stream) {
     exchange_->write(writer_->end(usage_));
     exchange_->end_stream();

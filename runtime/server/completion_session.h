@@ -59,13 +59,11 @@ class CompletionSession : public std::enable_shared_from_this<CompletionSession>
   const std::unique_ptr<AnswerWriter> writer_;
   std::shared_ptr<Metrics> metrics_;
   std::shared_ptr<HttpExchange> exchange_;
-  KeyLease lease_;  // one of the key's requests for each choice, until the answer ends
-  const TimePoint begun_;
+  KeyLease lease_;    // one of the key's requests for each choice, until the answer ends
   std::mutex mutex_;  // sinks, submission and disconnect meet here
   std::vector<Choice> choices_;
   Usage usage_;
-  TimePoint last_token_;
-  bool first_token_seen_ = false;
+  RequestTimes times_;
   // With the first chunk, or a comment before it: errors until then have a status of their own.
   bool stream_begun_ = false;
   size_t unfinished_ = 0;

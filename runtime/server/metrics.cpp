@@ -1,11 +1,13 @@
 #include "runtime/server/metrics.h"
 
+#include <fmt/format.h>
 #include <prometheus/counter.h>
 #include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <numeric>
@@ -24,11 +26,28 @@ prometheus::Histogram& histogram(prometheus::Registry& registry, const Labels& l
                                                                                    boundaries);
 }
 
+// Of every step, from the counts of its sizes.
+void add_step_tokens(prometheus::Registry& scrape, const Labels& labels,
+                     const std::vector<GraphUse>& uses) {
+  const prometheus::Histogram::BucketBoundaries bounds = {1,   8,    16,   32,   64,   128,  256,
+                                                          512, 1024, 2048, 4096, 8192, 16384};
+  std::vector<double> counts(bounds.size() + 1);
+  double sum = 0;
+  for (const GraphUse& use : uses) {
+    const auto at = std::ranges::lower_bound(bounds, static_cast<double>(use.num_tokens));
+    counts[static_cast<size_t>(at - bounds.begin())] += static_cast<double>(use.count);
+    sum += static_cast<double>(use.num_tokens) * static_cast<double>(use.count);
+  }
+  histogram(scrape, labels, "refrain:iteration_tokens_total", "Tokens of a step", bounds)
+      .ObserveMultiple(counts, sum);
+}
+
 }  // namespace
 
 struct Metrics::State {
-  explicit State(const std::string& model)
+  State(const std::string& model, Labels cache_config)
       : labels{{"model_name", model}},
+        cache(std::move(cache_config)),
         first_token(histogram(
             registry, labels, "refrain:time_to_first_token_seconds",
             "Time from request to first token",
@@ -37,32 +56,63 @@ struct Metrics::State {
             histogram(registry, labels, "refrain:inter_token_latency_seconds",
                       "Time between outputs of one request",
                       {.0005, .001, .0025, .005, .01, .02, .04, .08, .16, .32, .64, 1.25, 5})),
-        end_to_end(histogram(registry, labels, "refrain:e2e_request_latency_seconds",
-                             "Time from request to end of the answer",
-                             {.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300})),
+        per_token(
+            histogram(registry, labels, "refrain:request_time_per_output_token_seconds",
+                      "Mean time between the tokens of one request",
+                      {.0005, .001, .0025, .005, .01, .02, .04, .08, .16, .32, .64, 1.25, 5})),
+        end_to_end(request_time("e2e_request_latency", "Time from request to end of the answer")),
+        queue(request_time("request_queue_time", "Time from request to its first step")),
+        prefill(request_time("request_prefill_time", "Time from first step to first token")),
+        decode(request_time("request_decode_time", "Time from first to last token")),
+        inference(request_time("request_inference_time", "Time from first step to last token")),
         prompt_tokens(histogram(registry, labels, "refrain:request_prompt_tokens",
                                 "Prompt tokens of a request",
                                 {1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 131072})),
         completion_tokens(histogram(registry, labels, "refrain:request_generation_tokens",
                                     "Generated tokens of a request",
                                     {1, 4, 16, 64, 256, 1024, 4096, 16384})),
+        longest_answer(histogram(registry, labels, "refrain:request_max_num_generation_tokens",
+                                 "Tokens of a request's longest answer",
+                                 {1, 4, 16, 64, 256, 1024, 4096, 16384})),
         http(prometheus::BuildCounter()
                  .Name("refrain:http_responses_total")
                  .Help("HTTP answers by status")
                  .Register(registry)) {}
 
+  // "NAME_seconds"
+  prometheus::Histogram& request_time(const char* name, const char* help) {
+    const std::string full = std::string("refrain:") + name + "_seconds";
+    return histogram(registry, labels, full.c_str(), help,
+                     {.001, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300});
+  }
+
   prometheus::Registry registry;
-  Labels labels;
+  Labels labels, cache;
   prometheus::Histogram& first_token;
   prometheus::Histogram& inter_token;
+  prometheus::Histogram& per_token;
   prometheus::Histogram& end_to_end;
+  prometheus::Histogram& queue;
+  prometheus::Histogram& prefill;
+  prometheus::Histogram& decode;
+  prometheus::Histogram& inference;
   prometheus::Histogram& prompt_tokens;
   prometheus::Histogram& completion_tokens;
+  prometheus::Histogram& longest_answer;
   prometheus::Family<prometheus::Counter>& http;
   std::atomic<uint64_t> key_limit{0};
 };
 
-Metrics::Metrics(const std::string& model_name) : state_(std::make_unique<State>(model_name)) {}
+std::map<std::string, std::string> cache_labels(const EngineConfig& config) {
+  const ipc::WorkerConfig& worker = config.worker;
+  return {{"block_size", std::to_string(worker.block_size)},
+          {"cache_dtype", worker.kv_cache_dtype},
+          {"enable_prefix_caching", config.enable_prefix_caching ? "True" : "False"},
+          {"gpu_memory_utilization", fmt::format("{}", worker.gpu_memory_utilization)}};
+}
+
+Metrics::Metrics(const std::string& model_name, std::map<std::string, std::string> cache)
+    : state_(std::make_unique<State>(model_name, std::move(cache))) {}
 Metrics::~Metrics() = default;
 
 void Metrics::observe_tokens(TimePoint begun, TimePoint last_token, TimePoint now, bool first) {
@@ -73,11 +123,20 @@ void Metrics::observe_tokens(TimePoint begun, TimePoint last_token, TimePoint no
   }
 }
 
-void Metrics::observe_request(TimePoint begun, TimePoint now, int64_t prompt_tokens,
+void Metrics::observe_request(const RequestTimes& times, int64_t prompt_tokens,
                               int64_t completion_tokens) {
-  state_->end_to_end.Observe(seconds_between(begun, now));
+  state_->end_to_end.Observe(seconds_between(times.begun, times.ended));
   state_->prompt_tokens.Observe(static_cast<double>(prompt_tokens));
   state_->completion_tokens.Observe(static_cast<double>(completion_tokens));
+  if (!times.scheduled || !times.first_token) return;
+  const double decode = seconds_between(*times.first_token, times.last_token);
+  state_->queue.Observe(seconds_between(times.begun, *times.scheduled));
+  state_->prefill.Observe(seconds_between(*times.scheduled, *times.first_token));
+  state_->decode.Observe(decode);
+  state_->inference.Observe(seconds_between(*times.scheduled, times.last_token));
+  const auto tokens = static_cast<double>(times.longest_answer);
+  state_->longest_answer.Observe(tokens);
+  if (tokens > 1) state_->per_token.Observe(decode / (tokens - 1));
 }
 
 void Metrics::count_http(int status) {
@@ -145,6 +204,10 @@ std::string Metrics::render(const EngineStats& stats, const AdmissionStats& admi
           stats.cached_prompt_tokens);
   counter("refrain:num_preemptions_total", "Requests preempted", stats.preemptions);
   counter("refrain:steps_total", "Steps run", stats.steps);
+  add_step_tokens(scrape, state_->labels, stats.graph_uses);
+  Labels cache = state_->cache;
+  cache.emplace("num_gpu_blocks", std::to_string(stats.blocks_total));
+  gauge("refrain:cache_config_info", "The KV cache, in labels", 1, std::move(cache));
   counter("refrain:cascade_steps_total", "Steps that read a prefix of all their requests once",
           stats.cascade_steps);
   counter("refrain:audit_steps_total", "Steps that ran a second time and were compared",

@@ -72,7 +72,8 @@ void PoolingSession::finish() {
   ended_ = true;
   lease_.release();
   metrics_->count_http(200);
-  metrics_->observe_request(begun_, steady_clock().now(), usage_.prompt_tokens, 0);
+  metrics_->observe_request({.begun = begun_, .ended = steady_clock().now()}, usage_.prompt_tokens,
+                            0);
   exchange_->reply(200, "application/json",
                    dump(pooling_answer(head_, *request_.pooling, vectors_, usage_)));
 }

@@ -1,6 +1,7 @@
 """The official OpenAI client against a real server with two workers."""
 import concurrent.futures
 import json
+import re
 
 import httpx
 import openai
@@ -54,6 +55,16 @@ def test_a_stop_token_is_the_reason_as_a_number(client):
     at_border = client.completions.create(model="smol", prompt=PROMPT, temperature=0, max_tokens=8, stop=["."],
                                           extra_body={"min_tokens": 1})
     assert at_border.choices[0].text == " Paris"
+
+
+def test_an_answer_has_the_id_that_its_request_brings(client):
+    def answer(request_id):
+        return client.completions.create(model="smol", prompt="One", max_tokens=1,
+                                         extra_headers={"X-Request-Id": request_id}).id
+
+    assert answer("mine-7") == "cmpl-mine-7"
+    with pytest.raises(openai.BadRequestError, match="X-Request-Id"):
+        answer("x" * 129)
 
 
 def test_what_is_ignored_is_said_once(server, client):
@@ -264,6 +275,11 @@ def test_health_metrics_and_graphs(server, client):
     assert server.get("/live")[0] == 200 and server.get("/ready")[0] == 200 and server.get("/health")[0] == 200
     metrics = server.get("/metrics")[1]
     assert "refrain:generation_tokens_total" in metrics and "refrain:cudagraph_dispatch_total" in metrics
+    for part in ("queue", "prefill", "decode", "inference"):  # each request has begun, run and ended
+        assert re.search(rf"refrain:request_{part}_time_seconds_count{{.*}} [1-9]", metrics), part
+    steps = re.search(r"refrain:steps_total{.*} (\d+)", metrics)[1]
+    assert re.search(rf"refrain:iteration_tokens_total_count{{.*}} {steps}\n", metrics)
+    assert re.search(r'refrain:cache_config_info{block_size="16",.*num_gpu_blocks="[1-9]\d*"', metrics)
     graphs = json.loads(server.get("/cudagraphs")[1])
     counts = [row["count"] for row in graphs["dispatch"]]
     assert counts == sorted(counts, reverse=True) and counts[0] > 0

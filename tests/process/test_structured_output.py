@@ -100,6 +100,8 @@ def test_a_tool_call_is_forced(client, choice, names):
     ({"guided_json": {"type": "object", "properties": {"a": {"not": {"type": "null"}}}}}, "not"),
     ({"guided_json": {"type": "number", "multipleOf": 0.5}}, "multipleOf"),
     ({"guided_json": {"$ref": "#/$defs/none"}}, "none"),
+    ({"guided_json": {"$ref": "#"}}, "cannot go on and not end"),
+    ({"guided_regex": "((((a{1,1000}){1,1000}){1,1000}){1,1000})", "max_tokens": 60}, "ms to say what may follow"),
     ({"guided_regex": "(a"}, "regex|parenthes|refused"),
     ({"guided_grammar": "root ::= other"}, "other"),
     ({"structured_outputs": {"structural_tag": "{}"}}, "structural_tag")])

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/grammar/grammar_trial.h"
 #include "runtime/grammar/schema_check.h"
 #include "runtime/server/structured_output.h"
 
@@ -90,6 +91,21 @@ TEST_F(Grammar, SaysWhatIsWrongWithASource) {
   EXPECT_FALSE(compiler_.compile("regex:(a"));
   EXPECT_FALSE(compiler_.compile(R"(json_schema:{"type":"nothing"})"));
   EXPECT_FALSE(compiler_.compile("a source without a kind"));
+}
+
+TEST_F(Grammar, ATrialRefusesWhatIsSlowToFollowAndWhatNoAnswerEnds) {
+  const auto tried = [&](const char* source) {
+    const Status status = try_grammar(compiler_, source, vocab_size_, {kEnd});
+    return status ? std::string() : status.error().message;
+  };
+  EXPECT_EQ(tried(R"(json_schema:{"type":"object"})"), "");
+  EXPECT_EQ(tried("regex:[a-c]{2}x"), "");
+  EXPECT_EQ(tried(R"(ebnf:root ::= "a" root)"), "") << "max_tokens ends such an answer";
+  EXPECT_NE(tried("regex:((((a{1,999}){1,999}){1,999}){1,999})").find("ms to say what may follow"),
+            std::string::npos);
+  EXPECT_NE(tried(R"(json_schema:{"$ref":"#"})").find("cannot go on and not end"),
+            std::string::npos);
+  EXPECT_FALSE(try_grammar(compiler_, "regex:(a", vocab_size_, {kEnd}));
 }
 
 std::string keyword_of(const char* schema) {

@@ -31,13 +31,30 @@ TEST(Metrics, WhatVllmHasTooIsToldUnderItsNames) {
   EngineStats stats;
   stats.requests_running = 3;
   stats.prompt_tokens = 70;
-  Metrics metrics("m");
-  metrics.observe_request({}, {}, 5, 6);
+  stats.blocks_total = 70;
+  stats.graph_uses = {{"FULL", 7, 8, 4, false}, {"NONE", 100, 100, 1, false}};
+  Metrics metrics("m", {{"block_size", "16"}});
+  const TimePoint begun{};
+  const auto after = [&](int milliseconds) {
+    return begun + std::chrono::milliseconds(milliseconds);
+  };
+  metrics.observe_request({begun, after(100), after(20), after(50), after(90), 5}, 5, 10);
   const std::string text = under_vllm_names(metrics.render(stats, {}));
   EXPECT_THAT(text, HasSubstr("# TYPE vllm:num_requests_running "
                               "gauge\nvllm:num_requests_running{model_name=\"m\"} 3\n"));
   EXPECT_THAT(text, HasSubstr("vllm:prefix_cache_queries_total{model_name=\"m\"} 70\n"));
   EXPECT_THAT(text, HasSubstr("vllm:request_prompt_tokens_bucket{model_name=\"m\",le=\"16\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("vllm:request_queue_time_seconds_sum{model_name=\"m\"} 0.02\n"));
+  EXPECT_THAT(text, HasSubstr("vllm:request_prefill_time_seconds_sum{model_name=\"m\"} 0.03\n"));
+  EXPECT_THAT(text, HasSubstr("vllm:request_decode_time_seconds_sum{model_name=\"m\"} 0.04\n"));
+  EXPECT_THAT(text, HasSubstr("vllm:request_inference_time_seconds_sum{model_name=\"m\"} 0.07"));
+  EXPECT_THAT(text,
+              HasSubstr("vllm:request_time_per_output_token_seconds_sum{model_name=\"m\"} 0.01\n"));
+  EXPECT_THAT(text, HasSubstr("vllm:request_max_num_generation_tokens_sum{model_name=\"m\"} 5\n"));
+  EXPECT_THAT(text, HasSubstr("vllm:iteration_tokens_total_bucket{model_name=\"m\",le=\"8\"} 4\n"));
+  EXPECT_THAT(text, HasSubstr("vllm:iteration_tokens_total_sum{model_name=\"m\"} 128\n"));
+  EXPECT_THAT(text, HasSubstr("vllm:cache_config_info{block_size=\"16\",model_name=\"m\","
+                              "num_gpu_blocks=\"70\"} 1\n"));
   EXPECT_THAT(text,
               HasSubstr("vllm:request_success_total{finished_reason=\"stop\",model_name=\"m\"}"));
   EXPECT_THAT(text, testing::Not(HasSubstr("refrain:")));
