@@ -14,13 +14,14 @@ TOP = ("apps", "library", "python", "runtime", "ipc", "kernels", "worker")
 SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 
 ARROWS = {
-    "apps/refrain": ["runtime/launch", "worker/worker"],
+    "apps/refrain": ["runtime/launch", "runtime/plan", "worker/dispatch"],
     "apps/coordinator": ["runtime/launch"],
     "apps/worker": ["worker/worker", "worker/bench"],
     "library": ["runtime/launch", "library/refrain"],
     "library/refrain": [],
     "python": ["library/refrain"],
-    "runtime/launch": ["runtime/server", "runtime/load"],
+    "runtime/launch": ["runtime/server", "runtime/load", "worker/dispatch"],
+    "runtime/plan": ["worker/dispatch"],
     "runtime/load": ["runtime/text", "runtime/actor"],
     "runtime/server": ["runtime/engine", "runtime/grammar"],
     "runtime/engine": ["runtime/sched", "runtime/text", "runtime/config", "runtime/actor", "ipc/transport"],
@@ -36,7 +37,8 @@ ARROWS = {
     "worker/bench": ["worker/runner", "worker/device/factory"],
     "worker/runner": ["worker/graph", "runtime/grammar"],
     "worker/graph": ["worker/program", "worker/kv", "worker/weights", "worker/models"],
-    "worker/program": ["worker/device"],
+    "worker/dispatch": ["ipc/protocol", "kernels/core"],
+    "worker/program": ["worker/device", "worker/dispatch"],
     "worker/kv": ["worker/device"],
     "worker/weights": ["worker/device"],
     "worker/models": ["worker/device"],
@@ -64,8 +66,6 @@ EXTRA = {
     ("worker/graph", "ipc/protocol"): "modes and keys travel in messages; one enum, not two",
     ("worker/device/cuda", "worker/device/host"): "ranks on one machine meet in the same shared-memory group",
     ("runtime/launch", "ipc/shm"): "the supervisor reads the ranks' flight recorders",
-    ("runtime/launch", "worker/graph"): "graph options are checked by the serving dispatcher, and the names of backends and "
-                                        "ops, before anything starts",
     ("worker/worker", "ipc/shm"): "the flight recorder lies in memory shared with the supervisor",
     ("apps/worker", "runtime/config"): "the worker's command line",
 }

@@ -8,7 +8,7 @@
 #include "runtime/base/check.h"
 #include "runtime/launch/bench_report.h"
 #include "runtime/launch/coordinator.h"
-#include "worker/graph/dispatcher.h"
+#include "worker/dispatch/dispatcher.h"
 
 namespace refrain {
 namespace {
@@ -20,19 +20,11 @@ constexpr int32_t kSizes = 100;       // of the default list: 100 decode and 100
 constexpr int32_t kStride = 8;
 
 worker::CudagraphOptions graph_options(const ipc::WorkerConfig& config) {
-  worker::CudagraphOptions options;
-  options.mode = config.cudagraph_mode;
-  options.enforce_eager = config.enforce_eager;
-  options.disable_padding = config.disable_padding;
-  if (config.max_padding_ratio > 0) options.max_padding_ratio = config.max_padding_ratio;
+  worker::CudagraphOptions options = worker::cudagraph_options(config);
+  if (config.has_capture_sizes) return options;
   options.capture_sizes.emplace();
-  if (config.has_capture_sizes) {
-    options.capture_sizes = config.cudagraph_capture_sizes;
-    options.max_num_seqs = config.max_num_seqs;
-    options.max_num_batched_tokens = config.max_num_batched_tokens;
-    return options;
-  }
   for (int32_t i = 1; i <= kSizes; ++i) options.capture_sizes->push_back(kStride * i);
+  options.max_capture_size.reset();
   options.max_num_seqs = kStride * kSizes;
   options.max_num_batched_tokens = 2 * kStride * kSizes;
   return options;

@@ -1,9 +1,9 @@
 #include "runtime/launch/check_config.h"
 
 #include "runtime/config/options.h"
-#include "worker/graph/attention_backend.h"
-#include "worker/graph/dispatcher.h"
-#include "worker/program/passes/passes.h"
+#include "worker/dispatch/attention_names.h"
+#include "worker/dispatch/dispatcher.h"
+#include "worker/dispatch/splitting_ops.h"
 
 namespace refrain {
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "ipc/protocol/rank_address.h"
+#include "kernels/core/device_kind.h"
 #include "kernels/core/hashed_rows.h"
 #include "kernels/core/kernel_table.h"
 #include "runtime/base/check.h"
@@ -206,6 +207,7 @@ class Device {
   virtual ~Device() = default;
   // Null: this device does not count them.
   virtual std::shared_ptr<const LaunchCounter> launch_counter() const { return nullptr; }
+  virtual DeviceKind kind() const = 0;
   virtual std::string name() const = 0;  // "host (avx512_bf16, 2 threads)", "NVIDIA H200"
   virtual const kernels::KernelTable& kernels() const = 0;
   virtual kernels::WeightLayout weight_layout(

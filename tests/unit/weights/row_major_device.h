@@ -32,6 +32,7 @@ class EagerStream final : public Stream {
 
 class RowMajorDevice final : public Device {
  public:
+  DeviceKind kind() const override { return DeviceKind::kHost; }
   std::string name() const override { return "row-major"; }
   const kernels::KernelTable& kernels() const override { return kernels_; }
   kernels::WeightLayout weight_layout(DType) const override {

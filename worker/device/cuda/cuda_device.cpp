@@ -21,6 +21,7 @@ class CudaDevice final : public Device {
   CudaDevice(int device, size_t memory_limit)
       : context_(std::make_shared<CudaContext>(device, memory_limit)) {}
 
+  DeviceKind kind() const override { return DeviceKind::kCuda; }
   std::string name() const override { return context_->name(); }
   const kernels::KernelTable& kernels() const override { return kernels::cuda_kernel_table(); }
   kernels::WeightLayout weight_layout(DType) const override {

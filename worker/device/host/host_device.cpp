@@ -24,6 +24,7 @@ class HostDevice final : public Device {
         context_(std::make_shared<HostContext>(options.threads, options.pin_threads,
                                                options.memory_limit)) {}
 
+  DeviceKind kind() const override { return DeviceKind::kHost; }
   std::string name() const override {
     const int threads = context_->team.size();
     return fmt::format("host ({}, {} {})", kernels::to_string(isa_), threads,

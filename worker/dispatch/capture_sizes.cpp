@@ -1,4 +1,4 @@
-#include "worker/graph/capture_sizes.h"
+#include "worker/dispatch/capture_sizes.h"
 
 #include <algorithm>
 

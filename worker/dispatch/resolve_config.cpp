@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "worker/graph/capture_sizes.h"
-#include "worker/graph/dispatcher.h"
+#include "worker/dispatch/capture_sizes.h"
+#include "worker/dispatch/dispatcher.h"
 
 namespace refrain::worker {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "ipc/protocol/messages.h"
 #include "runtime/base/result.h"
-#include "worker/program/state_group.h"
+#include "worker/dispatch/attention_support.h"
 
 namespace refrain::worker {
 

@@ -1,4 +1,4 @@
-#include "worker/graph/modes.h"
+#include "worker/dispatch/modes.h"
 
 #include <fmt/format.h>
 

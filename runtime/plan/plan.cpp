@@ -1,4 +1,4 @@
-#include "worker/graph/plan.h"
+#include "runtime/plan/plan.h"
 
 #include <algorithm>
 #include <initializer_list>
@@ -6,10 +6,14 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "worker/graph/dispatcher.h"
+#include "worker/dispatch/dispatcher.h"
 
-namespace refrain::worker {
+namespace refrain {
 namespace {
+
+using worker::AttentionCGSupport, worker::AttentionGroupSupport, worker::BatchDescriptor,
+    worker::BatchShape, worker::CudagraphConfig, worker::CudagraphDispatcher,
+    worker::CudagraphOptions, worker::Dispatch, worker::RuntimeMode;
 
 using Json = nlohmann::ordered_json;
 
@@ -131,7 +135,8 @@ Result<std::vector<AttentionGroupSupport>> read_groups(const Json& value) {
                            read_strings(value, "attention_support"));
   std::vector<AttentionGroupSupport> groups;
   for (const std::string& name : names) {
-    REFRAIN_ASSIGN_OR_RETURN(const AttentionCGSupport support, parse_attention_support(name));
+    REFRAIN_ASSIGN_OR_RETURN(const AttentionCGSupport support,
+                             worker::parse_attention_support(name));
     groups.push_back({fmt::format("attention_support[{}]", groups.size()), support});
   }
   return groups;
@@ -205,6 +210,17 @@ Result<PlanBatch> read_batch(const Json& value, const std::string& path) {
   return batch;
 }
 
+Result<std::vector<PlanBatch>> read_batches(const Json& list) {
+  if (!list.is_array()) return fail_field("batches", "batches must be a list of batches");
+  std::vector<PlanBatch> batches;
+  for (const Json& value : list) {
+    REFRAIN_ASSIGN_OR_RETURN(PlanBatch batch,
+                             read_batch(value, fmt::format("batches[{}]", batches.size())));
+    batches.push_back(std::move(batch));
+  }
+  return batches;
+}
+
 Result<PlanInput> read_plan(const std::string& text) {
   const Json root = Json::parse(text, nullptr, false);
   if (root.is_discarded()) return fail_field("", "the plan is not valid JSON");
@@ -232,12 +248,7 @@ Result<PlanInput> read_plan(const std::string& text) {
   if (batches == root.end()) {
     return fail_field("batches", "batches is missing; give a list of batches, which may be empty");
   }
-  if (!batches->is_array()) return fail_field("batches", "batches must be a list of batches");
-  for (const Json& value : *batches) {
-    REFRAIN_ASSIGN_OR_RETURN(PlanBatch batch,
-                             read_batch(value, fmt::format("batches[{}]", input.batches.size())));
-    input.batches.push_back(std::move(batch));
-  }
+  REFRAIN_ASSIGN_OR_RETURN(input.batches, read_batches(*batches));
   return input;
 }
 
@@ -261,18 +272,15 @@ Json describe_dispatch(const Dispatch& dispatch, int32_t tokens, bool lora) {
   return json;
 }
 
-}  // namespace
-
-Result<std::string> explain_plan(const std::string& text) {
-  REFRAIN_ASSIGN_OR_RETURN(PlanInput input, read_plan(text));
+Result<std::string> explain(PlanInput input) {
   REFRAIN_ASSIGN_OR_RETURN(
       const CudagraphConfig config,
-      resolve_cudagraph_config(input.options, input.groups, input.piecewise_available));
+      worker::resolve_cudagraph_config(input.options, input.groups, input.piecewise_available));
   CudagraphDispatcher dispatcher(config);
   dispatcher.set_captured();
 
   Json plan;
-  plan["cudagraph_mode"] = to_string(config.mode);
+  plan["cudagraph_mode"] = worker::to_string(config.mode);
   plan["warnings"] = config.warnings;
   plan["capture_sizes"] = config.capture_sizes;
   plan["uniform_query_len"] = config.uniform_query_len();
@@ -287,7 +295,7 @@ Result<std::string> explain_plan(const std::string& text) {
   plan["dispatch"] = Json::array();
   for (PlanBatch& batch : input.batches) {
     batch.shape.uniform = std::ranges::any_of(config.uniform_query_lens, [&batch](int32_t q) {
-      return is_uniform_decode(batch.query_lens, batch.context_lens, q);
+      return worker::is_uniform_decode(batch.query_lens, batch.context_lens, q);
     });
     plan["dispatch"].push_back(
         describe_dispatch(dispatcher.dispatch(batch.shape), batch.shape.num_tokens, config.lora));
@@ -295,9 +303,23 @@ Result<std::string> explain_plan(const std::string& text) {
   return plan.dump(2);
 }
 
+}  // namespace
+
+Result<std::string> explain_plan(const std::string& text) {
+  REFRAIN_ASSIGN_OR_RETURN(PlanInput input, read_plan(text));
+  return explain(std::move(input));
+}
+
+Result<std::string> explain_plan(const ipc::WorkerConfig& config, const std::string& batches) {
+  PlanInput input;
+  input.options = worker::cudagraph_options(config);
+  REFRAIN_ASSIGN_OR_RETURN(input.batches, read_batches(Json::parse(batches, nullptr, false)));
+  return explain(std::move(input));
+}
+
 std::string plan_error(const Error& error) {
   const Json json = {{"error", {{"field", error.field}, {"message", error.message}}}};
   return json.dump(2, ' ', false, Json::error_handler_t::replace);
 }
 
-}  // namespace refrain::worker
+}  // namespace refrain

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "runtime/base/result.h"
-#include "worker/graph/batch_shape.h"
-#include "worker/graph/modes.h"
+#include "worker/dispatch/batch_shape.h"
+#include "worker/dispatch/modes.h"
 
 namespace refrain::worker {
 

@@ -1,13 +1,13 @@
 // CG-33: `refrain plan` as JSON in, JSON out.
 
-#include "worker/graph/plan.h"
+#include "runtime/plan/plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
-namespace refrain::worker {
+namespace refrain {
 namespace {
 
 using nlohmann::json;
@@ -125,4 +125,4 @@ INSTANTIATE_TEST_SUITE_P(
         BadPlan{R"({"batches": [], "enforce_eager": "yes"})", "enforce_eager"}));
 
 }  // namespace
-}  // namespace refrain::worker
+}  // namespace refrain

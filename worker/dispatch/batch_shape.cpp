@@ -1,4 +1,4 @@
-#include "worker/graph/batch_shape.h"
+#include "worker/dispatch/batch_shape.h"
 
 #include <algorithm>
 

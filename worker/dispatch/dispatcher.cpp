@@ -1,9 +1,9 @@
-#include "worker/graph/dispatcher.h"
+#include "worker/dispatch/dispatcher.h"
 
 #include <algorithm>
 
 #include "runtime/base/check.h"
-#include "worker/graph/capture_sizes.h"
+#include "worker/dispatch/capture_sizes.h"
 
 namespace refrain::worker {
 namespace {
