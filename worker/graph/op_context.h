@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/core/kernel_table.h"
+#include "worker/comm/communicator.h"
 #include "worker/device/device.h"
 #include "worker/dispatch/batch_shape.h"
 #include "worker/graph/attention_backend.h"

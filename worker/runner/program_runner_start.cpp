@@ -31,13 +31,9 @@ int mask_threads(int32_t ranks) {
 
 Status hold_to_nccl(Communicator& group, const std::string& device) {
   if (group.size() == 1) return {};
-  const std::vector<std::string> ways = group.sum_ways(1);
-  if (std::ranges::find(ways, kNcclWay) == ways.end()) {
-    return fail_field("disable_custom_all_reduce",
-                      "disable_custom_all_reduce: {} has no NCCL to sum by", device);
-  }
-  group.hold_to_sum_way(kNcclWay);
-  return {};
+  if (group.use_nccl_alone()) return {};
+  return fail_field("disable_custom_all_reduce",
+                    "disable_custom_all_reduce: {} has no NCCL to sum by", device);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "kernels/host/launcher.h"
+#include "worker/comm/communicator.h"
 
 namespace refrain::tests {
 namespace {

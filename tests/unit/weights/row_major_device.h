@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "worker/comm/communicator.h"
 #include "worker/device/device.h"
 
 namespace refrain::worker::test {
