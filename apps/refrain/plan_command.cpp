@@ -6,8 +6,8 @@
 #include <sstream>
 
 #include "apps/refrain/commands.h"
+#include "runtime/base/report.h"
 #include "runtime/config/options.h"
-#include "runtime/launch/coordinator.h"
 #include "runtime/plan/plan.h"
 
 namespace refrain {
