@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "runtime/launch/local_session.h"
+#include "runtime/offline/local_session.h"
 
 namespace refrain::v1 {
 namespace {

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Holds include lines and CMake links to the layers of docs/ARCHITECTURE.md.
 
-A folder may include what it reaches along ARROWS; EXTRA holds the arrows that the layers do not imply, each with
-its reason. Third-party headers that must stay in few places are listed in ISOLATED. Exit 1 with one line a fault.
+A folder may include what its own line of ARROWS names, not what that includes in turn, and runtime/base; EXTRA holds
+the arrows that cross the rooms, each with its reason. Third-party headers that must stay in few places are listed in ISOLATED. Exit 1 with one line a fault.
 """
 import argparse
 import re
@@ -14,60 +14,81 @@ TOP = ("apps", "library", "python", "runtime", "ipc", "kernels", "worker")
 SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 
 ARROWS = {
-    "apps/refrain": ["runtime/launch", "worker/worker"],
-    "apps/coordinator": ["runtime/launch"],
-    "apps/worker": ["worker/worker", "worker/bench"],
-    "library": ["runtime/launch", "library/refrain"],
+    "apps/refrain": ["runtime/bench", "runtime/offline", "runtime/plan", "runtime/bootstrap", "runtime/supervise",
+                     "runtime/load", "runtime/config", "runtime/actor", "ipc/transport"],
+    "apps/coordinator": ["runtime/coordinator", "runtime/grammar", "runtime/config"],
+    "apps/worker": ["worker/worker", "worker/bench", "runtime/config", "ipc/transport"],
+    "library": ["runtime/offline", "library/refrain"],
     "library/refrain": [],
     "python": ["library/refrain"],
-    "runtime/launch": ["runtime/server", "runtime/load"],
-    "runtime/load": ["runtime/text", "runtime/actor"],
-    "runtime/server": ["runtime/engine", "runtime/grammar"],
-    "runtime/engine": ["runtime/sched", "runtime/text", "runtime/config", "runtime/actor", "ipc/transport"],
+    "runtime/bench": ["runtime/offline", "runtime/bootstrap", "runtime/load", "runtime/server", "runtime/config"],
+    "runtime/offline": ["runtime/bootstrap", "runtime/supervise", "runtime/server", "runtime/engine", "runtime/grammar",
+                        "runtime/text", "runtime/config", "ipc/protocol"],
+    "runtime/coordinator": ["runtime/bootstrap", "runtime/supervise", "runtime/server", "runtime/engine", "runtime/config",
+                            "runtime/actor"],
+    "runtime/bootstrap": ["runtime/supervise", "runtime/server", "runtime/engine", "runtime/text", "runtime/config",
+                          "runtime/actor", "ipc/transport", "ipc/protocol"],
+    "runtime/supervise": ["runtime/engine", "runtime/config", "runtime/actor"],
+    "runtime/plan": ["ipc/protocol"],
+    "runtime/load": ["runtime/text", "runtime/config", "runtime/actor"],
+    "runtime/server": ["runtime/engine", "runtime/grammar", "runtime/text", "runtime/config",
+                       "runtime/actor", "ipc/protocol"],
+    "runtime/engine": ["runtime/sched", "runtime/text", "runtime/config", "runtime/actor",
+                       "ipc/transport", "ipc/protocol"],
     "runtime/sched": ["ipc/protocol"],
     "runtime/text": [],
     "runtime/grammar": ["runtime/text"],
     "runtime/config": ["ipc/protocol"],
     "runtime/actor": [],
+    "runtime/base": [],
     "ipc/transport": ["ipc/protocol"],
     "ipc/protocol": [],
     "ipc/shm": [],
-    "worker/worker": ["worker/runner", "worker/device/factory", "ipc/transport", "runtime/actor"],
-    "worker/bench": ["worker/runner", "worker/device/factory"],
-    "worker/runner": ["worker/graph", "runtime/grammar"],
-    "worker/graph": ["worker/program", "worker/kv", "worker/weights", "worker/models"],
-    "worker/program": ["worker/device"],
-    "worker/kv": ["worker/device"],
-    "worker/weights": ["worker/device"],
-    "worker/models": ["worker/device"],
+    "worker/worker": ["worker/runner", "worker/device", "worker/device/factory", "runtime/actor", "ipc/transport",
+                      "ipc/protocol"],
+    "worker/bench": ["worker/runner", "worker/graph", "worker/weights", "worker/comm", "worker/device",
+                     "worker/device/factory", "ipc/protocol"],
+    "worker/runner": ["worker/graph", "worker/dispatch", "worker/kv", "worker/weights", "worker/models", "worker/program",
+                      "worker/comm", "worker/device", "kernels/core", "ipc/protocol"],
+    "worker/graph": ["worker/dispatch", "worker/program", "worker/weights", "worker/comm", "worker/device", "kernels/core"],
+    "worker/dispatch": ["kernels/core"],
+    "worker/program": ["worker/dispatch", "kernels/core"],
+    "worker/kv": ["worker/program", "worker/device", "ipc/protocol"],
+    "worker/weights": ["worker/program", "worker/device", "kernels/core"],
+    "worker/models": ["worker/program", "kernels/core", "ipc/protocol"],
+    "worker/comm": ["worker/device", "kernels/core"],
+    "worker/comm/host": ["worker/comm", "worker/device/host", "kernels/host", "kernels/core", "ipc/shm"],
+    "worker/comm/cuda": ["worker/comm", "worker/comm/host", "worker/device/cuda", "kernels/cuda", "kernels/core"],
     "worker/device": ["kernels/core"],
-    "worker/device/factory": ["worker/device/host", "worker/device/cuda"],
-    "worker/device/host": ["worker/device", "kernels/host", "ipc/shm"],
-    "worker/device/cuda": ["worker/device", "kernels/cuda"],
+    "worker/device/host": ["worker/device", "kernels/host", "kernels/core", "ipc/shm"],
+    "worker/device/cuda": ["worker/device", "kernels/cuda", "kernels/core"],
+    "worker/device/factory": ["worker/device", "worker/device/host", "worker/comm", "worker/comm/host", "kernels/host"],
+    "worker/device/factory/cuda": ["worker/device/factory", "worker/device", "worker/device/cuda", "worker/comm",
+                                   "worker/comm/cuda", "kernels/cuda"],
     "kernels/host": ["kernels/core"],
     "kernels/cuda": ["kernels/core"],
     "kernels/core": [],
-    "runtime/base": [],
 }
 
 EXTRA = {
     ("ipc/transport", "runtime/actor"): "a socket is an awaitable on the actor's executor",
-    ("runtime/sched", "runtime/config"): "the scheduler's limits are engine configuration",
-    ("runtime/text", "runtime/config"): "tokenizer and template settings come with the model's configuration",
-    ("worker/device", "ipc/protocol"): "where the ranks of a group are travels in messages; one struct, not two",
-    ("worker/device/host", "ipc/transport"): "ranks that share no memory meet over tcp",
-    ("worker/program", "runtime/config"): "a Program is built from the model's config.json",
-    ("worker/program", "ipc/protocol"): "kinds of state groups travel in messages; one enum, not two",
-    ("worker/models", "worker/program"): "a model is a function from configuration to Program",
-    ("worker/kv", "worker/program"): "cache groups follow from the Program's attention ops",
-    ("worker/weights", "worker/program"): "the Program names the weights to load",
-    ("worker/graph", "ipc/protocol"): "modes and keys travel in messages; one enum, not two",
-    ("worker/device/cuda", "worker/device/host"): "ranks on one machine meet in the same shared-memory group",
-    ("runtime/launch", "ipc/shm"): "the supervisor reads the ranks' flight recorders",
-    ("runtime/launch", "worker/graph"): "graph options are checked by the serving dispatcher, and the names of backends and "
-                                        "ops, before anything starts",
+    ("runtime/supervise", "ipc/shm"): "the supervisor reads the ranks' flight recorders",
+    ("runtime/bootstrap", "worker/dispatch"): "graph options are checked by the serving dispatcher, and the names of backends "
+                                              "and ops, before anything starts",
+    ("runtime/plan", "worker/dispatch"): "the dispatcher that serves explains the plan",
+    ("runtime/bench", "worker/dispatch"): "the time of a dispatch is measured without workers",
     ("worker/worker", "ipc/shm"): "the flight recorder lies in memory shared with the supervisor",
-    ("apps/worker", "runtime/config"): "the worker's command line",
+    ("worker/worker", "runtime/config"): "a worker reads the model's config.json itself; options of debugging and adapters",
+    ("worker/runner", "runtime/config"): "a Program is built from the model's config.json; options of debugging and adapters",
+    ("worker/runner", "runtime/grammar"): "masks of grammars are filled beside the device",
+    ("worker/bench", "runtime/config"): "the shapes that are measured are a model's",
+    ("worker/models", "runtime/config"): "a model is a function from configuration to Program",
+    ("worker/weights", "runtime/config"): "tables of positions and expected shapes follow from config.json",
+    ("worker/dispatch", "ipc/protocol"): "modes and keys travel in messages; one enum, not two",
+    ("worker/graph", "ipc/protocol"): "the manifest of captures travels in messages",
+    ("worker/program", "ipc/protocol"): "kinds of state groups travel in messages; one enum, not two",
+    ("worker/comm", "ipc/protocol"): "where the ranks of a group are travels in messages; one struct, not two",
+    ("worker/comm/host", "ipc/transport"): "ranks that share no memory meet over tcp",
 }
 
 ISOLATED = [
@@ -86,14 +107,18 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^">]+)[">]')
 LIBRARY = re.compile(r"refrain_library\(\s*(\w+)([^)]*)\)", re.S)
 
 
+def granted(node):
+    """Every folder that `node` may include: what its line names and what all stand on."""
+    return {"runtime/base", *ARROWS.get(node, []), *(b for a, b in EXTRA if a == node)}
+
+
 def reachable(node):
-    """Every folder that `node` may include."""
-    seen, stack = {"runtime/base"}, [node]
+    """What the folders that `node` may include grant in turn, and theirs."""
+    seen, stack = set(), [node]
     while stack:
-        here = stack.pop()
-        targets = ARROWS.get(here, []) + [b for a, b in EXTRA if a == here]
-        stack += [t for t in targets if t not in seen]
-        seen.update(targets)
+        new = granted(stack.pop()) - seen
+        seen |= new
+        stack += new
     return seen
 
 
@@ -118,7 +143,7 @@ def check_edge(place, folder, target_folder):
         return f"{place}: the folder {folder} belongs to no layer; add it to ARROWS in tools/check_layering.py"
     if target is None:
         return f"{place}: {target_folder} belongs to no layer"
-    if source != target and target not in reachable(source):
+    if source != target and target not in granted(source):
         return f"{place}: {source} may not use {target}"
     return None
 
@@ -175,7 +200,7 @@ def check_arrows():
         if a not in ARROWS or b not in ARROWS:
             yield f"check_layering.py: the arrow {a} -> {b} names an unknown layer"
     for node in ARROWS:
-        if any(node in reachable(t) for t in reachable(node) if t != node):
+        if node != "runtime/base" and node in reachable(node):
             yield f"check_layering.py: {node} reaches itself"
 
 

@@ -8,9 +8,10 @@
 #include "runtime/base/build_info.h"
 #include "runtime/base/last_error.h"
 #include "runtime/base/log.h"
+#include "runtime/base/report.h"
 #include "runtime/config/options.h"
+#include "runtime/coordinator/coordinator.h"
 #include "runtime/grammar/grammar_helper.h"
-#include "runtime/launch/coordinator.h"
 
 int main(int argc, char** argv) {
   refrain::end_by_what_is_lacking();

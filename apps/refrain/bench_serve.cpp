@@ -3,8 +3,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
+#include "runtime/base/report.h"
 #include "runtime/config/options.h"
-#include "runtime/launch/coordinator.h"
 #include "runtime/load/load_run.h"
 
 namespace refrain {

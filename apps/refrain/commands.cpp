@@ -3,16 +3,16 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
-#include "apps/refrain/bench_dispatch.h"
 #include "apps/refrain/bench_serve.h"
+#include "apps/refrain/serve.h"
 #include "runtime/base/log.h"
+#include "runtime/base/report.h"
+#include "runtime/bench/bench.h"
+#include "runtime/bench/device_bench.h"
+#include "runtime/bench/dispatch_bench.h"
 #include "runtime/config/option_values.h"
 #include "runtime/config/options.h"
-#include "runtime/launch/bench.h"
-#include "runtime/launch/coordinator.h"
-#include "runtime/launch/device_bench.h"
-#include "runtime/launch/generate.h"
-#include "runtime/launch/serve.h"
+#include "runtime/offline/generate.h"
 
 namespace refrain {
 

@@ -3,8 +3,8 @@
 
 #include "apps/refrain/commands.h"
 #include "ipc/transport/curve.h"
+#include "runtime/base/report.h"
 #include "runtime/config/options.h"
-#include "runtime/launch/coordinator.h"
 
 namespace refrain {
 

@@ -6,9 +6,9 @@
 #include <sstream>
 
 #include "apps/refrain/commands.h"
+#include "runtime/base/report.h"
 #include "runtime/config/options.h"
-#include "runtime/launch/coordinator.h"
-#include "worker/graph/plan.h"
+#include "runtime/plan/plan.h"
 
 namespace refrain {
 namespace {
@@ -36,8 +36,7 @@ bool is_option_file(const PlanJson& json) {
   return false;
 }
 
-// What of them a plan knows.
-Result<std::string> plan_of_options(const std::string& path, PlanJson json) {
+Result<std::string> explain_option_file(const std::string& path, PlanJson json) {
   const PlanJson batches = json.value("batches", PlanJson::array());
   json.erase("batches");
   REFRAIN_ASSIGN_OR_RETURN(auto words, config_arguments(json.dump(), path));
@@ -45,19 +44,7 @@ Result<std::string> plan_of_options(const std::string& path, PlanJson json) {
   CLI::App app;
   add_engine_options(app, config, {});
   REFRAIN_RETURN_IF_ERROR(parse_command_line(app, std::move(words)));
-  const ipc::WorkerConfig& worker = config.worker;
-  PlanJson plan = {{"cudagraph_mode", worker.cudagraph_mode},
-                   {"max_num_seqs", worker.max_num_seqs},
-                   {"max_num_batched_tokens", worker.max_num_batched_tokens},
-                   {"enforce_eager", worker.enforce_eager},
-                   {"disable_padding", worker.disable_padding},
-                   {"batches", batches}};
-  if (worker.has_capture_sizes) plan["cudagraph_capture_sizes"] = worker.cudagraph_capture_sizes;
-  if (worker.max_cudagraph_capture_size > 0) {
-    plan["max_cudagraph_capture_size"] = worker.max_cudagraph_capture_size;
-  }
-  if (worker.max_padding_ratio > 0) plan["max_padding_ratio"] = worker.max_padding_ratio;
-  return plan.dump();
+  return explain_plan(config.worker, batches.dump());
 }
 
 }  // namespace
@@ -78,13 +65,12 @@ int plan_command(const std::vector<std::string>& arguments) {
     }
     text << file.rdbuf();
   }
-  Result<std::string> input = text.str();
-  const PlanJson json = PlanJson::parse(*input, nullptr, /*allow_exceptions=*/false, true);
-  if (is_option_file(json)) input = plan_of_options(arguments[0], json);
-  const auto plan = input ? worker::explain_plan(*input) : forward_error(input.error());
+  const PlanJson json = PlanJson::parse(text.str(), nullptr, /*allow_exceptions=*/false, true);
+  const auto plan =
+      is_option_file(json) ? explain_option_file(arguments[0], json) : explain_plan(text.str());
   if (!plan) {
-    std::printf("%s\n", worker::plan_error(plan.error()).c_str());
-    return worker::kExitBadPlan;
+    std::printf("%s\n", plan_error(plan.error()).c_str());
+    return kExitBadPlan;
   }
   std::printf("%s\n", plan->c_str());
   return kExitOk;

@@ -7,6 +7,9 @@
 
 namespace refrain {
 
+// Of a coordinator with few clients, or a worker; clients beyond the limit are refused.
+inline constexpr uint64_t kLeastDescriptors = 128;
+
 // Raises the soft limit of open descriptors to the hard one, for this process and its children; an
 // error (exit 64) when that is less than `least`.
 Status raise_descriptor_limit(uint64_t least);

@@ -53,10 +53,10 @@ def test_gpus_are_counted_as_a_program_sees_them(tmp_path, listed, chosen, count
 
 # Timers, deadlines and detectors run on the monotonic clock, so that a jump of the wall clock harms nothing.
 WALL_CLOCK = {"runtime/engine/engine.cpp": "the first epoch, above those of coordinators before",
-              "runtime/launch/generate.cpp": "`created` of an answer",
+              "runtime/offline/generate.cpp": "`created` of an answer",
               "runtime/load/load_run.cpp": "the date of figures",
-              "runtime/launch/incident.cpp": "the time of a record, and its file's name",
-              "runtime/launch/run_directory.cpp": "the age of files, which their dates tell",
+              "runtime/supervise/incident.cpp": "the time of a record, and its file's name",
+              "runtime/supervise/run_directory.cpp": "the age of files, which their dates tell",
               "runtime/server/api_server.cpp": "`created` of an answer"}
 
 

@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "worker/bench/kinds.h"
+#include "worker/comm/bench_access.h"
 
 namespace refrain::worker {
 namespace {
@@ -22,7 +23,7 @@ double least(const std::vector<double>& samples) {
 double AllReduceBench::copy_to_next_rank(size_t bytes) {
   BenchDevice& device = s_.device;
   const auto from = device.numbers(bytes);
-  const auto to = device.group().next_rank_memory(bytes);
+  const auto to = bench_access(device.group()).next_rank_memory(bytes);
   const double seconds =
       device.least_time([&](int) { device.stream().copy(to->data(), from->data(), bytes); },
                         sums_in_graph(static_cast<int64_t>(bytes)));
@@ -32,14 +33,14 @@ double AllReduceBench::copy_to_next_rank(size_t bytes) {
 
 std::vector<double> AllReduceBench::time_sum(void* data, int64_t bytes, const std::string& way) {
   Communicator& group = s_.device.group();
-  group.hold_to_sum_way(way);
+  bench_access(group).hold_to_sum_way(way);
   const int64_t count = bytes / static_cast<int64_t>(size_of(DType::kBFloat16));
   auto seconds = s_.device.time(
       [&](int) {
         group.all_reduce(s_.device.stream(), {data, DType::kBFloat16, count}, count, {1, nullptr});
       },
       sums_in_graph(bytes));
-  group.hold_to_sum_way({});
+  bench_access(group).hold_to_sum_way({});
   return seconds;
 }
 
@@ -54,14 +55,15 @@ void AllReduceBench::write(const Sample& sample, double latency, double copied) 
   one.achieved = bus_bytes / taken;
   one.limit = bus_bytes / (latency + bus_bytes / copied);
   one.limit_source = "the least time of any message and copies to the next rank, measured";
-  one.more = {{"what", fmt::format("{} {} bytes", sample.way, sample.bytes)},
-              {"implementation", sample.way},
-              {"own_choice", s_.device.group().sum_ways(sample.bytes).front() == sample.way},
-              {"bytes", sample.bytes},
-              {"sums_in_graph", sums_in_graph(sample.bytes)},
-              {"gb_s", one.achieved * 1e-9},
-              {"latency_us", latency * 1e6},
-              {"copy_to_next_rank_gb_s", copied * 1e-9}};
+  one.more = {
+      {"what", fmt::format("{} {} bytes", sample.way, sample.bytes)},
+      {"implementation", sample.way},
+      {"own_choice", bench_access(s_.device.group()).sum_ways(sample.bytes).front() == sample.way},
+      {"bytes", sample.bytes},
+      {"sums_in_graph", sums_in_graph(sample.bytes)},
+      {"gb_s", one.achieved * 1e-9},
+      {"latency_us", latency * 1e6},
+      {"copy_to_next_rank_gb_s", copied * 1e-9}};
   s_.cases.write(std::move(one));
 }
 
@@ -73,7 +75,8 @@ Status AllReduceBench::run() {
   std::vector<Sample> samples;
   double latency = std::numeric_limits<double>::max();  // the smallest message's, noise apart
   for (const int64_t bytes : messages) {
-    for (const std::string& way : s_.device.group().sum_ways(static_cast<size_t>(bytes))) {
+    for (const std::string& way :
+         bench_access(s_.device.group()).sum_ways(static_cast<size_t>(bytes))) {
       samples.push_back({bytes, way, time_sum(data->data(), bytes, way)});
       latency = std::min(latency, least(samples.back().seconds));
     }

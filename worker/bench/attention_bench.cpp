@@ -11,14 +11,14 @@ struct Kernel {
 };
 
 // Backends that differ only in what graphs may hold them are one kernel, measured once.
-Result<std::vector<Kernel>> kernels_of(const std::string& name, const std::string& device) {
+Result<std::vector<Kernel>> kernels_of(const std::string& name, const Device& device) {
   std::vector<Kernel> kernels;
   if (name != "auto") {
     REFRAIN_ASSIGN_OR_RETURN(const AttentionBackend* one, find_attention_backend(name, device));
     kernels.push_back({one, one->name});
     return kernels;
   }
-  for (const AttentionBackend* backend : attention_backends(device)) {
+  for (const AttentionBackend* backend : attention_backends(device.kind())) {
     const auto same = std::find_if(kernels.begin(), kernels.end(), [&](const Kernel& kernel) {
       return kernel.backend->kernel == backend->kernel;
     });
@@ -138,9 +138,8 @@ Status AttentionBench::run() {
   const Program& program = s_.program;
   const AttentionOp* op = first_attention(program);
   REFRAIN_CHECK(op != nullptr, "{} has no attention", program.name);
-  REFRAIN_ASSIGN_OR_RETURN(
-      const std::vector<Kernel> kernels,
-      kernels_of(s_.options.config.attention_backend, s_.device.device().name()));
+  REFRAIN_ASSIGN_OR_RETURN(const std::vector<Kernel> kernels,
+                           kernels_of(s_.options.config.attention_backend, s_.device.device()));
   std::vector<Batch> batches;
   for (const int32_t requests : s_.options.batches) {
     for (const int32_t context : s_.options.contexts) {

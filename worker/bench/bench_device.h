@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "worker/bench/rank.h"
+#include "worker/comm/communicator.h"
 
 namespace refrain::worker {
 

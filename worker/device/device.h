@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "ipc/protocol/rank_address.h"
+#include "kernels/core/device_kind.h"
 #include "kernels/core/hashed_rows.h"
 #include "kernels/core/kernel_table.h"
 #include "runtime/base/check.h"
@@ -130,65 +130,8 @@ class Stream {
   virtual std::vector<KernelCounters> counters() const { return {}; }
 };
 
-// Tells the other ranks where this one is, and gives where all are, by rank.
-using MeetFn = std::function<Result<std::vector<ipc::RankAddress>>(const ipc::RankAddress& mine)>;
-
-// A group as one of its ranks joins it.
-struct GroupOptions {
-  std::string token;  // names it: equal on all ranks, fresh for each life of the group
-  int rank = 0;
-  int size = 1;
-  int timeout_ms = 0;          // of joining and of every collective
-  MeetFn meet = {};            // null: all ranks share this one's memory
-  std::string listen_on = {};  // tcp://host:port for ranks that do not; empty: there are none
-  StopFn stop = {};            // while the ranks come together; null: never
-};
-
-inline constexpr const char* kNcclWay = "nccl";
-
-// Collectives of one tensor-parallel group; recordable. One communicator per concurrent stream.
-// On the host they run over shared memory or tcp, on CUDA over NCCL and peer memory. Ranks that
-// disagree on the operation, or a rank that does not come, end in a DeviceError that names them.
-class Communicator {
- public:
-  virtual ~Communicator() = default;
-  virtual int rank() const = 0;
-  virtual int size() const = 0;
-  // data = sum over ranks of data, summed in rank order in float32: equal bits on every rank.
-  // rows.live is honoured where the device can.
-  virtual void all_reduce(Stream& stream, kernels::Matrix data, int64_t cols,
-                          kernels::Rows rows) = 0;
-  // delta = sum over ranks of delta, then add_rms_norm, bit for bit as the two after each other.
-  // False, and nothing done: not as one operation here, or not for such rows.
-  virtual bool all_reduce_add_rms_norm(Stream& /*stream*/,
-                                       const kernels::AddRmsNormArgs& /*args*/) {
-    return false;
-  }
-  // out[i] = rank i's `in`: [size][rows.padded][cols] from [rows.padded][cols], contiguous.
-  virtual void all_gather(Stream& stream, kernels::Matrix in, void* out, int64_t cols,
-                          kernels::Rows rows) = 0;
-  virtual void broadcast(Stream& stream, void* data, size_t bytes, int root) = 0;
-  // Sums that kernels make among themselves (kernels::PeerSum): memory for `places` of them, of
-  // rows of `cols` columns, made by all ranks together before anything is recorded; then the place
-  // that a launch uses. Only where the kernel table says few_rows.max_ranks.
-  virtual void reserve_peer_sums(int32_t /*places*/, int64_t /*cols*/) {
-    throw DeviceError("this communicator has no peer sums");
-  }
-  virtual kernels::PeerSum peer_sum(Stream& /*stream*/, int32_t /*place*/, kernels::Rows /*rows*/) {
-    throw DeviceError("this communicator has no peer sums");
-  }
-  virtual void barrier() = 0;  // host-side, outside of capture
-  virtual size_t bytes() const = 0;
-  // The ways in which all_reduce can sum a message of `bytes`, its own choice first; and holding it
-  // to one of them ("": it chooses), which every rank does alike: for benchmarks, and kNcclWay for
-  // --disable-custom-all-reduce.
-  virtual std::vector<std::string> sum_ways(size_t bytes) const = 0;
-  virtual void hold_to_sum_way(const std::string& way) = 0;
-  // For benchmarks: memory of the next rank that this one can copy to; of its own where ranks share
-  // one memory, or in a group of one. Made by all ranks together, and given back so: a barrier()
-  // stands between the last copy and the end of the handles.
-  virtual std::unique_ptr<Buffer> next_rank_memory(size_t bytes) = 0;
-};
+class Communicator;  // worker/comm/communicator.h
+struct GroupOptions;
 
 struct MemoryAccount {
   size_t total = 0;  // of the device
@@ -206,6 +149,7 @@ class Device {
   virtual ~Device() = default;
   // Null: this device does not count them.
   virtual std::shared_ptr<const LaunchCounter> launch_counter() const { return nullptr; }
+  virtual DeviceKind kind() const = 0;
   virtual std::string name() const = 0;  // "host (avx512_bf16, 2 threads)", "NVIDIA H200"
   virtual const kernels::KernelTable& kernels() const = 0;
   virtual kernels::WeightLayout weight_layout(

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "ipc/protocol/messages.h"
-#include "worker/graph/dispatcher.h"
+#include "worker/dispatch/dispatcher.h"
 #include "worker/graph/executable.h"
 #include "worker/graph/lowering.h"
 

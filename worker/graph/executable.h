@@ -10,6 +10,7 @@
 
 #include "runtime/base/check.h"
 #include "worker/device/device.h"
+#include "worker/dispatch/modes.h"
 #include "worker/graph/graph_pool.h"
 #include "worker/graph/interpreter.h"
 

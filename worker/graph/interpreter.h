@@ -2,7 +2,7 @@
 // Runs ops: an Op and a key become a kernel's plain arguments and one launch. The same call runs
 // eagerly, warms up and records a capture. Device thread; no allocation.
 
-#include "worker/graph/batch_shape.h"
+#include "worker/dispatch/batch_shape.h"
 #include "worker/graph/op_context.h"
 
 namespace refrain::worker {

@@ -7,7 +7,7 @@
 #include <functional>
 #include <vector>
 
-#include "worker/graph/batch_shape.h"
+#include "worker/dispatch/batch_shape.h"
 #include "worker/graph/op_context.h"
 #include "worker/program/passes/passes.h"
 

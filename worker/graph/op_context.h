@@ -9,9 +9,10 @@
 #include <vector>
 
 #include "kernels/core/kernel_table.h"
+#include "worker/comm/communicator.h"
 #include "worker/device/device.h"
+#include "worker/dispatch/batch_shape.h"
 #include "worker/graph/attention_backend.h"
-#include "worker/graph/batch_shape.h"
 #include "worker/program/passes/passes.h"
 #include "worker/program/program.h"
 #include "worker/weights/weights.h"

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "runtime/base/check.h"
+#include "worker/dispatch/splitting_ops.h"
 
 namespace refrain::worker {
 namespace {
@@ -16,6 +17,9 @@ struct Table<std::variant<Os...>> {
   static constexpr std::array<OpDef, sizeof...(Os)> defs = {make_def<Os>()...};
 };
 constexpr auto& kDefinitions = Table<Op>::defs;
+static_assert(std::ranges::equal(kOpNames, kDefinitions, {}, {},
+                                 [](const OpDef& def) { return std::string_view(def.name); }),
+              "kOpNames (worker/dispatch/splitting_ops.h) lists the names of all ops in order");
 
 std::vector<ValueId> operands_that(const Op& op, bool (Operand::*wanted)() const) {
   std::vector<ValueId> ids;

@@ -10,17 +10,10 @@
 
 #include "ipc/protocol/messages.h"
 #include "kernels/core/dtype.h"
+#include "worker/dispatch/attention_support.h"
 #include "worker/program/value.h"
 
 namespace refrain::worker {
-
-// What an attention or state op can be captured as; ordered.
-enum class AttentionCGSupport : uint8_t {
-  kNever,
-  kUniformSingleTokenDecode,
-  kUniformBatch,
-  kAlways
-};
 
 using ipc::StateKind;
 

@@ -71,7 +71,7 @@ using Backends = std::vector<const AttentionBackend*>;
 
 // Each group with blocks has a backend, whose support is the group's.
 Result<Backends> choose_backends(std::vector<StateGroup>& groups, const std::string& option,
-                                 const std::string& device, bool target) {
+                                 const Device& device, bool target) {
   Backends backends;
   for (StateGroup& group : groups) {
     const AttentionBackend* backend = nullptr;
@@ -79,7 +79,7 @@ Result<Backends> choose_backends(std::vector<StateGroup>& groups, const std::str
       REFRAIN_ASSIGN_OR_RETURN(
           backend, find_attention_backend(backend_of_group(option, group.name), device));
       if (!target && backend->plan != kernels::AttentionPlanKind::kNone)
-        backend = attention_backends(device).front();
+        backend = attention_backends(device.kind()).front();
       group.support = backend->support;
     }
     backends.push_back(backend);
@@ -223,7 +223,7 @@ Result<std::unique_ptr<HostedProgram>> host(Program plain, const ipc::WorkerConf
                            shard(fuse(std::move(plain)), rank, config.tensor_parallel_size));
   REFRAIN_ASSIGN_OR_RETURN(
       const Backends backends,
-      choose_backends(hosted->program.states, config.attention_backend, device.name(), target));
+      choose_backends(hosted->program.states, config.attention_backend, device, target));
   REFRAIN_RETURN_IF_ERROR(check_backends(hosted->program, backends));
   const std::vector<bool> planned = groups_with_plans(hosted->program.states, backends, config);
   if (device.kernels().few_rows.max_plain_rows > 0) {

@@ -10,7 +10,7 @@
 
 #include "ipc/protocol/messages.h"
 #include "runtime/config/model_config.h"
-#include "worker/graph/dispatcher.h"
+#include "worker/dispatch/dispatcher.h"
 #include "worker/graph/executable.h"
 #include "worker/graph/lowering.h"
 #include "worker/kv/kv_cache.h"

@@ -15,6 +15,7 @@
 #include "runtime/config/debug_options.h"
 #include "runtime/config/lora_paths.h"
 #include "runtime/config/model_config.h"
+#include "worker/comm/communicator.h"
 #include "worker/device/device.h"
 #include "worker/models/models.h"
 

@@ -31,13 +31,9 @@ int mask_threads(int32_t ranks) {
 
 Status hold_to_nccl(Communicator& group, const std::string& device) {
   if (group.size() == 1) return {};
-  const std::vector<std::string> ways = group.sum_ways(1);
-  if (std::ranges::find(ways, kNcclWay) == ways.end()) {
-    return fail_field("disable_custom_all_reduce",
-                      "disable_custom_all_reduce: {} has no NCCL to sum by", device);
-  }
-  group.hold_to_sum_way(kNcclWay);
-  return {};
+  if (group.use_nccl_alone()) return {};
+  return fail_field("disable_custom_all_reduce",
+                    "disable_custom_all_reduce: {} has no NCCL to sum by", device);
 }
 
 }  // namespace
@@ -186,7 +182,7 @@ std::vector<int64_t> ProgramRunner::of_draft(const std::vector<int64_t>& num_blo
 // The state groups with as many blocks as fit now.
 Result<std::vector<ipc::StateGroup>> ProgramRunner::fitting_groups() const {
   // Host ranks share the machine's memory; an accelerator has its own.
-  const bool shared = device_.name().starts_with("host");
+  const bool shared = device_.kind() == DeviceKind::kHost;
   std::vector<ipc::StateGroup> groups = this->groups();
   REFRAIN_RETURN_IF_ERROR(choose_num_blocks(options_.config, device_.memory(), shared, groups));
   return groups;
@@ -257,7 +253,7 @@ Result<ipc::Ready> ProgramRunner::back_cache() {
   const bool fixed = has_fixed_size(config);
   std::vector<int64_t> blocks = hosted().cache->max_blocks();
   // The host device gives pages when they are first used: what it has free says little by now.
-  if (!fixed && !device_.name().starts_with("host")) {
+  if (!fixed && device_.kind() != DeviceKind::kHost) {
     REFRAIN_ASSIGN_OR_RETURN(const std::vector<ipc::StateGroup> fitting, fitting_groups());
     for (size_t i = 0; i < blocks.size(); ++i)
       blocks[i] = std::min(blocks[i], fitting[i].num_blocks);

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "ipc/protocol/messages.h"
-#include "worker/graph/batch_shape.h"
+#include "worker/dispatch/batch_shape.h"
 #include "worker/graph/lowering.h"
 #include "worker/kv/kv_cache.h"
 #include "worker/runner/input_buffers.h"

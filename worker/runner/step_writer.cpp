@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "runtime/base/check.h"
-#include "worker/graph/batch_shape.h"
+#include "worker/dispatch/batch_shape.h"
 
 namespace refrain::worker {
 namespace {

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "runtime/base/check.h"
-#include "worker/graph/batch_shape.h"
+#include "worker/dispatch/batch_shape.h"
 #include "worker/runner/step_writer.h"
 
 namespace refrain::worker {

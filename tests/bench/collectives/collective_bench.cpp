@@ -8,7 +8,8 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "tests/unit/device/ranks.h"
+#include "tests/unit/comm/ranks.h"
+#include "worker/comm/bench_access.h"
 #include "worker/device/factory/factory.h"
 
 namespace refrain::worker {
@@ -80,13 +81,13 @@ std::string bench(const std::string& token, int rank, int size, bool all) {
   for (size_t kib : {4, 16, 32, 64, 125, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768}) {
     const auto count = static_cast<int64_t>(kib * 256);
     for (const char* way : {"exchange", "nccl"}) {
-      group.hold_to_sum_way(way);
+      bench_access(group).hold_to_sum_way(way);
       time(way == std::string("nccl") ? "gather nccl" : "gather ours", kib * 1024, [&] {
         group.all_gather(*stream, {in->data(), DType::kFloat32, count}, out->data(), count,
                          {1, nullptr});
       });
     }
-    group.hold_to_sum_way({});
+    bench_access(group).hold_to_sum_way({});
   }
   return text;
 }

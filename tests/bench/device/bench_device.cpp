@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kernels/host/launcher.h"
+#include "worker/comm/communicator.h"
 #include "worker/device/factory/factory.h"
 
 namespace {

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "worker/graph/dispatcher.h"
+#include "worker/dispatch/dispatcher.h"
 
 namespace refrain::worker {
 namespace {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/gpu/collectives/gpu_group.h"
+#include "worker/comm/bench_access.h"
 
 namespace refrain::worker {
 namespace {
@@ -217,7 +218,7 @@ TEST_P(GpuGroup, GathersKeepEveryBit) {
       expect_all(run_ranks(size_,
                            [&](int r) {
                              Rank rank(token_, r, size_);
-                             rank.communicator->hold_to_sum_way(way);
+                             bench_access(*rank.communicator).hold_to_sum_way(way);
                              return check_gathers(rank, size_, dtype);
                            }),
                  "good");

@@ -9,7 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/unit/device/ranks.h"
+#include "tests/unit/comm/ranks.h"
+#include "worker/comm/communicator.h"
 #include "worker/device/factory/factory.h"
 
 namespace refrain::worker {

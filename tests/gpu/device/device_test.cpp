@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/gpu/device/cuda_device_fixture.h"
+#include "worker/comm/communicator.h"
 
 namespace refrain::worker {
 namespace {

@@ -1,6 +1,6 @@
 // The exchange's kernels with both ranks on one GPU, a stream each: sums, a rank that comes late,
 // one that stays away, and a stop by the host. Between processes: tests/gpu/collectives.
-#include "worker/device/cuda/peer_exchange.h"
+#include "worker/comm/cuda/peer_exchange.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

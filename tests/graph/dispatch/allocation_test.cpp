@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/graph/allocation_count.inc"
-#include "worker/graph/dispatcher.h"
+#include "worker/dispatch/dispatcher.h"
 
 namespace refrain::worker {
 namespace {

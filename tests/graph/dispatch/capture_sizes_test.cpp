@@ -1,6 +1,6 @@
 // CG-2, CG-7 … CG-10: capture sizes, decode ladders, what no key covers.
 
-#include "worker/graph/capture_sizes.h"
+#include "worker/dispatch/capture_sizes.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "ipc/protocol/limits.h"
-#include "worker/graph/dispatcher.h"
+#include "worker/dispatch/dispatcher.h"
 
 namespace refrain::worker {
 namespace {

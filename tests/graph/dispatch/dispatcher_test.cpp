@@ -1,6 +1,6 @@
 // CG-11 … CG-15: the worked tables, lookup order, restrictions; properties of dispatch.
 
-#include "worker/graph/dispatcher.h"
+#include "worker/dispatch/dispatcher.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

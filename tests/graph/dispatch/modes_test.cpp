@@ -1,6 +1,6 @@
 // CG-1 … CG-6: the five modes and how attention support and splitting lower them.
 
-#include "worker/graph/modes.h"
+#include "worker/dispatch/modes.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -5,7 +5,7 @@
 
 #include "tests/graph/runner/session.h"
 #include "tests/graph/tiny_model.h"
-#include "worker/graph/attention_backend.h"
+#include "worker/dispatch/attention_names.h"
 
 namespace refrain::tests {
 namespace {
@@ -103,16 +103,17 @@ TEST(AttentionBackends, FlashinferSaysWhichModelsItTakes) {
   }
 }
 
+constexpr const char* kHostName = "host (scalar, 1 thread)";
+
 TEST(AttentionBackends, UnknownNameListsThoseOfTheDevice) {
-  const auto backend = worker::find_attention_backend("flash", "host (scalar, 1 thread)");
+  const auto backend = worker::find_attention_name("flash", DeviceKind::kHost, kHostName);
   ASSERT_FALSE(backend.has_value());
   EXPECT_EQ(backend.error().field, "attention_backend");
   EXPECT_THAT(backend.error().message, AllOf(HasSubstr("auto"), HasSubstr("host_varlen")));
 }
 
 TEST(AttentionBackends, NamesOfPeersAreTakenWhereTheyMeanTheSameAndElseRefusedWithAReason) {
-  const std::string host = "host (scalar, 1 thread)";
-  const auto backend = worker::find_attention_backend("CPU_ATTN", host);
+  const auto backend = worker::find_attention_name("CPU_ATTN", DeviceKind::kHost, kHostName);
   ASSERT_TRUE(backend.has_value());
   EXPECT_STREQ((*backend)->name, "host");
   const std::pair<const char*, const char*> refused[] = {
@@ -120,7 +121,7 @@ TEST(AttentionBackends, NamesOfPeersAreTakenWhereTheyMeanTheSameAndElseRefusedWi
       {"TORCH_SDPA", "library's kernels"}, {"fa3", "library's kernels"},
       {"FLASHMLA", "latent attention"},    {"ROCM_ATTN", "not served"}};
   for (const auto& [name, why] : refused) {
-    const auto found = worker::find_attention_backend(name, host);
+    const auto found = worker::find_attention_name(name, DeviceKind::kHost, kHostName);
     ASSERT_FALSE(found.has_value()) << name;
     EXPECT_THAT(found.error().message,
                 AllOf(HasSubstr(name), HasSubstr(why), HasSubstr("host_varlen")));

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "kernels/host/launcher.h"
+#include "worker/comm/communicator.h"
 
 namespace refrain::tests {
 namespace {
@@ -125,6 +126,7 @@ class LateDevice final : public worker::Device {
         captures_(std::move(captures)),
         before_launch_(std::move(before_launch)) {}
 
+  DeviceKind kind() const override { return host_->kind(); }
   std::string name() const override { return host_->name(); }
   const kernels::KernelTable& kernels() const override { return host_->kernels(); }
   kernels::WeightLayout weight_layout(DType dtype) const override {

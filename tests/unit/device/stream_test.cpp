@@ -6,8 +6,9 @@
 #include <vector>
 
 #include "runtime/base/log.h"
-#include "tests/unit/device/ranks.h"
+#include "tests/unit/comm/ranks.h"
 #include "tests/unit/device/test_launches.h"
+#include "worker/comm/communicator.h"
 
 namespace refrain::worker {
 namespace {

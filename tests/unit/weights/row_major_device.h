@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "worker/comm/communicator.h"
 #include "worker/device/device.h"
 
 namespace refrain::worker::test {
@@ -32,6 +33,7 @@ class EagerStream final : public Stream {
 
 class RowMajorDevice final : public Device {
  public:
+  DeviceKind kind() const override { return DeviceKind::kHost; }
   std::string name() const override { return "row-major"; }
   const kernels::KernelTable& kernels() const override { return kernels_; }
   kernels::WeightLayout weight_layout(DType) const override {

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "runtime/base/result.h"
-#include "worker/device/cuda/cuda_device.h"
 #include "worker/device/device.h"
+#include "worker/device/factory/cuda_device.h"
 
 namespace refrain::worker {
 

@@ -79,9 +79,7 @@ struct PieceRange {
   std::vector<ValueId> inputs;   // read here, written before (weights and inputs not listed)
   std::vector<ValueId> outputs;  // written here, read later or kOutput
 };
-// CG-19: an unknown name is an error that lists the names of ops.
-Status check_splitting_ops(const std::vector<std::string>& splitting_ops);
-// CG-18, CG-19. `splitting_ops` are op names.
+// CG-18, CG-19. `splitting_ops` are op names; an unknown one is an error that lists them.
 Result<std::vector<PieceRange>> split_program(const Program& program,
                                               const std::vector<std::string>& splitting_ops);
 std::vector<std::string> default_splitting_ops();

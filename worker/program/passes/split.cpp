@@ -1,7 +1,6 @@
-#include <fmt/ranges.h>
-
 #include <algorithm>
 
+#include "worker/dispatch/splitting_ops.h"
 #include "worker/program/passes/passes.h"
 #include "worker/program/passes/rewrite.h"
 
@@ -42,16 +41,6 @@ std::vector<std::string> default_splitting_ops() {
   for (const OpDef* def : definitions())
     if (def->splits) names.emplace_back(def->name);
   return names;
-}
-
-Status check_splitting_ops(const std::vector<std::string>& splitting_ops) {
-  std::vector<std::string> names;
-  for (const OpDef* def : definitions()) names.emplace_back(def->name);
-  for (const std::string& name : splitting_ops)
-    if (std::find(names.begin(), names.end(), name) == names.end())
-      return fail_field("--splitting-ops", "--splitting-ops: {} is not an op; the ops are {}", name,
-                        fmt::join(names, ", "));
-  return {};
 }
 
 Result<std::vector<PieceRange>> split_program(const Program& program,

@@ -1,6 +1,6 @@
 // In place of the CUDA device in a build without CUDA: there is none.
 
-#include "worker/device/cuda/cuda_device.h"
+#include "worker/device/factory/cuda_device.h"
 
 namespace refrain::worker {
 

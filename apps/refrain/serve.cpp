@@ -1,0 +1,60 @@
+#include "apps/refrain/serve.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <random>
+
+#include "runtime/actor/io_context.h"
+#include "runtime/base/log.h"
+#include "runtime/base/process_limits.h"
+#include "runtime/base/report.h"
+#include "runtime/bootstrap/check_config.h"
+#include "runtime/supervise/run_directory.h"
+#include "runtime/supervise/supervisor.h"
+#include "runtime/supervise/worker_commands.h"
+
+namespace refrain {
+
+int run_serve(const EngineConfig& given, const std::vector<std::string>& arguments) {
+  survive_file_size_limit();
+  if (const Status raised = raise_descriptor_limit(kLeastDescriptors); !raised) {
+    return report(raised.error());
+  }
+  // Checked here too, so that a mistake is told once and before any process starts.
+  EngineConfig config = given;
+  if (config.model.empty()) {
+    return report({ErrorCode::kInvalidArgument, "no model given; use --model DIRECTORY", {}});
+  }
+  const auto model = load_model_config(config.model);
+  if (!model) return report(model.error());
+  if (Status status = check_config(config, *model); !status) return report(status.error());
+  const auto directory = RunDirectory::create();
+  if (!directory) return report(directory.error());
+  config.ipc_address = directory->address();
+
+  SupervisorOptions options;
+  options.seed = std::random_device{}();
+  options.workers = worker_commands(config, config.ipc_address);
+  options.drain_timeout = to_duration(config.drain_timeout);
+  options.max_restarts = config.max_restarts;
+  options.incident_dir =
+      config.incident_dir.empty() ? directory->path() + "/incidents" : config.incident_dir;
+  options.coordinator = {sibling_program("coordinator")};
+  options.coordinator.insert(options.coordinator.end(), arguments.begin(), arguments.end());
+  options.coordinator.insert(options.coordinator.end(), {"--listen", config.ipc_address, "--parent",
+                                                         std::to_string(::getpid())});
+  IoContext io;
+  auto strand = io.make_strand();
+  int code = kExitOk;
+  Supervisor supervisor(io, strand, std::move(options), [&](int ended) {
+    code = ended;
+    io.stop();
+  });
+  io.on_signals({SIGINT, SIGTERM}, strand, [&supervisor](int) { supervisor.stop(); });
+  strand->post([&supervisor] { supervisor.start(); });
+  io.run();
+  return code;
+}
+
+}  // namespace refrain

@@ -1,0 +1,49 @@
+#include "worker/dispatch/batch_shape.h"
+
+#include <algorithm>
+
+#include "runtime/base/check.h"
+
+namespace refrain::worker {
+
+bool is_uniform_decode(std::span<const int32_t> query_lens, std::span<const int32_t> context_lens,
+                       int32_t uniform_query_len) {
+  for (size_t i = 0; i < query_lens.size(); ++i) {
+    if (query_lens[i] != uniform_query_len) return false;
+    if (!context_lens.empty() && context_lens[i] == 0) return false;
+  }
+  return !query_lens.empty();
+}
+
+const ipc::Rows& rows_of(const ipc::Step& step) {
+  static const ipc::Rows kNone;
+  for (size_t i = 0; i < step.runs.size(); ++i) {
+    const ipc::Run& run = step.runs[i];
+    const bool drafts = i == 1 && run.program == ipc::ProgramId::kDraftModel;
+    REFRAIN_CHECK(
+        i == 0 ? run.program == ipc::ProgramId::kLanguageModel
+               : drafts && run.rows.num_tokens.empty(),
+        "step {}: run {} of {} is not the language model's, or its draft model's over the same "
+        "rows",
+        step.step, i, step.runs.size());
+  }
+  return step.runs.empty() ? kNone : step.runs.front().rows;
+}
+
+BatchShape batch_shape(const ipc::Step& step, std::span<const int32_t> uniform_query_lens) {
+  const ipc::Rows& rows = rows_of(step);
+  BatchShape shape;
+  for (int32_t tokens : rows.num_tokens) shape.num_tokens += tokens;
+  shape.num_reqs = static_cast<int32_t>(rows.num_tokens.size());
+  shape.uniform = std::ranges::any_of(uniform_query_lens, [&rows](int32_t q) {
+    return is_uniform_decode(rows.num_tokens, rows.computed, q);
+  });
+  for (size_t row = 0; row < rows.slot.size(); ++row)
+    shape.num_samples += (rows.flags[row] & ipc::kVerifies) != 0 ? rows.num_tokens[row] : 1;
+  shape.cascade = step.cascade;
+  shape.has_lora = step.has_lora;
+  shape.allowed_modes = step.allowed_modes;
+  return shape;
+}
+
+}  // namespace refrain::worker
