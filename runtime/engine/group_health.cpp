@@ -19,9 +19,24 @@ GroupHealth::GroupHealth(HealthLimits limits, const GroupMembership& members, St
       positions_(members.num_ranks()) {}
 
 void GroupHealth::joined(int32_t rank, TimePoint now) {
-  of(rank) = DeviceLoop{now, 0};
+  of(rank) = DeviceLoop{now};
   board_.restart(now);  // who was here may have waited for it
   board_.moved(rank, now, true);
+}
+
+void GroupHealth::heard_device(int32_t rank, TimePoint now) {
+  of(rank).heard = now;
+  if (of(rank).loads == 0) return;
+  positions_.got_on(rank, now);
+  steps_.restart(now);
+}
+
+void GroupHealth::loads_adapter() {
+  for (DeviceLoop& loop : loops_) ++loop.loads;
+}
+
+void GroupHealth::adapter_loaded(int32_t rank) {
+  if (of(rank).loads > 0) --of(rank).loads;
 }
 
 void GroupHealth::serves(TimePoint now) {

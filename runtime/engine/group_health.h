@@ -32,7 +32,11 @@ class GroupHealth {
   void dismissed();            // all ranks are gone
 
   void heard(int32_t rank, TimePoint now) { positions_.heard(rank, now); }  // any frame
-  void heard_device(int32_t rank, TimePoint now) { of(rank).heard = now; }  // of its device loop
+  void heard_device(int32_t rank, TimePoint now);  // of its device loop
+  // Every rank loads a LoRA adapter, in its device loop: while that says that it gets on, the step
+  // in flight waits behind it and has its time anew.
+  void loads_adapter();
+  void adapter_loaded(int32_t rank);
   void at_step(int32_t rank, StepId last_step) { of(rank).last_step = last_step; }
   // Whether its device has got on.
   bool position(int32_t rank, const ipc::Position& position, TimePoint now) {
@@ -62,6 +66,7 @@ class GroupHealth {
   struct DeviceLoop {
     TimePoint heard;
     StepId last_step = 0;  // as it last said
+    int32_t loads = 0;     // of adapters, not answered yet
   };
   DeviceLoop& of(int32_t rank) { return loops_[static_cast<size_t>(rank)]; }
   const DeviceLoop& of(int32_t rank) const { return loops_[static_cast<size_t>(rank)]; }

@@ -22,6 +22,7 @@ class RankPositions {
   void heard(int32_t rank, TimePoint now);  // a frame of its process, whatever it says
   // Whether its device has got on since its last report.
   bool report(int32_t rank, const ipc::Position& position, TimePoint now);
+  void got_on(int32_t rank, TimePoint now) { ranks_[static_cast<size_t>(rank)].progress = now; }
   void restart(TimePoint now);  // what was not heard before now says nothing
 
   TimePoint last_heard(int32_t rank) const { return at(rank).heard; }

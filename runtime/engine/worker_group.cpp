@@ -57,6 +57,11 @@ void WorkerGroup::fence(std::string detector, int32_t rank, std::string reason) 
   });
 }
 
+void WorkerGroup::tell(const ipc::Message& message) {
+  if (std::holds_alternative<ipc::LoadAdapter>(message)) health_.loads_adapter();
+  fan_out_.broadcast(message);
+}
+
 void WorkerGroup::give_up(std::string detector, std::string reason) {
   executor_->post([weak = weak_from_this(), detector = std::move(detector),
                    reason = std::move(reason)]() mutable {
@@ -227,6 +232,7 @@ void WorkerGroup::on_message(int32_t rank, ipc::Message message) {
   } else if (const auto* grammar = std::get_if<ipc::GrammarReady>(&message)) {
     if (state_ == GroupState::kReady) handlers_.on_grammar_ready(grammar->request);
   } else if (const auto* adapter = std::get_if<ipc::AdapterLoaded>(&message)) {
+    health_.adapter_loaded(rank);
     if (handlers_.on_adapter) handlers_.on_adapter(rank, *adapter);
   } else if (const auto* failed = std::get_if<ipc::Failed>(&message)) {
     on_failed(rank, *failed);

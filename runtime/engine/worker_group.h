@@ -30,8 +30,8 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
               WorkerGroupHandlers handlers);
 
   void start();
-  void send_step(const ipc::Message& step);                                // only while ready
-  void tell(const ipc::Message& message) { fan_out_.broadcast(message); }  // all ranks; while ready
+  void send_step(const ipc::Message& step);  // only while ready
+  void tell(const ipc::Message& message);    // all ranks; while ready
   // For good: the input is at fault ("start"), or nobody starts it again ("restarts").
   void give_up(std::string detector, std::string reason);
   // A rank's answer is wrong ("answers"), or it takes no messages ("connection"): the group is

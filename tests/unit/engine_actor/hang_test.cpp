@@ -84,6 +84,29 @@ TEST(WorkerGroup, ARankThatDropsStepsIsNamedThoughItsHeartbeatsGoOn_R7_I8) {
   EXPECT_EQ(world.losses[0].ranks, Ranks{1});
 }
 
+// Adapters are loaded in the device loop: steps behind that wait for it as long as it gets on.
+TEST(WorkerGroup, AStepBehindAnAdapterThatIsBeingLoadedHasItsTimeAnew_R7) {
+  HangWorld world;
+  world.begin(milliseconds(500));
+  for (const auto& rank : world.ranks) rank->loads_late = true;
+  world.engine->load_adapter({"sql", "sql", "digest", "", false}, [](const Status&) {});
+  world.scheduler.run_until_idle();
+  ASSERT_EQ(world.ranks[0]->adapters.size(), 1u);
+  for (int i = 0; i < 200; ++i) {  // 20 s in which each loop beats and no launch is made
+    for (const auto& rank : world.ranks) rank->say(ipc::Heartbeat{.last_step = 40});
+    world.live(milliseconds(100), {40, 0}, {40, 0});
+  }
+  EXPECT_TRUE(world.losses.empty());
+  // Rank 1 hangs in its load: it is found as in a step.
+  const TimePoint begun = world.scheduler.clock().now();
+  for (const auto& rank : world.ranks) rank->silent = true;
+  world.ranks[0]->say(ipc::AdapterLoaded{world.ranks[0]->adapters[0], ""});
+  world.until_lost({40, 84}, {40, 0});
+  EXPECT_LE(world.scheduler.clock().now() - begun, Duration(seconds(3)));
+  ASSERT_EQ(world.losses.size(), 1u);
+  EXPECT_EQ(world.losses[0].ranks, Ranks{1});
+}
+
 TEST(WorkerGroup, AStoppedRankIsFoundDuringAStepOfUnknownLength_R7_I8) {
   HangWorld world;
   world.start_ready();
