@@ -50,6 +50,14 @@ def test_requests_have_markers_and_words_of_their_own_and_follow_from_the_seed()
     assert {"logprobs" in request.body for request in requests} == {True, False}
 
 
+def test_adapters_and_the_base_model_meet_every_kind_of_request():
+    requests = make_requests(TOKENIZER, 16, random.Random(5), adapters=["a", "b"])
+    kinds = {(request.body.get("model"), request.words is not None) for request in requests}
+    assert kinds == {(model, bound) for model in (None, "a", "b") for bound in (True, False)}
+    plain = make_requests(TOKENIZER, 16, random.Random(5))
+    assert [{**request.body, "model": None} for request in requests] == [{**request.body, "model": None} for request in plain]
+
+
 def test_made_up_words_are_the_numbers_of_their_tokens(tmp_path):
     path = made_up_tokenizer(tmp_path / "t", 300)
     requests = make_requests(path, 8, random.Random(1), (300, 8, 40))

@@ -27,6 +27,14 @@ def test_three_faults_lose_nothing(tmp_path):
         assert row["fault"] in done.stdout
 
 
+def test_requests_of_adapters_lose_nothing_with_their_workers(tmp_path):
+    result = tmp_path / "drills.json"
+    done = drill("--fault", "kill-rank", "--repeats", 2, "--streams", 24, "--tokens", 40, 80, "--adapters", 3, "--json", result)
+    assert done.returncode == 0, done.stdout + done.stderr
+    row = json.loads(result.read_text())["faults"][0]
+    assert (row["fault"], row["repeats"], row["lost"], row["ledger"], row["not_run"]) == ("kill-rank", 2, 0, {}, None), row
+
+
 def test_the_noise_of_the_device_is_measured_and_the_host_has_none(tmp_path):
     result = tmp_path / "drills.json"
     done = drill("--fault", "kill-rank", "--repeats", 1, "--streams", 16, "--tokens", 20, 60, "--compare", "agreed", "--json", result)

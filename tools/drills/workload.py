@@ -38,9 +38,10 @@ def whole_words(tokenizer):
     return sorted(found)
 
 
-def make_requests(tokenizer, count, rng, by_ids=None, least=12, most=40):
+def make_requests(tokenizer, count, rng, by_ids=None, least=12, most=40, adapters=()):
     """`count` requests. Even ones: any word; odd ones: only words of their own. Half of each greedy, half drawn by a seed.
-    `by_ids`: (size of the vocabulary, least, most): prompts are so many random token ids."""
+    `by_ids`: (size of the vocabulary, least, most): prompts are so many random token ids. `adapters`: names; they and the
+    base model take turns, by threes of one, so that each meets every kind of request."""
     words = whole_words(tokenizer)
     if len(words) < count * 2:
         raise SystemExit(f"{tokenizer} has {len(words)} whole words, too few for {count} requests")
@@ -56,6 +57,8 @@ def make_requests(tokenizer, count, rng, by_ids=None, least=12, most=40):
                           f"The secret word of guest {i} is {marker}. Here is a story about the {own[0][1]} "
                           f"and the {own[-1][1]}: ")
         body.update({"temperature": 0.9, "seed": 1000 + i} if i % 4 >= 2 else {"temperature": 0})
+        if adapters and (of := i // 3 % (1 + len(adapters))):
+            body["model"] = adapters[of - 1]
         bound = i % 2 == 1
         if bound:
             body["allowed_token_ids"] = [number for number, _ in own]
