@@ -352,11 +352,12 @@ void zero_padded_tokens(const AttentionArgs& args, const Team& team) {
   }
 }
 
-template <class S>
-void attention(const AttentionArgs& args, const Team& team) {
+// The thread's tiles of a `Walk` over all of them.
+template <class S, class Walk>
+void attend_tiles(const AttentionArgs& args, const Team& team) {
   zero_padded_tokens<S>(args, team);
   AttentionScratch scratch = make_scratch<S>(args, team);
-  TileWalk walk(args, team);
+  Walk walk(args, team);
   AttentionTile tile, next;
   for (bool more = walk.next(tile); more; tile = next) {
     more = walk.next(next);
@@ -364,6 +365,11 @@ void attention(const AttentionArgs& args, const Team& team) {
     args.cache_dtype == DType::kBFloat16 ? attend_tile<S, BFloat16>(args, tile, following, scratch)
                                          : attend_tile<S, float>(args, tile, following, scratch);
   }
+}
+
+template <class S>
+void attention(const AttentionArgs& args, const Team& team) {
+  attend_tiles<S, TileWalk>(args, team);
 }
 
 }  // namespace refrain::kernels

@@ -12,16 +12,7 @@ namespace refrain::kernels {
 
 template <class S>
 void planned_attention(const AttentionArgs& args, const Team& team) {
-  zero_padded_tokens<S>(args, team);
-  AttentionScratch scratch = make_scratch<S>(args, team);
-  PlannedTiles walk(args, team);
-  AttentionTile tile, next;
-  for (bool more = walk.next(tile); more; tile = next) {
-    more = walk.next(next);
-    const AttentionTile* following = more ? &next : nullptr;
-    args.cache_dtype == DType::kBFloat16 ? attend_tile<S, BFloat16>(args, tile, following, scratch)
-                                         : attend_tile<S, float>(args, tile, following, scratch);
-  }
+  attend_tiles<S, PlannedTiles>(args, team);
 }
 
 // Of the tokens whose keys came in parts.
