@@ -32,7 +32,7 @@ class GroupHealth {
   void dismissed();            // all ranks are gone
 
   void heard(int32_t rank, TimePoint now) { positions_.heard(rank, now); }  // any frame
-  void heard_device(int32_t rank, TimePoint now);  // of its device loop
+  void heard_device(int32_t rank, TimePoint now);                           // of its device loop
   // Every rank loads a LoRA adapter, in its device loop: while that says that it gets on, the step
   // in flight waits behind it and has its time anew.
   void loads_adapter();
