@@ -5,7 +5,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 
-def random_tensors(config, rank, embeddings=False):
+def random_tensors(config, rank, embeddings=False, seed=7):
     """Tensors (float16) of an adapter on q, k, v, o, gate, up and down, and if asked for on embed_tokens and lm_head."""
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     heads, kv_heads = config["num_attention_heads"], config.get("num_key_value_heads", config["num_attention_heads"])
@@ -13,7 +13,7 @@ def random_tensors(config, rank, embeddings=False):
     shapes = {"self_attn.q_proj": (heads * dim, hidden), "self_attn.k_proj": (kv_heads * dim, hidden),
               "self_attn.v_proj": (kv_heads * dim, hidden), "self_attn.o_proj": (hidden, heads * dim),
               "mlp.gate_proj": (inner, hidden), "mlp.up_proj": (inner, hidden), "mlp.down_proj": (hidden, inner)}
-    rng = np.random.default_rng(7)
+    rng = np.random.default_rng(seed)
     tensors = {}
 
     def add(name, shape, scale):
@@ -33,13 +33,15 @@ def random_tensors(config, rank, embeddings=False):
     return tensors
 
 
-def write_adapters(folder, config, count, rank, embeddings=False, scale=1.0):
-    """`count` folders adapter0 … below `folder`; their paths. They differ by their scale alone: an 8B's tensors of rank 16 are
-    84 MB, and random numbers take longer than files."""
+def write_adapters(folder, config, count, rank, embeddings=False, scale=1.0, apart=False):
+    """`count` folders adapter0 … below `folder`; their paths. They differ by their scale alone, since an 8B's tensors of rank 16
+    are 84 MB and random numbers take longer than files; `apart`: each has numbers of its own, and so says something else."""
     tensors, paths = random_tensors(config, rank, embeddings), []
     for number in range(count):
         path = folder / f"adapter{number}"
         path.mkdir()
+        if apart and number:
+            tensors = random_tensors(config, rank, embeddings, 7 + number)
         save_file(tensors, path / "adapter_model.safetensors")
         alpha = rank * scale * (1 + number / 8)
         (path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": rank, "lora_alpha": alpha}))

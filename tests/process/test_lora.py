@@ -83,6 +83,21 @@ def test_an_adapter_answers_as_its_merged_checkpoint(start_server, folder, merge
     assert (mode == "NONE") == all(row["mode"] == "NONE" for row in ran)
 
 
+def test_ranks_of_8_to_256_in_one_batch_answer_as_their_merged_checkpoints(start_server, tmp_path):
+    ranks, answers = (8, 64, 256), {}
+    for rank in ranks:
+        write_adapter(tmp_path / f"r{rank}", MODEL, rank, rank=rank, alpha=rank, rslora=rank == 64)
+        plain = start_server(*OPTIONS, "--enforce-eager", model=merge(tmp_path / f"r{rank}", MODEL, tmp_path / f"m{rank}"), tp=1)
+        answers[f"r{rank}"] = all_answers(plain, "base")
+        assert plain.stop() == 0
+    server = start_server(*OPTIONS, "--enable-lora", "--max-loras", 3, "--max-lora-rank", 256, *modules(tmp_path, *answers), model=MODEL, tp=2)
+    with concurrent.futures.ThreadPoolExecutor(9) as pool:
+        jobs = [(name, i, pool.submit(complete, server, name, prompt)) for i, prompt in enumerate(PROMPTS) for name in answers]
+        for name, i, job in jobs:
+            assert job.result() == answers[name][i], (name, i)
+    audits(server)
+
+
 def test_more_adapters_than_places_take_turns(start_server, folder, merged):  # CG-15: one key serves both
     server = start_server(*OPTIONS, "--enable-lora", "--max-loras", 1, *modules(folder, "one", "two", "three"),
                           "--compilation-config", '{"cudagraph_specialize_lora": false}', model=MODEL, tp=1)
