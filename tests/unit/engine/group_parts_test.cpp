@@ -117,6 +117,7 @@ TEST(StepGather, RanksThatRanDifferentKeysAreNamed) {
       {"8 tokens", [](ipc::StepResult& r) { r.key_tokens = 8; }},
       {"3 requests", [](ipc::StepResult& r) { r.key_reqs = 3; }},
       {"uniform", [](ipc::StepResult& r) { r.key_uniform = true; }},
+      {"LoRA", [](ipc::StepResult& r) { r.key_lora = true; }},
       {"3 live", [](ipc::StepResult& r) { r.num_tokens = 3; }},
   };
   for (const auto& [says, change] : changes) {
