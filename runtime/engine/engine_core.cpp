@@ -263,7 +263,7 @@ void EngineCore::tell_if_drained() {
 
 void EngineCore::stop() {
   if (std::exchange(stopped_, true)) return;
-  const Error error{ErrorCode::kUnavailable, "the server was stopped", {}};
+  const Error error{ErrorCode::kUnavailable, "the engine was stopped", {}};
   refuse_from_now_on(error);
   fail_all(error);
   for (const auto& each : groups_) each->stop("the coordinator was stopped");

@@ -43,6 +43,8 @@ def test_a_request_without_a_finite_logit_ends_alone_and_hurts_nobody_R22(start_
     # As a stream: the error comes as an event, whatever came before it.
     status, text = server.post("/v1/completions", {"prompt": poison, "max_tokens": 4, "stream": True})
     assert "no finite logit" in text and text.count("[DONE]") <= 1
+    # The statistics follow the answer's last event.
+    wait_for(lambda: counts(server)[0] == 10, 5, "ten requests counted")
     assert counts(server) == [10, 0, 0] and server.workers() == workers
     assert "a canary decides" in server.log.read_text()
     assert server.stop() == 0
