@@ -32,7 +32,7 @@ ENDS = {"PrepareInputsOp", "SampleOp", "AcceptDraftsOp", "PoolOp"}
 END_USERS = ("worker/program/program.h", "worker/program/program.cpp", "worker/program/builder.h", "worker/graph/",
              "worker/runner/")
 # Kernels that one device alone has; a pass makes the ops for it.
-CUDA_ALONE = {"fused_linear": "lower_few_rows", "rope_attention": "lower_few_rows"}
+CUDA_ALONE = {"fused_linear": "lower_few_rows", "rope_attention": "lower_few_rows", "lora_linear": "lower_lora_rows"}
 
 DEFINITION = re.compile(r"struct Definition<(\w+)>(?: : (\w+)<\w+>)? \{(.*?)\n\};", re.S)
 BASE = re.compile(r"struct (\w+Definition) \{(.*?)\n\};", re.S)

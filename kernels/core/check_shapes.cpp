@@ -175,6 +175,24 @@ void check_shapes(const LoraExpandArgs& args) {
                   "lora_expand: part {} has no column", part);
 }
 
+void check_shapes(const LoraLinearArgs& args) {
+  const char* op = "lora_linear";
+  const LinearArgs& linear = args.linear;
+  check_weight(op, linear.weight);
+  check_matrix(op, "in", linear.in, linear.weight.k);
+  check_matrix(op, "out", linear.out, args.silu_mul ? linear.weight.n / 2 : linear.weight.n);
+  if (linear.residual.data != nullptr)
+    check_matrix(op, "residual", linear.residual, linear.weight.n);
+  check_places(op, args.places);
+  REFRAIN_CHECK(args.adapter != nullptr && args.a != nullptr && args.b != nullptr &&
+                    args.shrunk != nullptr &&
+                    args.part_end[args.places.parts - 1] == linear.weight.n,
+                "{}: adapter, a, b or shrunk is null, or the parts end at column {} of {}", op,
+                args.part_end[args.places.parts - 1], linear.weight.n);
+  REFRAIN_CHECK(!args.silu_mul || (linear.bias == nullptr && linear.residual.data == nullptr),
+                "{}: SiLU·mul takes no bias and no residual", op);
+}
+
 void check_shapes(const SiluMulArgs& args) {
   check_matrix("silu_mul", "in", args.in, int64_t{2} * args.cols);
   check_matrix("silu_mul", "out", args.out, args.cols);

@@ -30,6 +30,7 @@ void check_shapes(const LoraRowsArgs& args);
 void check_shapes(const LoraShrinkArgs& args);
 void check_shapes(const LoraEmbedArgs& args);
 void check_shapes(const LoraExpandArgs& args);
+void check_shapes(const LoraLinearArgs& args);
 void check_shapes(const SiluMulArgs& args);
 void check_shapes(const RopeKvWriteArgs& args);
 void check_shapes(const AttentionArgs& args);

@@ -163,6 +163,7 @@ struct LoraPlaces {
   int32_t rank_stride = 0;
   int32_t parts = 1;
   int32_t max_rank = 0;
+  int32_t count = 0;  // places
 };
 
 // out[m, p, j] = in[m, :] · a[adapter[m], p, j, :] for j below the part's rank; rows without an
@@ -201,6 +202,19 @@ struct LoraExpandArgs {
   int32_t part_end[kMaxLoraParts] = {};  // column after the part's last
   Matrix out;                            // [M, N]; b is of its type
   Rows rows;
+};
+
+// Few rows: a linear and its adapters in one launch. y = linear's own meaning plus lora_expand of
+// lora_shrink of its input; linear.out = y or, with silu_mul, as in FusedLinearArgs. Rounded once.
+struct LoraLinearArgs {
+  LinearArgs linear;
+  bool silu_mul = false;             // no bias, no residual
+  const int32_t* adapter = nullptr;  // [M] place, -1: none
+  const void* a = nullptr;           // as in LoraShrinkArgs
+  const void* b = nullptr;           // as in LoraExpandArgs
+  LoraPlaces places;
+  int32_t part_end[kMaxLoraParts] = {};  // column of y after the part's last
+  void* shrunk = nullptr;  // [M, parts, places, max_rank] bfloat16, of this launch alone
 };
 
 // out[:, i] = silu(in[:, i]) * in[:, cols + i]: gate in the left half of `in`, up in the right.

@@ -168,6 +168,20 @@ void check_args(const FusedLinearArgs& args) {
                 "{}: delta and sum_out are bfloat16, and sum_out has memory of its own", op);
 }
 
+void check_args(const LoraLinearArgs& args) {
+  const char* op = "lora_linear";
+  check_shapes(args);
+  const LinearArgs& linear = args.linear;
+  check_row_major(op, linear.weight);
+  REFRAIN_CHECK(
+      can_cluster_adapters(args),
+      "{}: {} rows of {} columns, {} outputs, {} places of rank {}; the CUDA kernel takes "
+      "up to {} rows of bfloat16, whole groups of 64 columns, parts of whole groups of 64 "
+      "outputs (SiLU·mul of 16), ranks 8, 16, 32, 64 or 128 and {} in all",
+      op, linear.rows.padded, linear.weight.k, linear.weight.n, args.places.count,
+      args.places.max_rank, kClusterRows, kMaxLoraLines);
+}
+
 void check_args(const RopeAttentionArgs& args) {
   const char* op = "rope_attention";
   check_args(args.rope);

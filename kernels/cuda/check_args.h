@@ -38,6 +38,7 @@ void check_args(const ScoreTokensArgs& args);
 void check_args(const PoolArgs& args);
 void check_args(const RowDistancesArgs& args);
 void check_args(const FusedLinearArgs& args);
+void check_args(const LoraLinearArgs& args);
 void check_args(const RopeAttentionArgs& args);
 
 }  // namespace refrain::kernels::cuda

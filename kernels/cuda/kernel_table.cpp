@@ -70,9 +70,10 @@ const KernelTable& cuda_kernel_table() {
       .kv_rows = &kv_rows,
       .row_distances = &checked<&row_distances>,
       .fused_linear = &checked<&fused_linear>,
+      .lora_linear = &checked<&lora_linear>,
       .rope_attention = &checked<&rope_attention>,
       .few_rows = {kFewRows, kClusterRows, kMaxFusedNormCols, kMaxFusedNormElements, kMaxFusedGroup,
-                   kMaxPeerRanks, &can_rope_attend},
+                   kMaxLoraLines, kMaxPeerRanks, &can_rope_attend},
       .planned_rows = &planned_rows,
   };
   return table;

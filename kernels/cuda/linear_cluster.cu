@@ -12,6 +12,8 @@
 //
 // H200, 32 rows, of the 4540 GB/s that reading reaches: 8B gate_up with SiLU·mul 92 %, down 88 %,
 // o 75 %, qkv 74 % (docs/gpu-results.md).
+//
+// lora_linear is the same kernel: what adapters add are further columns of K.
 
 #include <array>
 
@@ -26,13 +28,15 @@ namespace {
 
 using namespace cluster_linear;
 
-template <int kRows, bool kSilu>
+template <int kRows, bool kSilu, class Extra>
 __global__ void __launch_bounds__(kThreads, 1)
     linear_cluster_kernel(const __grid_constant__ ClusterLinear args,
+                          const __grid_constant__ Extra adapters,
                           const __grid_constant__ CUtensorMap weight,
                           const __grid_constant__ CUtensorMap input) {
   extern __shared__ unsigned char shared[];
-  const Block<kRows, kSilu> block(args, shared_address(shared));
+  const Block<kRows, kSilu, std::is_same_v<Extra, Adapters>> block(args, adapters,
+                                                                   shared_address(shared));
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const bool draws = threadIdx.x == (kMultiplyWarps + kAddWarps) * 32;
   if (draws) {
@@ -55,7 +59,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 }
 
 // How many clusters of each size from two on run at once.
-template <int kRows, bool kSilu>
+template <auto kernel>
 std::array<int, kMaxCluster + 1> clusters_at_once(size_t shared_bytes) {
   std::array<int, kMaxCluster + 1> most{};
   for (unsigned c = 2; c <= kMaxCluster; ++c) {
@@ -68,9 +72,8 @@ std::array<int, kMaxCluster + 1> clusters_at_once(size_t shared_bytes) {
     config.dynamicSmemBytes = shared_bytes;
     config.attrs = &attribute;
     config.numAttrs = 1;
-    check_cuda(
-        cudaOccupancyMaxActiveClusters(&most[c], &linear_cluster_kernel<kRows, kSilu>, &config),
-        "cudaOccupancyMaxActiveClusters");
+    check_cuda(cudaOccupancyMaxActiveClusters(&most[c], kernel, &config),
+               "cudaOccupancyMaxActiveClusters");
   }
   return most;
 }
@@ -96,7 +99,7 @@ CUtensorMap row_boxes(const void* data, int64_t rows, int64_t k, int64_t stride,
   const TensorDim dims[] = {{kAtom, 1, kAtom},
                             {rows, stride, static_cast<uint32_t>(box_rows)},
                             {k / kAtom, kAtom, kAtoms}};
-  return make_tensor_map(data, dims, true);
+  return make_tensor_map(data, dims, BoxRows::kSwizzled128);
 }
 
 // A box: for each block of the cluster its rows of gate and the same of up.
@@ -107,16 +110,61 @@ CUtensorMap gate_up_boxes(const Weight& weight, int cluster) {
                             {2, half * weight.k, 2},
                             {half / rows, rows * weight.k, static_cast<uint32_t>(cluster)},
                             {weight.k / kAtom, kAtom, kAtoms}};
-  return make_tensor_map(weight.data, dims, true);
+  return make_tensor_map(weight.data, dims, BoxRows::kSwizzled128);
 }
 
-template <int kRows, bool kSilu>
-void run(StreamRef stream, const LinearArgs& linear) {
+// b's lines as boxes of kChunk lines: of a tile's columns; of a pair of parts, of each block's
+// share of them, with the columns that the other part has there left out.
+template <bool kSilu>
+CUtensorMap line_boxes(const LoraLinearArgs& args, int part) {
+  const int64_t begin = part == 0 ? 0 : args.part_end[part - 1];
+  const int64_t cols = args.part_end[part] - begin, all = args.linear.weight.n;
+  const int64_t lines = args.places.max_rank, places = args.places.count;
+  const auto* b = static_cast<const __nv_bfloat16*>(args.b) + begin * lines;
+  const auto box_lines = static_cast<uint32_t>(lines), box_places = kChunk / box_lines;
+  if constexpr (kSilu) {
+    const TensorDim dims[] = {{kPairCols, 1, kPairCols},
+                              {lines, cols, box_lines},
+                              {places, all * lines, box_places},
+                              {1, cols, 2},
+                              {cols / kPairCols, kPairCols, kPairCluster}};
+    return make_tensor_map(b, dims, BoxRows::kSwizzled32);
+  }
+  const TensorDim dims[] = {
+      {cols, 1, kTile}, {lines, cols, box_lines}, {places, all * lines, box_places}};
+  return make_tensor_map(b, dims, BoxRows::kSwizzled128);
+}
+
+template <bool kSilu>
+Adapters adapters_of(const LoraLinearArgs& args, int box_rows) {
+  Adapters adapters{};
+  const LoraPlaces& places = args.places;
+  for (int part = 0; part < places.parts; ++part) {
+    adapters.b[part] = line_boxes<kSilu>(args, part);
+    adapters.part_end[part] = args.part_end[part];
+  }
+  const int64_t lines = int64_t{places.count} * places.max_rank;
+  const TensorDim dims[] = {
+      {lines, 1, kAtom},
+      {places.parts, lines, 1},
+      {args.linear.rows.padded, places.parts * lines, static_cast<uint32_t>(box_rows)}};
+  adapters.shrunk = make_tensor_map(args.shrunk, dims, BoxRows::kSwizzled128);
+  adapters.chunks = static_cast<int32_t>(ceil_div(lines, kChunk));
+  adapters.parts = places.parts;
+  adapters.max_places = kChunk / places.max_rank;
+  return adapters;
+}
+
+// `of_adapters`: null without.
+template <int kRows, bool kSilu, class Extra>
+void run(StreamRef stream, const LinearArgs& linear, const LoraLinearArgs* of_adapters) {
   using L = Layout<kRows>;
-  constexpr auto kernel = &linear_cluster_kernel<kRows, kSilu>;
+  constexpr auto kernel = &linear_cluster_kernel<kRows, kSilu, Extra>;
+  constexpr bool kLora = std::is_same_v<Extra, Adapters>;
+  constexpr const char* kName = kLora ? "lora_linear" : "linear";
   constexpr int kBytes = L::bytes(L::kStages);
-  load_kernel<kernel, kMaxSharedBytes>("linear");
-  static const auto most = clusters_at_once<kRows, kSilu>(kBytes);
+  load_kernel<kernel, kMaxSharedBytes>(kName);
+  static const auto most = clusters_at_once<kernel>(kBytes);
   ClusterLinear args{};
   args.bias = linear.bias;
   args.residual = linear.residual;
@@ -125,7 +173,8 @@ void run(StreamRef stream, const LinearArgs& linear) {
   args.chunks = static_cast<int32_t>(ceil_div(linear.weight.k, kChunk));
   args.tiles = static_cast<int32_t>(ceil_div(linear.weight.n, kTile));
   args.stages = L::kStages;
-  args.cluster = choose_cluster<kSilu>(most, args.tiles, args.chunks);
+  args.cluster =
+      kLora && kSilu ? kPairCluster : choose_cluster<kSilu>(most, args.tiles, args.chunks);
   args.rows = linear.rows;
   const auto at_once = static_cast<int64_t>(most[static_cast<size_t>(args.cluster)]);
   LaunchShape shape;
@@ -139,14 +188,16 @@ void run(StreamRef stream, const LinearArgs& linear) {
                                                linear.weight.k, kTile);
   const CUtensorMap input =
       row_boxes(linear.in.data, linear.rows.padded, linear.weight.k, linear.in.stride, kRows);
-  launch<kernel, kMaxSharedBytes>(stream, "linear", shape, args, weight, input);
+  Extra extra{};
+  if constexpr (kLora) extra = adapters_of<kSilu>(*of_adapters, kRows);
+  launch<kernel, kMaxSharedBytes>(stream, kName, shape, args, extra, weight, input);
 }
 
-template <bool kSilu>
-void run_rows(StreamRef stream, const LinearArgs& args) {
-  if (args.rows.padded <= 16) return run<16, kSilu>(stream, args);
-  if (args.rows.padded <= 32) return run<32, kSilu>(stream, args);
-  run<64, kSilu>(stream, args);
+template <bool kSilu, class Extra>
+void run_rows(StreamRef stream, const LinearArgs& args, const LoraLinearArgs* of_adapters) {
+  if (args.rows.padded <= 16) return run<16, kSilu, Extra>(stream, args, of_adapters);
+  if (args.rows.padded <= 32) return run<32, kSilu, Extra>(stream, args, of_adapters);
+  run<64, kSilu, Extra>(stream, args, of_adapters);
 }
 
 }  // namespace
@@ -158,8 +209,28 @@ bool can_cluster(const LinearArgs& args) {
 }
 
 void linear_cluster(StreamRef stream, const LinearArgs& args, bool silu_mul) {
-  if (silu_mul) return run_rows<true>(stream, args);
-  run_rows<false>(stream, args);
+  if (silu_mul) return run_rows<true, NoAdapters>(stream, args, nullptr);
+  run_rows<false, NoAdapters>(stream, args, nullptr);
+}
+
+bool can_cluster_adapters(const LoraLinearArgs& args) {
+  const LoraPlaces& places = args.places;
+  if (places.max_rank % 8 != 0 || kChunk % places.max_rank != 0 ||
+      places.count * places.max_rank > kMaxLoraLines || !is_wide(args.b)) {
+    return false;
+  }
+  for (int part = 0; part < places.parts; ++part) {  // a tile is of one part
+    const bool last = part + 1 == places.parts;
+    if (args.part_end[part] % (args.silu_mul ? kPairCols : last ? 8 : kTile) != 0) return false;
+  }
+  return can_cluster(args.linear) &&
+         (!args.silu_mul || (args.linear.weight.n % 32 == 0 && places.parts == 2));
+}
+
+void lora_linear(StreamRef stream, const LoraLinearArgs& args) {
+  lora_shrink_spread(stream, args);
+  if (args.silu_mul) return run_rows<true, Adapters>(stream, args.linear, &args);
+  run_rows<false, Adapters>(stream, args.linear, &args);
 }
 
 }  // namespace refrain::kernels

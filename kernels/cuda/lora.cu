@@ -16,6 +16,18 @@ constexpr int kExpandCols = kThreads * 8;
 constexpr int kExpandAhead = 8;  // lines of b on their way at once
 constexpr int kFewRowsMost = 64;
 
+constexpr int kSpreadOutputs = 4;
+
+struct SpreadArgs {
+  Matrix in;
+  const int32_t* adapter;
+  const void* a;
+  LoraPlaces places;
+  __nv_bfloat16* out;
+  int32_t cols;
+  Rows rows;
+};
+
 // The row whose tokens begin at or before `token`.
 __device__ int32_t row_of(const int32_t* query_start, int32_t reqs, int32_t token) {
   int32_t low = 0, high = reqs;
@@ -109,6 +121,66 @@ __global__ void __launch_bounds__(kShrinkThreads) shrink_kernel(LoraShrinkArgs a
 #pragma unroll
       for (auto& of_warp : sums) whole += of_warp[o];
       args.out[row * width + first + o] = whole;
+    }
+    __syncthreads();
+  });
+}
+
+// Of lora_linear: a block kSpreadOutputs outputs of a part's row, with zeros for the other places.
+template <int kWarps>
+__global__ void __launch_bounds__(kWarps * 32) spread_kernel(SpreadArgs args) {
+  __shared__ float sums[kWarps][kSpreadOutputs];
+  const LoraPlaces& places = args.places;
+  const int32_t groups = places.max_rank / kSpreadOutputs;
+  const int32_t part = static_cast<int32_t>(blockIdx.x) / groups;
+  const int32_t begin = static_cast<int32_t>(blockIdx.x) % groups * kSpreadOutputs;
+  const auto thread = static_cast<int32_t>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  const auto* a = static_cast<const __nv_bfloat16*>(args.a);
+  const int64_t line = int64_t{part} * places.max_rank + begin;
+  const int64_t of_place = int64_t{places.parts} * places.max_rank;
+  let_successor_start();
+  wait_for_predecessor();
+  for_each_row(args.rows, [&](int64_t row) {
+    const int32_t place = args.adapter[row];
+    const auto* x = static_cast<const __nv_bfloat16*>(args.in.data) + row * args.in.stride;
+    const __nv_bfloat16* lines = a + (max(place, 0) * of_place + line) * args.cols;
+    float sum[kSpreadOutputs] = {};
+    if (place >= 0) {
+#pragma unroll 4
+      for (int32_t col = thread * 8; col < args.cols; col += kWarps * 32 * 8) {
+        float in[8];
+        unpack8(*reinterpret_cast<const uint4*>(x + col), in);
+#pragma unroll
+        for (int o = 0; o < kSpreadOutputs; ++o) {
+          float of_a[8];
+          unpack8(*reinterpret_cast<const uint4*>(lines + int64_t{o} * args.cols + col), of_a);
+#pragma unroll
+          for (int i = 0; i < 8; ++i) sum[o] += in[i] * of_a[i];
+        }
+      }
+    }
+    const int32_t rank =
+        place < 0 ? 0 : places.ranks[int64_t{place} * places.rank_stride + part] - begin;
+#pragma unroll
+    for (int o = 0; o < kSpreadOutputs; ++o) {
+      sum[o] = warp_sum(sum[o]);
+      if (lane == 0) sums[warp][o] = sum[o];
+    }
+    __syncthreads();
+    // A thread a place's outputs: the row's own, or zeros.
+    for (int32_t to = thread; to < places.count; to += kWarps * 32) {
+      float whole[kSpreadOutputs] = {};
+      if (to == place) {
+#pragma unroll
+        for (int o = 0; o < kSpreadOutputs; ++o) {
+          for (const auto& of_warp : sums) whole[o] += of_warp[o];
+          if (o >= rank) whole[o] = 0;
+        }
+      }
+      __nv_bfloat16* out =
+          args.out + ((row * places.parts + part) * places.count + to) * places.max_rank + begin;
+      *reinterpret_cast<uint2*>(out) =
+          make_uint2(pack_halves(whole[0], whole[1]), pack_halves(whole[2], whole[3]));
     }
     __syncthreads();
   });
@@ -211,6 +283,28 @@ void lora_shrink(StreamRef stream, const LoraShrinkArgs& args) {
   } else {
     launch<&shrink_kernel<false>>(stream, "lora_shrink", shape, args, wide);
   }
+}
+
+void lora_shrink_spread(StreamRef stream, const LoraLinearArgs& args) {
+  const LinearArgs& linear = args.linear;
+  const SpreadArgs spread{linear.in,
+                          args.adapter,
+                          args.a,
+                          args.places,
+                          static_cast<__nv_bfloat16*>(args.shrunk),
+                          static_cast<int32_t>(linear.weight.k),
+                          linear.rows};
+  LaunchShape shape;
+  shape.grid =
+      dim3(static_cast<unsigned>(args.places.parts * args.places.max_rank / kSpreadOutputs),
+           grid_y(linear.rows.padded));
+  // All that a thread reads of a line is on its way at once.
+  if (linear.weight.k > 8192) {
+    shape.threads = 512;
+    return launch<&spread_kernel<16>>(stream, "lora_linear", shape, spread);
+  }
+  shape.threads = 256;
+  launch<&spread_kernel<8>>(stream, "lora_linear", shape, spread);
 }
 
 void lora_embed(StreamRef stream, const LoraEmbedArgs& args) {

@@ -29,6 +29,9 @@ void lora_expand(StreamRef stream, const LoraExpandArgs& args);
 // bfloat16 whose rows start at multiples of 16 bytes.
 void lora_shrink_mma(StreamRef stream, const LoraShrinkArgs& args);
 void lora_expand_mma(StreamRef stream, const LoraExpandArgs& args);
+void lora_linear(StreamRef stream, const LoraLinearArgs& args);
+// Of it: the rows' products with a.
+void lora_shrink_spread(StreamRef stream, const LoraLinearArgs& args);
 void silu_mul(StreamRef stream, const SiluMulArgs& args);
 void rope_kv_write(StreamRef stream, const RopeKvWriteArgs& args);
 void attention(StreamRef stream, const AttentionArgs& args);
@@ -58,6 +61,7 @@ bool sample_greedy_rows(StreamRef stream, const SampleArgs& args);
 // groups of 64 columns. silu_mul: as in FusedLinearArgs, for weights of whole groups of 32 outputs.
 bool can_fuse_few(const LinearArgs& args);
 bool can_cluster(const LinearArgs& args);
+bool can_cluster_adapters(const LoraLinearArgs& args);
 void linear_cluster(StreamRef stream, const LinearArgs& args, bool silu_mul);
 void linear_simple(StreamRef stream, const LinearArgs& args);  // any type and alignment, slow
 

@@ -99,15 +99,22 @@ def test_ranks_of_8_to_256_in_one_batch_answer_as_their_merged_checkpoints(start
 
 
 def test_more_adapters_than_places_take_turns(start_server, folder, merged):  # CG-15: one key serves both
-    server = start_server(*OPTIONS, "--enable-lora", "--max-loras", 1, *modules(folder, "one", "two", "three"),
-                          "--compilation-config", '{"cudagraph_specialize_lora": false}', model=MODEL, tp=1)
+    many = [f"{name}{i}={folder / name}" for i in range(20) for name in ("one", "two", "three")]
+    server = start_server(*OPTIONS, "--enable-lora", "--max-loras", 1, *modules(folder, "one", "two", "three"), *many,
+                          "--lora-dir", folder, "--compilation-config", '{"cudagraph_specialize_lora": false}', model=MODEL, tp=1)
     with concurrent.futures.ThreadPoolExecutor(24) as pool:
         jobs = [(name, i, pool.submit(complete, server, name, prompt))
                 for _ in range(3) for i, prompt in enumerate(PROMPTS) for name in merged]
         for name, i, job in jobs:
             assert job.result() == merged[name][i], (name, i)
+        for i, answer in enumerate(pool.map(lambda module: complete(server, module.split("=")[0], PROMPTS[0]), many)):
+            assert answer == merged[("one", "two", "three")[i % 3]][0], many[i]
     audits(server)
     assert {row["has_lora"] for row in json.loads(server.get("/cudagraphs?format=json")[1])["dispatch"]} == {True}
+    load = lambda name: server.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": "two"})
+    assert load("the-64th")[0] == 200
+    status, text = load("the-65th")
+    assert status == 400 and "--max-cpu-loras" in text, text
 
 
 @pytest.mark.parametrize("method, tp", [("ngram", 2), ("draft_model", 2), ("eagle3", 1)])
@@ -251,6 +258,8 @@ BROKEN = {
               ["layers.77", "no such module"]),
     "nan": (None, lambda t: {**t, f"{Q}.lora_A.weight": np.full_like(t[f"{Q}.lora_A.weight"], np.nan)},
             [f"{Q}.lora_A.weight", "not finite"]),
+    "scaled": ({"lora_alpha": 64}, lambda t: {**t, f"{Q}.lora_B.weight": np.full_like(t[f"{Q}.lora_B.weight"], 1e38)},
+               [f"{Q}.lora_B.weight", "times the scale 8"]),
 }
 
 

@@ -264,6 +264,7 @@ struct RunOp {
   void operator()(const LoraShrinkOp&) const { (*this)(LoraRowsOp{}); }
   void operator()(const LoraEmbedOp&) const { (*this)(LoraRowsOp{}); }
   void operator()(const LoraExpandOp&) const { (*this)(LoraRowsOp{}); }
+  void operator()(const LoraLinearOp&) const { (*this)(LoraRowsOp{}); }
   void operator()(const AcceptDraftsOp&) const {}
   void operator()(const ProposeDraftsOp&) const {}
   void operator()(const DraftInputsOp&) const {}

@@ -94,5 +94,38 @@ TEST(AddLora, TheOpsStandBehindTheirLinearsAndNoneIsForARankAlone) {
     EXPECT_EQ(print_shared(with, with.ops[i]), print_shared(other, other.ops[i]));
 }
 
+// Where the shares of a row-parallel linear are unequal, all ranks leave it as it is.
+TEST(LowerLoraRows, ALinearAndItsAdaptersAreOneOpAndSiluMulGoesWithThem) {
+  ModelConfig config = aligned(tiny_llama());
+  config.hidden_size = 192;
+  config.intermediate_size = 256;
+  const auto lowered = [&config](int rank, int size, int32_t max_rank) {
+    const Program plain = add_residuals(*shard(fuse(build(config, DType::kBFloat16)), rank, size));
+    return lower_lora_rows(add_lora(plain, {.places = 3, .max_rank = max_rank}).program,
+                           few_rows_device());
+  };
+  const auto names = [](const Program& program) {
+    std::map<std::string, int> counts;
+    for (const Op& op : program.ops) ++counts[op_name(op)];
+    return counts;
+  };
+  kernels::KernelTable table = lora_table();
+  table.lora_linear = &only_there;
+  const Program one = lowered(0, 1, 8);
+  const Status valid = validate(one, table);
+  EXPECT_TRUE(valid) << valid.error().message;
+  auto counts = names(one);
+  const auto layers = static_cast<int>(config.num_layers);
+  // Gate and up, and down. q, k and v have no whole tiles each, the heads too few columns, and
+  // lm_head's result is float32.
+  EXPECT_EQ(counts["lora_linear"], 2 * layers);
+  EXPECT_EQ(counts["silu_mul"], 0);
+  EXPECT_EQ(counts["lora_shrink"], 2 * layers + 1);
+  EXPECT_EQ(counts["lora_expand"], 2 * layers + 2);
+  EXPECT_EQ(names(lowered(0, 1, 16))["lora_linear"], 0) << "beyond what the device takes";
+  for (int rank = 0; rank < 3; ++rank)  // gate and up alone have shares that it takes
+    EXPECT_EQ(names(lowered(rank, 3, 8))["lora_linear"], layers) << "rank " << rank;
+}
+
 }  // namespace
 }  // namespace refrain::worker::test

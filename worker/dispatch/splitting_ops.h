@@ -11,7 +11,7 @@
 
 namespace refrain::worker {
 
-inline constexpr std::array<std::string_view, 34> kOpNames = {"prepare_inputs",
+inline constexpr std::array<std::string_view, 35> kOpNames = {"prepare_inputs",
                                                               "embed",
                                                               "rms_norm",
                                                               "add",
@@ -40,6 +40,7 @@ inline constexpr std::array<std::string_view, 34> kOpNames = {"prepare_inputs",
                                                               "lora_shrink",
                                                               "lora_embed",
                                                               "lora_expand",
+                                                              "lora_linear",
                                                               "score_tokens",
                                                               "next_tokens",
                                                               "concat",

@@ -1,6 +1,7 @@
 #include "worker/runner/adapter_places.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "runtime/base/check.h"
@@ -55,8 +56,11 @@ AdapterPlaces::AdapterPlaces(Device& device, Stream& stream, LoraProgram lora, s
     at += aligned(bytes_of(values[i]));
   }
   in_place_.assign(static_cast<size_t>(value(lora_.ranks).rows.scale), 0);
+  // b too: where it is multiplied with other rows' zeros, it must be numbers.
   const Filler zeros(device, 0);  // until the copies have been made
   zeros.fill(stream, address(lora_.ranks), bytes_of(value(lora_.ranks)));
+  for (const LoraTarget& target : lora_.targets)
+    zeros.fill(stream, address(target.b), bytes_of(value(target.b)));
   stream.synchronize();
 }
 
@@ -84,7 +88,8 @@ Status AdapterPlaces::check(const PeftAdapter& adapter) const {
   return {};
 }
 
-// B is kept by rank, its scale in it, zeros for padding.
+// B is kept by rank, its scale in it, zeros for padding. A value that is no finite number would
+// reach the rows of other adapters.
 Status AdapterPlaces::read(const PeftAdapter& adapter, const LoraTarget& target, const Part& part,
                            std::byte* memory) const {
   const PeftAdapter::Pair& pair = adapter.modules().at(target.module);
@@ -102,7 +107,14 @@ Status AdapterPlaces::read(const PeftAdapter& adapter, const LoraTarget& target,
       by_rank[static_cast<size_t>(j * target.b_cols + row)] =
           b[static_cast<size_t>(row * rank + j)] * adapter.scale();
   }
-  write(by_rank, value(target.b).dtype, memory + part.b);
+  const DType dtype = value(target.b).dtype;
+  for (const float x : by_rank) {
+    if (std::isfinite(dtype == DType::kFloat32 ? x : to_float(to_bfloat16(x)))) continue;
+    return fail(ErrorCode::kInvalidArgument,
+                "{}: tensor \"{}\": a value times the scale {} is no finite number in {}",
+                adapter.path(), pair.b.name.substr(0, 200), adapter.scale(), to_string(dtype));
+  }
+  write(by_rank, dtype, memory + part.b);
   return {};
 }
 

@@ -159,19 +159,30 @@ Status add_lowerings(HostedProgram& hosted, const kernels::KernelTable& kernels,
   return {};
 }
 
-Status add_lora_lowering(HostedProgram& hosted, const ipc::WorkerConfig& config,
-                         const kernels::KernelTable& kernels,
-                         const std::vector<std::string>& splitting_ops) {
+Status add_lora_lowerings(HostedProgram& hosted, const ipc::WorkerConfig& config,
+                          const kernels::KernelTable& kernels,
+                          const std::vector<std::string>& splitting_ops) {
   if (config.max_loras == 0) return {};
   hosted.lora_program = add_lora(hosted.program, {config.max_loras, config.max_lora_rank});
-  hosted.lora = std::make_unique<Lowering>();
-  hosted.lora->program = hosted.lora_program->program;
-  REFRAIN_RETURN_IF_ERROR(validate(hosted.lora->program, kernels));
-  if (!hosted.pieces.empty()) {
-    REFRAIN_ASSIGN_OR_RETURN(hosted.lora->pieces,
-                             split_program(hosted.lora->program, splitting_ops));
-  }
-  hosted.lora->plan = plan_memory(hosted.lora->program, hosted.lora->program.max_sizes());
+  const Program& with = hosted.lora_program->program;
+  const auto lower = [&](Program program,
+                         const ExtentSizes& sizes) -> Result<std::unique_ptr<Lowering>> {
+    auto lowering = std::make_unique<Lowering>();
+    lowering->program = std::move(program);
+    REFRAIN_RETURN_IF_ERROR(validate(lowering->program, kernels));
+    if (!hosted.pieces.empty()) {
+      REFRAIN_ASSIGN_OR_RETURN(lowering->pieces, split_program(lowering->program, splitting_ops));
+    }
+    lowering->plan = plan_memory(lowering->program, sizes);
+    return lowering;
+  };
+  REFRAIN_ASSIGN_OR_RETURN(hosted.lora, lower(with, with.max_sizes()));
+  // Other splitting ops may name what this one does not have.
+  if (splitting_ops != default_splitting_ops()) return {};
+  Program some = lower_lora_rows(with, kernels.few_rows);
+  if (some.ops == with.ops) return {};
+  const int32_t rows = hosted.some_lora_tokens = kernels.few_rows.max_plain_rows;
+  REFRAIN_ASSIGN_OR_RETURN(hosted.some_lora, lower(std::move(some), {rows, rows, rows}));
   return {};
 }
 
@@ -253,7 +264,7 @@ Result<std::unique_ptr<HostedProgram>> host(Program plain, const ipc::WorkerConf
         add_lowerings(*hosted, device.kernels(), backends, few_rows, splitting_ops));
   }
   if (target) {
-    REFRAIN_RETURN_IF_ERROR(add_lora_lowering(*hosted, config, device.kernels(), splitting_ops));
+    REFRAIN_RETURN_IF_ERROR(add_lora_lowerings(*hosted, config, device.kernels(), splitting_ops));
   }
   if (scores) {
     REFRAIN_RETURN_IF_ERROR(

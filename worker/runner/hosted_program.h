@@ -40,15 +40,18 @@ struct HostedProgram : Lowering {  // the plain one: for every key that no other
   int32_t some_tokens = 0;
   std::unique_ptr<Lowering> some;
 
-  // For batches with LoRA adapters (CG-15), of any size; null: the group has none.
+  // For batches with LoRA adapters (CG-15), of any size, and of up to some_lora_tokens; null: the
+  // group has none.
   std::unique_ptr<Lowering> lora;
+  int32_t some_lora_tokens = 0;
+  std::unique_ptr<Lowering> some_lora;
   std::optional<LoraProgram> lora_program;
 
   std::unique_ptr<ScoringLowering> scoring;  // null: steps of this group score no prompts
 
   const Lowering& lowering(const BatchDescriptor& key) const {
-    if (key.has_lora) return *lora;
     const int32_t rows = std::max(key.num_tokens, key.num_reqs);
+    if (key.has_lora) return rows > some_lora_tokens ? *lora : *some_lora;
     if (rows > some_tokens && rows > few_tokens) return *this;
     if (rows > few_tokens) return *some;
     const bool decode = key.uniform && key.num_tokens == key.num_reqs;
@@ -61,6 +64,7 @@ struct HostedProgram : Lowering {  // the plain one: for every key that no other
     if (few_decode != nullptr) all.push_back(few_decode.get());
     if (some != nullptr) all.push_back(some.get());
     if (lora != nullptr) all.push_back(lora.get());
+    if (some_lora != nullptr) all.push_back(some_lora.get());
     return all;
   }
   std::vector<Lowering*> all_lowerings() {

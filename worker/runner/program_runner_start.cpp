@@ -227,7 +227,7 @@ Status ProgramRunner::init_cache(const std::vector<int64_t>& num_blocks) {
   for (const auto& program : programs_) {
     const bool first = program == programs_.front();
     for (Lowering* lowering : program->lowerings()) {
-      const bool lora = lowering == program->lora.get();
+      const bool lora = lowering == program->lora.get() || lowering == program->some_lora.get();
       const std::vector<Addresses>& of_first = lora ? with_places : buffers_->addresses();
       REFRAIN_RETURN_IF_ERROR(bind_values(lowering->context, lowering->plan, pool_->arena(),
                                           program->cache->addresses(),
@@ -333,6 +333,11 @@ std::vector<BatchDescriptor> ProgramRunner::uncaptured_sizes(const HostedProgram
   // What its linears choose is chosen by then; its own kernels are loaded once.
   if (program.lora != nullptr)
     sizes.push_back({config.max_num_batched_tokens, config.max_num_seqs, false, true});
+  for (rows = 0; rows < program.some_lora_tokens;) {
+    rows = planned_rows(rows + 1);
+    if (rows > config.max_num_batched_tokens) break;
+    sizes.push_back({rows, std::min(rows, config.max_num_seqs), false, true});
+  }
   return sizes;
 }
 

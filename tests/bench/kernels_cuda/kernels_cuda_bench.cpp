@@ -310,7 +310,7 @@ void bench_lora(BenchDevice& device, Report& report) {
       shrink.adapter = device.put(adapter);
       shrink.places = {
           device.put(std::vector<int32_t>(static_cast<size_t>(kAdapters * s.parts), kRank)),
-          s.parts, s.parts, kRank};
+          s.parts, s.parts, kRank, kAdapters};
       shrink.out = static_cast<float*>(device.allocate(static_cast<size_t>(m * width * 4)));
       shrink.cols = s.k;
       shrink.rows = {m, nullptr};
@@ -328,6 +328,12 @@ void bench_lora(BenchDevice& device, Report& report) {
       const auto a_bytes = static_cast<size_t>(kAdapters * width * s.k * 2);
       const auto b_bytes = static_cast<size_t>(kAdapters * kRank * n * 2);
       const auto bytes = static_cast<size_t>(n) * static_cast<size_t>(s.k) * 2;
+      LoraLinearArgs fused;
+      fused.adapter = shrink.adapter;
+      fused.places = shrink.places;
+      std::copy(s.ends, s.ends + s.parts, fused.part_end);
+      fused.shrunk = device.allocate(static_cast<size_t>(m * width * kAdapters * 2));
+      fused.silu_mul = s.parts == 2;
       const auto add = [&](const char* what, bool shrinks, bool multiplies, bool expands) {
         const std::string name = fmt::format("lora {} {} m {}", s.name, what, m);
         if (!report.wants(name)) return;
@@ -349,6 +355,16 @@ void bench_lora(BenchDevice& device, Report& report) {
       add("shrink linear", true, true, false);
       add("linear expand", false, true, true);
       add("all", true, true, true);
+      const std::string name = fmt::format("lora {} one launch m {}", s.name, m);
+      if (m > table.few_rows.max_plain_rows || !report.wants(name)) continue;
+      const Spread t = device.time(32, [&](int i) {
+        fused.a = device.part(a_bytes, 3 * i);
+        fused.b = device.part(b_bytes, 3 * i + 1);
+        fused.linear = linear;
+        fused.linear.weight = {device.part(bytes, i), kBf16, WeightLayout::kRowMajor, n, s.k};
+        table.lora_linear(device.stream(), fused);
+      });
+      report.add(name, t, static_cast<double>(bytes + a_bytes + b_bytes), 0);
     }
   }
 }

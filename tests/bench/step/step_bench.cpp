@@ -3,6 +3,8 @@
 // a step. Dummy weights; --device by REFRAIN_TEST_DEVICE.
 // usage: step_bench MODEL_DIRECTORY CONTEXT BATCH...      decode, two steps in flight
 //        step_bench MODEL_DIRECTORY prefill TOKENS...     a prompt's only step
+//        step_bench MODEL_DIRECTORY lora ADAPTERS CONTEXT BATCH...   the same with LoRA adapters of
+//        rank 16
 //        step_bench MODEL_DIRECTORY mixed CONTEXT BATCH TOKENS...   decode rows beside prompts of
 //        230
 //                                   in sum TOKENS, default mode and sizes, two steps in flight;
@@ -49,6 +51,7 @@ double time_graph(worker::Stream& stream, worker::Graph& graph) {
 
 worker::ValueId weight_of(const worker::Op& op) {
   if (const auto* linear = std::get_if<worker::LinearOp>(&op)) return linear->weight;
+  if (const auto* lora = std::get_if<worker::LoraLinearOp>(&op)) return lora->weight;
   const auto* fused = std::get_if<worker::FusedLinearOp>(&op);
   return fused == nullptr ? worker::kNoValue : fused->weight;
 }
@@ -116,7 +119,9 @@ void report(Session& session, const std::string& what, int size, double runner_u
   worker::HostedProgram& hosted = session.runner().hosted();
   const auto keys = hosted.dispatcher->keys(ipc::RuntimeMode::kFull);
   for (size_t id = 0; id < keys.size(); ++id) {
-    if (keys[id].num_tokens != size) continue;
+    if (keys[id].num_tokens != size ||
+        (session.options().config.max_loras > 0 && !keys[id].has_lora))
+      continue;
     const auto& executable =
         hosted.executables.at(ipc::RuntimeMode::kFull, static_cast<int32_t>(id));
     auto& graph = *std::get<worker::GraphPiece>(executable.pieces.front()).graph;
@@ -147,17 +152,32 @@ double time_steps(Session& session, const std::function<ipc::Step()>& next, int 
   return (second - first) / (many - few);
 }
 
-void bench_decode(const std::string& model, int context, int batch) {
-  Session session(model, bench_options("FULL_DECODE_ONLY", batch, context + 512, batch));
+// `adapters`: places of rank 16 that the rows take in turns, zeros in all; 0: none.
+void bench_decode(const std::string& model, int context, int batch, int adapters) {
+  SessionOptions options = bench_options("FULL_DECODE_ONLY", batch, context + 512, batch);
+  options.config.max_loras = adapters;
+  options.config.max_lora_rank = 16;
+  Session session(model, options);
   session.start();
-  for (int slot = 0; slot < batch; ++slot) session.run({{slot, prompt(context, slot), 0}});
-  int computed = context;
+  int computed = 0;
+  const auto step_of = [&](const std::vector<Row>& rows) {
+    ipc::Step step = session.make_step(rows);
+    step.has_lora = adapters > 0;
+    for (ipc::SlotSetup& setup : step.setups)
+      setup.adapter = adapters > 0 ? setup.slot % adapters : -1;
+    return step;
+  };
+  for (int slot = 0; slot < batch; ++slot) {
+    session.runner().submit(step_of({{slot, prompt(context, slot), 0}}));
+    session.runner().wait();
+  }
+  computed = context;
   const auto next = [&] {
     std::vector<Row> rows;
     rows.reserve(static_cast<size_t>(batch));
     for (int slot = 0; slot < batch; ++slot) rows.push_back({slot, {kTokenOnDevice}, computed});
     ++computed;
-    return session.make_step(rows);
+    return step_of(rows);
   };
   const double us = time_steps(session, next, 20, 120);
   report(session, "batch " + std::to_string(batch) + " context " + std::to_string(context), batch,
@@ -286,11 +306,17 @@ int main(int argc, char** argv) {
                                    std::atoi(argv[i]));
     return 0;
   }
+  if (what == "lora" && argc > 5) {
+    for (int i = 5; i < argc; ++i)
+      refrain::tests::bench_decode(argv[1], std::atoi(argv[4]), std::atoi(argv[i]),
+                                   std::atoi(argv[3]));
+    return 0;
+  }
   for (int i = 3; i < argc; ++i) {
     if (what == "prefill") {
       refrain::tests::bench_prefill(argv[1], std::atoi(argv[i]));
     } else {
-      refrain::tests::bench_decode(argv[1], std::atoi(argv[2]), std::atoi(argv[i]));
+      refrain::tests::bench_decode(argv[1], std::atoi(argv[2]), std::atoi(argv[i]), 0);
     }
   }
   return 0;

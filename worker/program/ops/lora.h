@@ -2,9 +2,11 @@
 // LoRA: a linear's or embedding's result plus what each row's adapter adds to it. The pass add_lora
 // puts these ops behind them; a Program without them serves batches without an adapter.
 
+#include <algorithm>
 #include <array>
 
 #include "worker/program/op_def.h"
+#include "worker/program/ops/linear.h"
 
 namespace refrain::worker {
 
@@ -61,6 +63,7 @@ struct LoraLinear {
     places.rank_stride = l.cols(ranks);
     places.parts = parts;
     places.max_rank = max_rank;
+    places.count = static_cast<int32_t>(l.rows(ranks).padded);
     return places;
   }
 };
@@ -71,6 +74,14 @@ constexpr Attribute lora_module() {
   return {
       [](const void* op) { return fmt::format("module={}", static_cast<const O*>(op)->of.first); },
       [](void* op) { static_cast<O*>(op)->of.first = 0; }};
+}
+
+inline std::string lora_parts(const LoraLinear& of,
+                              const std::array<int32_t, kernels::kMaxLoraParts>& part_end) {
+  std::string text = "ends=";
+  for (int32_t part = 0; part < of.parts; ++part)
+    text += fmt::format("{}{}", part == 0 ? "" : "/", part_end[static_cast<size_t>(part)]);
+  return text;
 }
 
 struct LoraShrinkOp {
@@ -181,12 +192,7 @@ struct Definition<LoraExpandOp> {
       read("in", offsetof(O, in)),       read("adapter", offsetof(O, of.adapter)),
       read("b", offsetof(O, b)),         read("ranks", offsetof(O, of.ranks)),
       read("value", offsetof(O, value)), in_place("out", offsetof(O, out), offsetof(O, value))};
-  static std::string parts(const O& op) {
-    std::string text = "ends=";
-    for (int32_t part = 0; part < op.of.parts; ++part)
-      text += fmt::format("{}{}", part == 0 ? "" : "/", op.part_end[static_cast<size_t>(part)]);
-    return text;
-  }
+  static std::string parts(const O& op) { return lora_parts(op.of, op.part_end); }
   static constexpr Attribute attributes[] = {lora_module<O>(), of_rank(shown_as<O, &parts>())};
   static std::string shape(const Shapes& v, const O& op) {
     return expect(v.same_shape(op.value, op.out) && v[op.out].dtype == v[op.b].dtype &&
@@ -206,11 +212,77 @@ struct Definition<LoraExpandOp> {
     args.adapter = l.at(op.of.adapter);
     args.b = l.at(op.b);
     args.places = op.of.places(l);
-    for (size_t part = 0; part < op.part_end.size(); ++part)
-      args.part_end[part] = op.part_end[part];
+    std::copy(op.part_end.begin(), op.part_end.end(), args.part_end);
     args.out = l.matrix(op.out);
     args.rows = l.rows(op.out);
     l.kernels().lora_expand(l.stream(), args);
+  }
+};
+
+// For few rows (lower_lora_rows): lora_shrink, linear and lora_expand in one launch, and silu_mul.
+struct LoraLinearOp {  // bias, residual may be kNoValue
+  ValueId in = kNoValue, weight = kNoValue, bias = kNoValue, residual = kNoValue, a = kNoValue,
+          b = kNoValue, shrunk = kNoValue, out = kNoValue;
+  bool silu_mul = false;  // of the two halves of the result
+  LoraLinear of;
+  std::array<int32_t, kernels::kMaxLoraParts> part_end = {};
+  bool operator==(const LoraLinearOp&) const = default;
+};
+
+template <>
+struct Definition<LoraLinearOp> {
+  using O = LoraLinearOp;
+  static constexpr const char* name = "lora_linear";
+  static constexpr bool row_wise = true, ends_all = true;
+  static constexpr Operand operands[] = {read("in", offsetof(O, in)),
+                                         read("weight", offsetof(O, weight)),
+                                         of_rank(optional_read("bias", offsetof(O, bias))),
+                                         of_rank(optional_read("residual", offsetof(O, residual))),
+                                         read("adapter", offsetof(O, of.adapter)),
+                                         read("a", offsetof(O, a)),
+                                         read("b", offsetof(O, b)),
+                                         read("ranks", offsetof(O, of.ranks)),
+                                         write("shrunk", offsetof(O, shrunk)),
+                                         write("out", offsetof(O, out))};
+  static std::string parts(const O& op) { return lora_parts(op.of, op.part_end); }
+  static constexpr Attribute attributes[] = {lora_module<O>(), of_rank(shown_as<O, &parts>()),
+                                             flag<"silu_mul", &O::silu_mul>()};
+  static std::string shape(const Shapes& v, const O& op) {
+    const Value &weight = v[op.weight], &out = v[op.out];
+    const int64_t width = int64_t{op.of.parts} * op.of.max_rank, n = weight.rows.scale;
+    if (weight.kind != ValueKind::kWeight || v[op.in].cols != weight.cols ||
+        v[op.in].rows != out.rows || n != out.cols * (op.silu_mul ? 2 : 1)) {
+      return "input, weight and result disagree";
+    }
+    if (!v.is_vector(op.bias, out.cols) ||
+        (op.residual != kNoValue && !v.same_shape(op.residual, op.out))) {
+      return "bias, residual and result disagree";
+    }
+    if (op.silu_mul && (op.bias != kNoValue || op.residual != kNoValue))
+      return "silu_mul takes no bias and no residual";
+    return expect(v.same_rows(op.in, op.of.adapter) && v.same_rows(op.in, op.shrunk) &&
+                      v[op.shrunk].cols == width * v[op.of.ranks].rows.scale &&
+                      v[op.shrunk].dtype == DType::kBFloat16 && v[op.a].cols == weight.cols &&
+                      v[op.a].rows.scale % width == 0 && v[op.b].cols == n &&
+                      op.part_end[static_cast<size_t>(op.of.parts) - 1] == n &&
+                      v[op.a].dtype == v[op.in].dtype && v[op.b].dtype == v[op.in].dtype,
+                  "input, adapters and result disagree");
+  }
+  static bool has_kernel(const kernels::KernelTable& table, const O& /*op*/) {
+    return table.lora_linear != nullptr;
+  }
+  template <class L>
+  static void launch(const L& l, const O& op) {
+    kernels::LoraLinearArgs args;
+    args.linear = Definition<LinearOp>::args(l, op);
+    args.silu_mul = op.silu_mul;
+    args.adapter = l.at(op.of.adapter);
+    args.a = l.at(op.a);
+    args.b = l.at(op.b);
+    args.places = op.of.places(l);
+    std::copy(op.part_end.begin(), op.part_end.end(), args.part_end);
+    args.shrunk = l.at(op.shrunk);
+    l.kernels().lora_linear(l.stream(), args);
   }
 };
 

@@ -74,17 +74,49 @@ class FewRowsRewriter {
       const auto* linear = std::get_if<LinearOp>(&op);
       if (linear == nullptr || !can_fuse(program_, *linear)) continue;
       const Value& weight = program_.value(linear->weight);
-      if (weight.cols % 64 != 0 || weight.cols <= 128 ||
-          std::any_of(weight.parts.begin(), weight.parts.end(),
-                      [](const auto& part) { return part.tensor_rows % 16 != 0; })) {
+      if (weight.cols % 64 != 0 || weight.cols <= 128 || !has_whole_blocks(linear->weight))
         continue;
-      }
       FusedLinearOp fused{.in = linear->in, .weight = linear->weight, .out = linear->out};
       if (linear->bias != kNoValue || linear->residual != kNoValue) continue;
       const int silu = take_silu(uses, fused);
       if (silu < 0) continue;
       remove[static_cast<size_t>(silu)] = true;
       op = fused;
+    }
+    drop(remove);
+  }
+
+  // lora_shrink -> linear -> lora_expand [-> silu_mul] becomes lora_linear. All ranks say the same:
+  // where a tensor's columns are shared, the shares are equal.
+  void fuse_adapters() {
+    const Uses uses(program_);
+    std::vector<bool> remove(program_.ops.size(), false);
+    for (size_t i = 0; i < program_.ops.size(); ++i) {
+      const auto* expand = std::get_if<LoraExpandOp>(&program_.ops[i]);
+      if (expand == nullptr) continue;
+      const auto* linear = def_as<LinearOp>(program_, uses, expand->value);
+      const auto* shrink = def_as<LoraShrinkOp>(program_, uses, expand->in);
+      if (linear == nullptr || shrink == nullptr || !takes_adapters(*linear, *expand)) continue;
+      LoraLinearOp fused{.in = linear->in,
+                         .weight = linear->weight,
+                         .bias = linear->bias,
+                         .residual = linear->residual,
+                         .a = shrink->a,
+                         .b = expand->b,
+                         .out = expand->out,
+                         .of = expand->of,
+                         .part_end = expand->part_end};
+      const int silu = has_whole_blocks(linear->weight) ? take_silu(uses, fused) : -1;
+      if (silu < 0 && !has_whole_tiles(linear->weight, linear->parallel)) continue;
+      if (silu >= 0) remove[static_cast<size_t>(silu)] = true;
+      remove[static_cast<size_t>(uses.def(expand->value))] = true;
+      remove[static_cast<size_t>(uses.def(expand->in))] = true;
+      Value spread = program_.value(shrink->out);
+      spread.name += ".spread";
+      spread.dtype = DType::kBFloat16;
+      spread.cols *= program_.value(expand->of.ranks).rows.scale;
+      fused.shrunk = add_value(program_, std::move(spread));
+      program_.ops[i] = fused;
     }
     drop(remove);
   }
@@ -216,7 +248,8 @@ class FewRowsRewriter {
     return -1;
   }
 
-  int take_silu(const Uses& uses, FusedLinearOp& fused) {
+  template <class Fused>
+  int take_silu(const Uses& uses, Fused& fused) {
     if (!uses.used_once(fused.out) || fused.bias != kNoValue || fused.residual != kNoValue) {
       return -1;
     }
@@ -226,6 +259,29 @@ class FewRowsRewriter {
     fused.out = silu->out;
     fused.silu_mul = true;
     return user;
+  }
+
+  // Of 16 outputs, as SiLU·mul in a linear takes them.
+  bool has_whole_blocks(ValueId weight) const {
+    return std::ranges::all_of(program_.value(weight).parts,
+                               [](const auto& part) { return part.tensor_rows % 16 == 0; });
+  }
+  bool takes_adapters(const LinearOp& linear, const LoraExpandOp& expand) const {
+    const Value& weight = program_.value(linear.weight);
+    const int64_t shares = linear.parallel == Parallel::kRow ? program_.tensor_parallel_size : 1;
+    const int32_t max_rank = expand.of.max_rank;
+    return can_fuse(program_, linear) && is_bf16(program_, expand.out) && weight.cols % 64 == 0 &&
+           weight.cols > 128 && weight.cols * shares == weight.parts.front().tensor_cols &&
+           max_rank % 8 == 0 && 128 % max_rank == 0 &&
+           program_.value(expand.of.ranks).rows.scale * max_rank <= device_.max_lora_lines;
+  }
+  // Of 64 outputs, alike on all ranks.
+  bool has_whole_tiles(ValueId weight, Parallel parallel) const {
+    const int64_t shares = parallel == Parallel::kColumn ? program_.tensor_parallel_size : 1;
+    return std::ranges::all_of(program_.value(weight).parts, [shares](const WeightPart& part) {
+      return (part.row_end - part.row_begin) * shares == part.tensor_rows &&
+             part.tensor_rows % (64 * shares) == 0;
+    });
   }
 
   bool takes(const RopeKvWriteOp& rope) const {
@@ -269,6 +325,12 @@ Program add_residuals(Program program) {
 Program lower_some_rows(Program program) {
   FewRowsRewriter rewriter(std::move(program), {});
   rewriter.fuse_silu();
+  return rewriter.take();
+}
+
+Program lower_lora_rows(Program program, const kernels::FewRows& device) {
+  FewRowsRewriter rewriter(std::move(program), device);
+  rewriter.fuse_adapters();
   return rewriter.take();
 }
 

@@ -31,6 +31,9 @@ Program add_residuals(Program program);
 // The form for more rows than few, up to kernels::FewRows::max_plain_rows: SiLU·mul goes into the
 // linear before it. The same Program if no linear takes it.
 Program lower_some_rows(Program program);
+// The same of a Program with adapters (lora.h): the linears that the device can run so take their
+// adapters with them.
+Program lower_lora_rows(Program program, const kernels::FewRows& device);
 // What a lowered Program's exchanges between fused_linears need of the communicator.
 struct PeerSums {
   int32_t places = 0;
