@@ -79,6 +79,22 @@ TEST_P(EveryMode, CG39PromptsInPartsBetweenDecodesGiveTheSameTokens) {
   }
 }
 
+// CG-38: two execution contexts run batches of one Program at the same time, the host's team or the
+// GPU's multiprocessors divided.
+TEST_P(EveryMode, CG38TwoContextsAtOnceGiveTheSameTokens) {
+  const auto& [mode, ranks] = GetParam();
+  for (const int32_t drafts : {0, 2}) {
+    ServedOptions options = options_of();
+    if (ranks > 1 && options.device != "host") GTEST_SKIP() << "a process a GPU";
+    options.config.cudagraph_mode = mode;
+    options.config.tensor_parallel_size = ranks;
+    options.config.num_speculative_tokens = drafts;
+    options.contexts = 2;
+    Served served(model().directory(), options);
+    EXPECT_EQ(serve_all(served), expected());
+  }
+}
+
 // The window holds 12 tokens and a chunk 16: at most 12 of the blocks of 4 that 60 tokens take.
 TEST(States, ALongRequestGivesBackTheBlocksThatItsWindowHasPassed) {
   ServedOptions options = options_of();
