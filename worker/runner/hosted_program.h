@@ -56,6 +56,11 @@ struct HostedProgram : Lowering {  // the plain one: for every key that no other
     const bool decode = key.uniform && key.num_tokens == key.num_reqs;
     return decode && few_decode != nullptr ? *few_decode : *few;
   }
+  // The key that what dispatch said runs at.
+  BatchDescriptor executed_key(const Dispatch& dispatch) const {
+    if (dispatch.mode == RuntimeMode::kNone) return dispatch.key;
+    return executables.at(dispatch.mode, dispatch.id).key;
+  }
   // Those of keys.
   std::vector<Lowering*> lowerings() {
     std::vector<Lowering*> all = {this};

@@ -18,7 +18,8 @@ StepRunner::StepRunner(const RunnerOptions& options, Device& device, ExecutionCo
               context.model().program, options.config.max_model_len,
               options.keep_logits || !options.debug.dump_values.empty()),
       results_(context.model().program, *context.buffers, options.rank),
-      planner_(device, context.model(), context.buffers->addresses()) {}
+      planner_(device, context.model(), context.buffers->addresses()),
+      forward_(context.pool->counters(), options.config.debug_cudagraph) {}
 
 Result<std::unique_ptr<StepRunner>> StepRunner::create(const RunnerOptions& options, Device& device,
                                                        ExecutionContext& context,
@@ -119,7 +120,7 @@ void StepRunner::submit(const ipc::Step& step) {
     if (step.audit) audit(shape, flight);
     if (step.runs.size() > 1) run_draft(shape);
     last_logits_ = shape.num_samples;
-    last_padded_ = logit_rows(model().program, executed_key(model(), flight.dispatch));
+    last_padded_ = logit_rows(model().program, model().executed_key(flight.dispatch));
   } else {
     REFRAIN_CHECK(step.setups.empty() && ipc::num_block_updates(step) == 0,
                   "step {} brings slots or blocks but no tokens", step.step);
@@ -157,50 +158,15 @@ void StepRunner::run_ops(const ipc::Step& step, const BatchShape& batch, StepInF
     ++context_.pool->counters().num_eager_runs;
     flight.ran_graph = false;
   } else if (dump_ && dump_->more()) {
-    const BatchDescriptor key = executed_key(model(), flight.dispatch);
+    const BatchDescriptor key = model().executed_key(flight.dispatch);
     last_lowering_ = &model().lowering(key);
     dump_->run(last_lowering_->context, key, step, flight.num_tokens, flight.turn);
     ++context_.pool->counters().num_eager_runs;
     flight.ran_graph = false;
   } else {
-    flight.ran_graph = forward(model(), flight.dispatch, batch);
-    last_lowering_ = &model().lowering(executed_key(model(), flight.dispatch));
+    flight.ran_graph = forward_.run(model(), flight.dispatch, batch);
+    last_lowering_ = &model().lowering(model().executed_key(flight.dispatch));
   }
-}
-
-BatchDescriptor StepRunner::executed_key(const HostedProgram& program,
-                                         const Dispatch& dispatch) const {
-  if (dispatch.mode == RuntimeMode::kNone) return dispatch.key;
-  return program.executables.at(dispatch.mode, dispatch.id).key;
-}
-
-bool StepRunner::forward(const HostedProgram& program, const Dispatch& dispatch,
-                         const BatchShape& batch) {
-  const BatchDescriptor key = executed_key(program, dispatch);
-  const Lowering& lowering = program.lowering(key);
-  const OpContext& context = lowering.context;
-  GraphCounters& counters = context_.pool->counters();
-  if (dispatch.mode != RuntimeMode::kNone) {
-    const Executable& executable = program.executables.at(dispatch.mode, dispatch.id);
-    if (eager_at_key_) {
-      run_pieces_eagerly(context, executable, batch, counters);
-      return false;
-    }
-    if (options_.config.debug_cudagraph) {
-      const std::string moved = describe_moved(lowering.program, executable.addresses,
-                                               collect_addresses(context, lowering.all_ops()));
-      REFRAIN_CHECK(moved.empty(), "replay of {} {}: {}", ipc::to_string(dispatch.mode),
-                    executable.key.num_tokens, moved);
-    }
-    const RangeScope range(context, [&] {
-      return fmt::format("step {} {}", ipc::to_string(dispatch.mode), executable.key.num_tokens);
-    });
-    run_pieces(context, executable, batch, counters);
-    return true;
-  }
-  launch_ops(context, lowering.all_ops(), key, &batch);
-  ++counters.num_eager_runs;
-  return false;
 }
 
 // CG-39.
@@ -214,7 +180,7 @@ void StepRunner::run_part(const ipc::Step& step, const BatchShape& batch, StepIn
     REFRAIN_CHECK(!slots_.table->at(slot).uses_history,
                   "step {}: slot {} has penalties, its run no parts", step.step, slot);
   const Dispatch& dispatch = flight.dispatch;
-  const BatchDescriptor key = executed_key(model(), dispatch);
+  const BatchDescriptor key = model().executed_key(dispatch);
   flight.ran_graph = dispatch.mode != RuntimeMode::kNone;
   last_lowering_ = &model().lowering(key);
   split_->run(step, *last_lowering_, key,
@@ -228,7 +194,7 @@ void StepRunner::run_draft(const BatchShape& batch) {
   REFRAIN_CHECK(context_.draft() != nullptr, "a run of a draft model, which this worker has not");
   BatchShape own = batch;
   own.has_lora = own.cascade = false;
-  forward(*context_.draft(), context_.draft()->dispatcher->dispatch(own), own);
+  forward_.run(*context_.draft(), context_.draft()->dispatcher->dispatch(own), own);
 }
 
 void StepRunner::poison() {
@@ -294,7 +260,7 @@ void StepRunner::audit(const BatchShape& batch, StepInFlight& flight) {
   }
   const RuntimeMode mode = flight.ran_graph ? flight.dispatch.mode : RuntimeMode::kNone;
   flight.audit =
-      audit_->run({*last_lowering_, executed_key(model(), flight.dispatch), mode, batch,
+      audit_->run({*last_lowering_, model().executed_key(flight.dispatch), mode, batch,
                    std::move(rows), flight.slots, context_.buffers->outputs(flight.turn).tokens},
                   batch.has_lora ? *model().lora : model(), stream(), device_.runs_at_once());
 }

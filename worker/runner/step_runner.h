@@ -14,6 +14,7 @@
 #include "worker/runner/attention_planner.h"
 #include "worker/runner/counter_check.h"
 #include "worker/runner/execution_context.h"
+#include "worker/runner/forward.h"
 #include "worker/runner/idle_times.h"
 #include "worker/runner/model_runner.h"
 #include "worker/runner/prompt_scorer.h"
@@ -62,9 +63,8 @@ class StepRunner {
   ExecutionContext& context() { return context_; }
   // Logits of the rows of the step last submitted, which must be waited for: [R, vocab_size].
   std::vector<float> read_logits();
-  // From now on a step runs the pieces of its key without their graphs, splitting ops as the replay
-  // does (CG-28); mode NONE in the result.
-  void run_eager_at_key(bool on) { eager_at_key_ = on; }
+  // As Forward's; mode NONE in the result.
+  void run_eager_at_key(bool on) { forward_.run_eager_at_key(on); }
 
  private:
   StepRunner(const RunnerOptions& options, Device& device, ExecutionContext& context,
@@ -73,8 +73,6 @@ class StepRunner {
   Stream& stream() const { return *context_.stream; }
 
   void run_ops(const ipc::Step& step, const BatchShape& batch, StepInFlight& flight);
-  bool forward(const HostedProgram& program, const Dispatch& dispatch, const BatchShape& batch);
-  BatchDescriptor executed_key(const HostedProgram& program, const Dispatch& dispatch) const;
   void run_draft(const BatchShape& batch);
   void run_part(const ipc::Step& step, const BatchShape& batch, StepInFlight& flight);
   void audit(const BatchShape& batch, StepInFlight& flight);
@@ -89,6 +87,7 @@ class StepRunner {
   StepWriter writer_;
   StepResults results_;
   AttentionPlanner planner_;
+  Forward forward_;
   std::unique_ptr<SplitRun> split_;       // null: every run goes through all pieces
   std::unique_ptr<PromptScorer> scorer_;  // null: steps of this group score no prompts
   std::unique_ptr<Filler> poison_;
@@ -102,7 +101,6 @@ class StepRunner {
   int32_t last_logits_ = 0;  // rows of the step last submitted
   int32_t last_padded_ = 0;  // of those it ran with
   const Lowering* last_lowering_ = nullptr;
-  bool eager_at_key_ = false;
 };
 
 }  // namespace refrain::worker
