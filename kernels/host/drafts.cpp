@@ -28,9 +28,9 @@ int32_t find_continuation(const int32_t* tokens, int32_t begin, int32_t end, int
 // A row of args.ids, as it is proposed for.
 struct Proposed {
   int64_t slot;
-  int32_t first,
-      count;    // its first token; how many stand behind it, which drafts take the place of
-  bool wanted;  // else none is proposed: fillers, which are never accepted
+  int32_t first;  // its first token
+  int32_t count;  // of those behind it, which drafts take the place of
+  bool wanted;    // else all are fillers, which are never accepted
 };
 
 // ngram: the latest continuation of what the slot's last tokens followed before.

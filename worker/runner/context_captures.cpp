@@ -67,7 +67,7 @@ std::vector<BatchDescriptor> ContextCaptures::uncaptured_sizes(const HostedProgr
 
 // `prefix` of what is told of it.
 void ContextCaptures::capture(HostedProgram& program, const std::string& prefix) {
-  CaptureHooks hooks;
+  CaptureHooks<BatchDescriptor> hooks;
   hooks.prepare = [this, &program](const BatchDescriptor& key) {
     prepare_batch(key);
     // What the language model passes to others its first ops have made.
@@ -81,7 +81,7 @@ void ContextCaptures::capture(HostedProgram& program, const std::string& prefix)
       progress_(
           {ipc::StartPhase::kCapture, progress.done, progress.total, prefix + progress.detail});
   };
-  const CaptureJob job{
+  const CaptureJob<BatchDescriptor> job{
       [&program](const BatchDescriptor& key) -> const Lowering& { return program.lowering(key); },
       device_.warmup_runs(), options_.config.debug_cudagraph, uncaptured_sizes(program)};
   CaptureResult result =
