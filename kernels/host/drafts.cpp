@@ -25,62 +25,59 @@ int32_t find_continuation(const int32_t* tokens, int32_t begin, int32_t end, int
   return found;
 }
 
-void propose(const ProposeNgramArgs& args, int32_t row) {
-  const int32_t first = args.inputs.query_start[row], end = args.inputs.query_start[row + 1];
-  std::copy(args.ids + first, args.ids + end, args.out + first);
-  args.num_drafts[row] = 0;
-  const uint8_t flags = args.inputs.row_flags[row];
-  const int32_t count = end - first - 1;
-  if ((flags & kRowVerifies) == 0 || count <= 0) return;
-  const int64_t slot = args.inputs.row_slot[row];
-  const int32_t* tokens = args.slots.history + slot * args.slots.history_cols;
-  const int32_t* range = args.slots.history_range + 2 * slot;
-  const bool wanted = (flags & kRowNoDrafts) == 0;
+// A row of args.ids, as it is proposed for.
+struct Proposed {
+  int64_t slot;
+  int32_t first;  // its first token
+  int32_t count;  // of those behind it, which drafts take the place of
+  bool wanted;    // else all are fillers, which are never accepted
+};
+
+// ngram: the latest continuation of what the slot's last tokens followed before.
+int32_t propose(const ProposeNgramArgs& args, const Proposed& row) {
+  const int32_t* tokens = args.slots.history + row.slot * args.slots.history_cols;
+  const int32_t* range = args.slots.history_range + 2 * row.slot;
   const int32_t from =
-      wanted ? find_continuation(tokens, range[0], range[1], args.least, args.most) : -1;
-  int32_t* drafts = args.out + first + 1;
-  for (int32_t i = 0; i < count; ++i) {
+      row.wanted ? find_continuation(tokens, range[0], range[1], args.least, args.most) : -1;
+  int32_t* drafts = args.out + row.first + 1;
+  for (int32_t i = 0; i < row.count; ++i) {
     if (from < 0) {
-      drafts[i] = args.ids[first];
+      drafts[i] = args.ids[row.first];
     } else {
       drafts[i] = from + i < range[1] ? tokens[from + i] : drafts[from + i - range[1]];
     }
   }
-  if (from >= 0) args.num_drafts[row] = count;
+  return from >= 0 ? row.count : 0;
 }
 
-void propose_ngram(const ProposeNgramArgs& args, const Team& team) {
-  const int32_t live = live_rows(args.rows);
-  const Range rows = share_of(live, team);
-  for (int64_t row = rows.begin; row < rows.end; ++row) propose(args, static_cast<int32_t>(row));
-  if (team.rank != 0) return;
-  std::fill(args.out + args.inputs.query_start[live], args.out + args.tokens.padded, 0);
-}
-
-void propose_kept(const ProposeDraftsArgs& args, int32_t row) {
-  const int32_t first = args.inputs.query_start[row], end = args.inputs.query_start[row + 1];
-  std::copy(args.ids + first, args.ids + end, args.out + first);
-  args.num_drafts[row] = 0;
-  const uint8_t flags = args.inputs.row_flags[row];
-  const int32_t count = end - first - 1;
-  if ((flags & kRowVerifies) == 0 || count <= 0) return;
-  const int64_t slot = args.inputs.row_slot[row];
-  int32_t good = (flags & kRowNoDrafts) == 0 ? 0 : -1;
-  for (int32_t i = 0; i < count; ++i) {
+// draft model: what its Program left in the slot.
+int32_t propose(const ProposeDraftsArgs& args, const Proposed& row) {
+  int32_t good = row.wanted ? 0 : -1;
+  for (int32_t i = 0; i < row.count; ++i) {
     int32_t token = -1;
-    if (i < args.most)
-      token = i + 1 < args.most ? args.drafts[slot * args.most + i] : args.draft_token[slot];
+    if (i < args.most) {
+      token =
+          i + 1 < args.most ? args.drafts[row.slot * args.most + i] : args.draft_token[row.slot];
+    }
     if (good == i && token >= 0) ++good;
-    args.out[first + 1 + i] = good == i + 1 ? token : args.ids[first];
+    args.out[row.first + 1 + i] = good == i + 1 ? token : args.ids[row.first];
   }
-  args.num_drafts[row] = std::max(good, 0);
+  return std::max(good, 0);
 }
 
-void propose_drafts(const ProposeDraftsArgs& args, const Team& team) {
+template <class Args>
+void propose_rows(const Args& args, const Team& team) {
   const int32_t live = live_rows(args.rows);
   const Range rows = share_of(live, team);
-  for (int64_t row = rows.begin; row < rows.end; ++row)
-    propose_kept(args, static_cast<int32_t>(row));
+  for (int64_t row = rows.begin; row < rows.end; ++row) {
+    const int32_t first = args.inputs.query_start[row], end = args.inputs.query_start[row + 1];
+    std::copy(args.ids + first, args.ids + end, args.out + first);
+    args.num_drafts[row] = 0;
+    const uint8_t flags = args.inputs.row_flags[row];
+    if ((flags & kRowVerifies) == 0 || end - first <= 1) continue;
+    args.num_drafts[row] = propose(
+        args, {args.inputs.row_slot[row], first, end - first - 1, (flags & kRowNoDrafts) == 0});
+  }
   if (team.rank != 0) return;
   std::fill(args.out + args.inputs.query_start[live], args.out + args.tokens.padded, 0);
 }
@@ -159,11 +156,11 @@ void accept_drafts(const AcceptDraftsArgs& args, const Team& team) {
 }  // namespace
 
 void launch_propose_ngram(StreamRef stream, const ProposeNgramArgs& args) {
-  launch<&propose_ngram>(stream, args, "propose_ngram", args.rows.padded == 1);
+  launch<&propose_rows<ProposeNgramArgs>>(stream, args, "propose_ngram", args.rows.padded == 1);
 }
 
 void launch_propose_drafts(StreamRef stream, const ProposeDraftsArgs& args) {
-  launch<&propose_drafts>(stream, args, "propose_drafts", args.rows.padded == 1);
+  launch<&propose_rows<ProposeDraftsArgs>>(stream, args, "propose_drafts", args.rows.padded == 1);
 }
 
 void launch_draft_inputs(StreamRef stream, const DraftInputsArgs& args) {

@@ -3,6 +3,7 @@
 // device per worker process; every call is made by the worker's device thread, except
 // Event::query. Failures of the device throw DeviceError: this process is broken and ends.
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -139,7 +140,18 @@ struct MemoryAccount {
   size_t by_tag[kNumMemoryTags] = {};
 };
 
-// Launches that a device has done since it was made; any thread reads it, even after the device.
+// Part `index` of `of` equal ones of a device: some of its threads or multiprocessors. What runs on
+// streams of different parts runs at the same time (CG-38).
+struct DeviceShare {
+  int index = 0, of = 1;
+  bool whole() const { return of == 1; }
+  // Of `count` threads or multiprocessors: [begin(count), begin(count) + size(count)).
+  int begin(int count) const { return count * index / of; }
+  int size(int count) const { return std::max(1, count * (index + 1) / of - begin(count)); }
+};
+
+// Launches that a device has done since it was made, but for those of its parts; any thread reads
+// it, even after the device.
 struct alignas(64) LaunchCounter {
   std::atomic<uint64_t> done{0};  // written by one thread
 };
@@ -166,15 +178,18 @@ class Device {
   virtual bool fill_hashed(Stream& /*stream*/, const kernels::HashedRows& /*rows*/) {
     return false;
   }
-  // True: a launch has run when the call returns, so queueing a second step only delays the first's
-  // result.
+  // True: a launch on a stream of the whole device has run when the call returns, so queueing a
+  // second step only delays the first's result.
   virtual bool runs_at_once() const { return false; }
   virtual int warmup_runs() const = 0;  // before each capture (CG-21): 0 on the host, ≥ 1 on CUDA
   virtual std::unique_ptr<Buffer> allocate(size_t bytes, MemoryTag tag) = 0;
   virtual std::unique_ptr<Buffer> allocate_pinned(size_t bytes) = 0;
   // Addresses for `bytes`, without memory (the account does not change).
   virtual std::unique_ptr<Reservation> reserve(size_t bytes, MemoryTag tag) = 0;
-  virtual std::unique_ptr<Stream> create_stream() = 0;
+  // Launches of a stream are made for its share of the device. One of the whole device is not used
+  // at the same time as those of its parts.
+  virtual std::unique_ptr<Stream> create_stream(const DeviceShare& share) = 0;
+  std::unique_ptr<Stream> create_stream() { return create_stream({}); }
   virtual MemoryAccount memory() const = 0;
   // Named ranges for a profiler around what this thread does; nothing where there is none.
   virtual void push_range(const std::string& /*name*/) {}

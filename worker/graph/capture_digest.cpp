@@ -21,7 +21,7 @@ uint64_t own_digest(const Lowering& lowering) {
 
 }  // namespace
 
-void CaptureDigests::set(const Lowering& lowering, const Executable& executable,
+void CaptureDigests::set(const Lowering& lowering, const std::vector<Piece>& pieces,
                          ipc::ManifestEntry& entry) {
   const auto [place, fresh] = programs_.try_emplace(&lowering);
   if (fresh) place->second = {common_digest(lowering.program), own_digest(lowering)};
@@ -35,7 +35,7 @@ void CaptureDigests::set(const Lowering& lowering, const Executable& executable,
   }
   common.add(place->second.common);
   own.add(place->second.own);
-  for (const Piece& piece : executable.pieces) {
+  for (const Piece& piece : pieces) {
     const auto* captured = std::get_if<GraphPiece>(&piece);
     if (captured == nullptr) continue;
     common.add(captured->graph->digest());

@@ -17,7 +17,7 @@ namespace refrain::worker {
 class CaptureDigests {
  public:
   // Sets the two; mode and key of the entry are there.
-  void set(const Lowering& lowering, const Executable& executable, ipc::ManifestEntry& entry);
+  void set(const Lowering& lowering, const std::vector<Piece>& pieces, ipc::ManifestEntry& entry);
 
  private:
   struct OfProgram {

@@ -1,29 +1,45 @@
 #include "worker/graph/capturer.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "kernels/core/no_room.h"
 #include "runtime/base/clock.h"
 #include "worker/graph/capture_digest.h"
 
 namespace refrain::worker {
-namespace {
 
-std::string describe(RuntimeMode mode, const BatchDescriptor& key) {
-  return fmt::format("{} {} ({} requests{}{})", ipc::to_string(mode), key.num_tokens, key.num_reqs,
+std::string describe(const BatchDescriptor& key) {
+  return fmt::format("{} ({} requests{}{})", key.num_tokens, key.num_reqs,
                      key.uniform ? ", uniform" : "", key.has_lora ? ", LoRA" : "");
 }
 
-ipc::ManifestEntry manifest_entry(RuntimeMode mode, const Executable& executable, double ms) {
-  ipc::ManifestEntry entry;
-  entry.mode = ipc::to_string(mode);
-  entry.num_tokens = executable.key.num_tokens;
-  entry.num_reqs = executable.key.num_reqs;
-  entry.uniform = executable.key.uniform;
-  entry.has_lora = executable.key.has_lora;
-  entry.pieces = static_cast<int32_t>(executable.pieces.size());
+void enter_into_manifest(const BatchDescriptor& key, ipc::ManifestEntry& entry) {
+  entry.num_tokens = key.num_tokens;
+  entry.num_reqs = key.num_reqs;
+  entry.uniform = key.uniform;
+  entry.has_lora = key.has_lora;
+}
+
+std::string degraded(const CudagraphDispatcher& dispatcher) {
+  const CudagraphMode configured = dispatcher.config().mode;
+  const CudagraphMode in_force = dispatcher.mode_in_force();
+  if (configured == in_force) return {};
+  return fmt::format("cudagraph_mode {} becomes {}", to_string(configured), to_string(in_force));
+}
+
+namespace {
+
+std::string describe(const KeyToCapture& key) {
+  return fmt::format("{} {}", ipc::to_string(key.mode), key.name);
+}
+
+ipc::ManifestEntry manifest_entry(const KeyToCapture& key, const std::vector<Piece>& pieces,
+                                  double ms) {
+  ipc::ManifestEntry entry = key.entry;
+  entry.pieces = static_cast<int32_t>(pieces.size());
   entry.capture_ms = ms;
-  for (const Piece& piece : executable.pieces) {
+  for (const Piece& piece : pieces) {
     const auto* captured = std::get_if<GraphPiece>(&piece);
     if (captured == nullptr) continue;
     entry.nodes += captured->graph->num_nodes();
@@ -34,39 +50,37 @@ ipc::ManifestEntry manifest_entry(RuntimeMode mode, const Executable& executable
 
 class Capturer {
  public:
-  Capturer(const CaptureJob& job, const CaptureHooks& hooks, GraphPool& pool)
-      : job_(job), hooks_(hooks), pool_(pool) {}
+  Capturer(const KeyCapturing& how, GraphPool& pool) : how_(how), pool_(pool) {}
 
-  // Null: out of memory here or on another rank; nothing of this key is kept.
-  std::optional<Executable> capture(RuntimeMode mode, const BatchDescriptor& key) {
-    std::optional<Executable> executable;
+  // None: out of memory here or on another rank; nothing of this key is kept.
+  std::optional<std::vector<Piece>> capture(const KeyToCapture& key) {
+    std::optional<std::vector<Piece>> pieces;
     if (warm_up(key)) {
       try {
-        executable = record(mode, key, job_.lowering(key));
+        pieces = record(key);
       } catch (const OutOfMemory& error) {
         missing_ = error.missing;
       }
     }
-    const bool failed = !executable.has_value();
-    const bool failed_anywhere = hooks_.any_rank_failed ? hooks_.any_rank_failed(failed) : failed;
-    if (failed_anywhere) executable.reset();
-    return executable;
+    const bool failed = !pieces.has_value();
+    const bool failed_anywhere = how_.any_rank_failed ? how_.any_rank_failed(failed) : failed;
+    if (failed_anywhere) pieces.reset();
+    return pieces;
   }
   size_t missing() const { return missing_; }  // bytes, of the last failure on this rank
 
   // Launches what loads kernels and chooses algorithms for this key; nobody waits for its end.
   // False: some of it found no memory. The rest is launched all the same: other ranks are in the
   // same exchanges, and only after them all ranks agree on who failed.
-  bool warm_up(const BatchDescriptor& key) {
+  bool warm_up(const KeyToCapture& key) {
     missing_ = 0;
     bool whole = true;
-    const Lowering& lowering = job_.lowering(key);
-    for (int run = 0; run < job_.warmup_runs; ++run) {
-      hooks_.prepare(key);
-      for (const OpRange piece : lowering.warm_up) {
+    for (int run = 0; run < how_.warmup_runs; ++run) {
+      key.prepare();
+      for (const OpRange piece : key.lowering->warm_up) {
         for (int op = piece.begin; op < piece.end; ++op) {
           try {
-            launch_ops(lowering.context, {op, op + 1}, key);
+            launch_ops(key.lowering->context, {op, op + 1}, key.launch);
           } catch (const OutOfMemory& error) {
             whole = false;
             missing_ = std::max(missing_, error.missing);
@@ -82,110 +96,96 @@ class Capturer {
   }
 
  private:
-  static GraphPiece record_piece(const OpContext& context, OpRange ops,
-                                 const BatchDescriptor& key) {
+  static GraphPiece record_piece(const KeyToCapture& key, OpRange ops) {
+    const OpContext& context = key.lowering->context;
     context.stream->begin_capture();
-    launch_ops(context, ops, key);
+    launch_ops(context, ops, key.launch);
     return {ops, context.stream->end_capture()};
   }
 
-  Executable record(RuntimeMode mode, const BatchDescriptor& key, const Lowering& lowering) const {
-    const OpContext& context = lowering.context;
-    Executable executable{key, {}, {}};
-    if (mode == RuntimeMode::kFull) {
-      executable.pieces.emplace_back(record_piece(context, lowering.all_ops(), key));
-    } else {
-      for (const PieceRange& piece : lowering.pieces) {
-        if (piece.splitting) {
-          executable.pieces.emplace_back(EagerPiece{piece.ops});
-        } else {
-          executable.pieces.emplace_back(record_piece(context, piece.ops, key));
-        }
+  static std::vector<Piece> record(const KeyToCapture& key) {
+    std::vector<Piece> pieces;
+    if (key.mode == RuntimeMode::kFull) {
+      pieces.emplace_back(record_piece(key, key.lowering->all_ops()));
+      return pieces;
+    }
+    for (const PieceRange& piece : key.lowering->pieces) {
+      if (piece.splitting) {
+        pieces.emplace_back(EagerPiece{piece.ops});
+      } else {
+        pieces.emplace_back(record_piece(key, piece.ops));
       }
     }
-    if (job_.keep_addresses) {
-      executable.addresses = collect_addresses(context, lowering.all_ops());
-    }
-    return executable;
+    return pieces;
   }
 
-  const CaptureJob& job_;
-  const CaptureHooks& hooks_;
+  const KeyCapturing& how_;
   GraphPool& pool_;
   size_t missing_ = 0;
 };
 
-void enter_into_pool(const Executable& executable, GraphPool& pool) {
-  pool.counters().num_pieces += static_cast<int64_t>(executable.pieces.size());
-  for (const Piece& piece : executable.pieces) {
+void enter_into_pool(const std::vector<Piece>& pieces, GraphPool& pool) {
+  pool.counters().num_pieces += static_cast<int64_t>(pieces.size());
+  for (const Piece& piece : pieces) {
     if (const auto* captured = std::get_if<GraphPiece>(&piece)) pool.account(*captured->graph);
   }
 }
 
-std::string dropped_warning(const std::string& keys, size_t missing, CudagraphMode configured,
-                            CudagraphMode in_force) {
+std::string dropped_warning(const std::string& keys, size_t missing, const std::string& degraded) {
   std::string text = fmt::format("out of memory while capturing {}: ", keys);
   text += missing > 0 ? fmt::format("{} bytes were missing", missing)
                       : "another rank had too little memory";
   text += "; the other keys are kept";
-  if (configured != in_force) {
-    text += fmt::format(" and cudagraph_mode {} becomes {}", to_string(configured),
-                        to_string(in_force));
-  }
+  if (!degraded.empty()) text += " and " + degraded;
   return text;
 }
 
 }  // namespace
 
-CaptureResult capture_all(const CaptureJob& job, const CaptureHooks& hooks, GraphPool& pool,
-                          CudagraphDispatcher& dispatcher,
-                          ExecutableTable<BatchDescriptor>& table) {
+CaptureResult capture_keys(const std::vector<KeyToCapture>& keys,
+                           const std::vector<KeyToCapture>& uncaptured, const KeyCapturing& how,
+                           GraphPool& pool) {
   CaptureResult result;
-  Capturer capturer(job, hooks, pool);
+  Capturer capturer(how, pool);
   CaptureDigests digests;
-  for (const BatchDescriptor& key : job.uncaptured) {
+  for (const KeyToCapture& key : uncaptured) {
     if (capturer.warm_up(key)) continue;
     result.warnings.push_back(fmt::format(
         "out of memory while warming up {}: {} bytes were missing; its first step may find none, "
         "either",
-        describe(RuntimeMode::kNone, key), capturer.missing()));
+        describe(key), capturer.missing()));
   }
-  const RuntimeMode order[] = {RuntimeMode::kPiecewise, RuntimeMode::kFull};
   CaptureProgress progress;
-  for (RuntimeMode mode : order) progress.total += std::ssize(dispatcher.keys(mode));
+  progress.total = std::ssize(keys);
   std::string dropped;
   size_t missing = 0;
-  for (RuntimeMode mode : order) {
-    const std::vector<BatchDescriptor> keys = dispatcher.keys(mode);
-    table.resize(mode, keys.size());
-    for (size_t id = 0; id < keys.size(); ++id) {
-      const TimePoint start = steady_clock().now();
-      auto executable = capturer.capture(mode, keys[id]);
-      const double seconds = seconds_between(start, steady_clock().now());
-      ++progress.done;
-      progress.detail = describe(mode, keys[id]);
-      if (executable) {
-        enter_into_pool(*executable, pool);
-        result.manifest.push_back(manifest_entry(mode, *executable, seconds * 1e3));
-        digests.set(job.lowering(keys[id]), *executable, result.manifest.back());
-        table.put(mode, static_cast<int32_t>(id), std::move(*executable));
-        progress.detail +=
-            fmt::format(", {:.3f} s, {} bytes", seconds, result.manifest.back().bytes);
-      } else {
-        dispatcher.drop(mode, static_cast<int32_t>(id));
-        ++pool.counters().num_captures_dropped;
-        missing = std::max(missing, capturer.missing());
-        dropped += (dropped.empty() ? "" : ", ") + describe(mode, keys[id]);
-        progress.detail += ", dropped: out of memory";
-      }
-      if (hooks.progress) hooks.progress(progress);
+  for (const KeyToCapture& key : keys) {
+    const TimePoint start = steady_clock().now();
+    auto pieces = capturer.capture(key);
+    const double seconds = seconds_between(start, steady_clock().now());
+    ++progress.done;
+    progress.detail = describe(key);
+    if (pieces) {
+      enter_into_pool(*pieces, pool);
+      ipc::ManifestEntry entry = manifest_entry(key, *pieces, seconds * 1e3);
+      digests.set(*key.lowering, *pieces, entry);
+      progress.detail += fmt::format(", {:.3f} s, {} bytes", seconds, entry.bytes);
+      result.manifest.push_back(std::move(entry));
+      const Lowering& lowering = *key.lowering;
+      how.captured(key, std::move(*pieces),
+                   how.keep_addresses ? collect_addresses(lowering.context, lowering.all_ops())
+                                      : std::vector<ArgAddress>());
+    } else {
+      how.dropped(key);
+      ++pool.counters().num_captures_dropped;
+      missing = std::max(missing, capturer.missing());
+      dropped += (dropped.empty() ? "" : ", ") + describe(key);
+      progress.detail += ", dropped: out of memory";
     }
+    if (how.progress) how.progress(progress);
   }
-  if (!dropped.empty()) {
-    result.warnings.push_back(
-        dropped_warning(dropped, missing, dispatcher.config().mode, dispatcher.mode_in_force()));
-  }
-  dispatcher.set_captured();
+  if (!dropped.empty())
+    result.warnings.push_back(dropped_warning(dropped, missing, how.degraded()));
   return result;
 }
 

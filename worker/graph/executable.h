@@ -1,7 +1,8 @@
 #pragma once
 // A Program cut into pieces for one key: eager ranges and captured graphs. NONE is one eager piece,
 // FULL one graph, PIECEWISE g e g … g. One loop runs them all; no mode below the dispatcher
-// (CG-20). Keys may be of other types than BatchDescriptor. Device thread.
+// (CG-20). A key is of any type that launch_key() takes (CG-35): BatchDescriptor is a language
+// model's. Device thread.
 
 #include <memory>
 #include <optional>
@@ -35,11 +36,24 @@ using Executable = BasicExecutable<BatchDescriptor>;
 
 // Runs pieces [begin, end) for `batch`; end < 0: to the last. A step may run some pieces and go on
 // later.
-void run_pieces(const OpContext& context, const Executable& executable, const BatchShape& batch,
-                GraphCounters& counters, int begin = 0, int end = -1);
+void run_pieces(const OpContext& context, const std::vector<Piece>& pieces, const LaunchKey& key,
+                const LaunchBatch& batch, GraphCounters& counters, int begin = 0, int end = -1);
 // The same launches with no graph: those that a graph recorded are made one by one (CG-28).
-void run_pieces_eagerly(const OpContext& context, const Executable& executable,
-                        const BatchShape& batch, GraphCounters& counters);
+void run_pieces_eagerly(const OpContext& context, const std::vector<Piece>& pieces,
+                        const LaunchKey& key, const LaunchBatch& batch, GraphCounters& counters);
+// By an executable of whatever key.
+template <class Key, class Batch>
+void run_pieces(const OpContext& context, const BasicExecutable<Key>& executable,
+                const Batch& batch, GraphCounters& counters, int begin = 0, int end = -1) {
+  run_pieces(context, executable.pieces, launch_key(*context.program, executable.key),
+             launch_batch(batch), counters, begin, end);
+}
+template <class Key, class Batch>
+void run_pieces_eagerly(const OpContext& context, const BasicExecutable<Key>& executable,
+                        const Batch& batch, GraphCounters& counters) {
+  run_pieces_eagerly(context, executable.pieces, launch_key(*context.program, executable.key),
+                     launch_batch(batch), counters);
+}
 
 // Captured executables of one Program, by runtime mode and key id.
 template <class Key>

@@ -1,6 +1,7 @@
 #pragma once
-// What all captures of a worker share, whatever Program or key type they belong to: one arena
-// (CG-24), the byte account and the counters (CG-26). Outlives the executables; device thread.
+// What all captures of an execution context share, whatever Program or key type they belong to: one
+// arena (CG-24), the byte account and the counters (CG-26). Outlives the executables; device
+// thread.
 
 #include <cstddef>
 #include <cstdint>

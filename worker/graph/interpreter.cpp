@@ -2,16 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
+
 #include "runtime/base/check.h"
 
 namespace refrain::worker {
 namespace {
-
-// Of a uniform batch; else 0.
-template <class Batch>
-int32_t query_len(const Batch& batch) {
-  return batch.uniform ? batch.num_tokens / batch.num_reqs : 0;
-}
 
 using kernels::Matrix;
 using kernels::Rows;
@@ -29,12 +26,8 @@ struct Pointer {
 // kernel's arguments. An absent operand (kNoValue) is null.
 class Launch {
  public:
-  Launch(const OpContext& context, const BatchDescriptor& key, const BatchShape* batch)
-      : c_(context), padded_(padded_sizes(*context.program, key)), in_step_(batch != nullptr) {
-    if (in_step_) real_ = {batch->num_tokens, batch->num_reqs, batch->num_samples};
-    cascade_ = in_step_ && batch->cascade;
-    uniform_query_len_ = in_step_ ? query_len(*batch) : query_len(key);
-  }
+  Launch(const OpContext& context, const LaunchKey& key, const LaunchBatch* batch)
+      : c_(context), key_(key), batch_(batch) {}
 
   const kernels::KernelTable& kernels() const { return *c_.kernels; }
   kernels::StreamRef stream() const { return c_.stream_ref; }
@@ -43,13 +36,13 @@ class Launch {
   void attention(const kernels::AttentionArgs& args, int group) const {
     const AttentionBackend& backend = *c_.attention[static_cast<size_t>(group)];
     // A shared prefix is in the plan of those that can read it once.
-    const bool planned = cascade_ && backend.plan == kernels::AttentionPlanKind::kNone &&
+    const bool planned = cascade() && backend.plan == kernels::AttentionPlanKind::kNone &&
                          args.planned.plan != nullptr;
     (c_.kernels->*(planned ? &kernels::KernelTable::planned_attention : backend.kernel))(
         c_.stream_ref, args);
   }
   const Program& program() const { return *c_.program; }
-  bool cascade() const { return cascade_; }
+  bool cascade() const { return batch_ != nullptr && batch_->cascade; }
   kernels::PeerSum peer_sum(int32_t place, Rows rows) const {
     return c_.communicator->peer_sum(*c_.stream, place, rows);
   }
@@ -72,7 +65,7 @@ class Launch {
   // Those of the key, and of them the live ones as counted on the device.
   Rows rows(ValueId id) const {
     const Dim& dim = value(id).rows;
-    Rows rows{static_cast<int32_t>(dim.resolve(padded_)), nullptr};
+    Rows rows{static_cast<int32_t>(dim.resolve(key_.padded)), nullptr};
     if (dim.extent != kNoExtent && dim.scale == 1 && dim.more == 0) {
       rows.live = at(c_.program->extents[static_cast<size_t>(dim.extent)].live);
     }
@@ -80,20 +73,20 @@ class Launch {
   }
   // The step's own rows where the launch is made for this step alone.
   Rows real_rows(ValueId id) const {
-    if (!in_step_) return rows(id);
-    return {static_cast<int32_t>(value(id).rows.resolve(real_)), nullptr};
+    if (batch_ == nullptr) return rows(id);
+    return {static_cast<int32_t>(value(id).rows.resolve(batch_->live)), nullptr};
   }
 
   int32_t block_size() const { return c_.block_size; }
   int32_t padded_seq_len() const { return c_.padded_seq_len(); }
-  int32_t uniform_query_len() const { return uniform_query_len_; }  // 0: not uniform
+  int32_t uniform_query_len() const {  // 0: not uniform
+    return batch_ != nullptr ? batch_->uniform_query_len : key_.uniform_query_len;
+  }
 
  private:
   const OpContext& c_;
-  ExtentSizes padded_;
-  ExtentSizes real_{};
-  bool in_step_, cascade_ = false;
-  int32_t uniform_query_len_ = 0;
+  const LaunchKey& key_;
+  const LaunchBatch* batch_;
 };
 
 template <class O>
@@ -105,27 +98,48 @@ void launch(const Launch& l, const O& op) {
   }
 }
 
+// "T8 R8": the first letter of each of the first two extents, and its padded size.
+std::string sizes_text(const Program& program, const LaunchKey& key) {
+  std::string text;
+  for (size_t i = 0; i < std::min<size_t>(program.extents.size(), 2); ++i)
+    text += fmt::format(" {}{}", static_cast<char>(std::toupper(program.extents[i].name[0])),
+                        key.padded[i]);
+  return text;
+}
+
 }  // namespace
 
-void launch_op(const OpContext& context, const Op& op, const BatchDescriptor& key,
-               const BatchShape* batch) {
+void launch_op(const OpContext& context, const Op& op, const LaunchKey& key,
+               const LaunchBatch* batch) {
   const RangeScope range(context, [&] {
     const char* result = "";  // the last one in the arena
     for (const ValueId id : writes(op)) {
       const Value& value = context.program->value(id);
       if (value.storage == Storage::kArena) result = value.name.c_str();
     }
-    return fmt::format("{} {} T{} R{}", op_name(op), result, key.num_tokens, key.num_reqs);
+    return fmt::format("{} {}{}", op_name(op), result, sizes_text(*context.program, key));
   });
   const Launch l(context, key, batch);
   std::visit([&l](const auto& o) { launch(l, o); }, op);
 }
 
-void launch_ops(const OpContext& context, OpRange ops, const BatchDescriptor& key,
-                const BatchShape* batch) {
+void launch_ops(const OpContext& context, OpRange ops, const LaunchKey& key,
+                const LaunchBatch* batch) {
   for (int i = ops.begin; i < ops.end; ++i) {
     launch_op(context, context.program->ops[static_cast<size_t>(i)], key, batch);
   }
+}
+
+void launch_op(const OpContext& context, const Op& op, const BatchDescriptor& key,
+               const BatchShape* batch) {
+  const LaunchBatch own = batch != nullptr ? launch_batch(*batch) : LaunchBatch();
+  launch_op(context, op, launch_key(*context.program, key), batch != nullptr ? &own : nullptr);
+}
+
+void launch_ops(const OpContext& context, OpRange ops, const BatchDescriptor& key,
+                const BatchShape* batch) {
+  const LaunchBatch own = batch != nullptr ? launch_batch(*batch) : LaunchBatch();
+  launch_ops(context, ops, launch_key(*context.program, key), batch != nullptr ? &own : nullptr);
 }
 
 }  // namespace refrain::worker

@@ -10,6 +10,11 @@ namespace refrain::worker {
 // `batch`: the step's own numbers, where the launch is made for this step alone; null where it is
 // recorded for all steps of the key. Attention is then launched for what is live; every other op
 // always for the padded sizes, which the layout of its results follows.
+void launch_op(const OpContext& context, const Op& op, const LaunchKey& key,
+               const LaunchBatch* batch = nullptr);
+void launch_ops(const OpContext& context, OpRange ops, const LaunchKey& key,
+                const LaunchBatch* batch = nullptr);
+// Of a language model.
 void launch_op(const OpContext& context, const Op& op, const BatchDescriptor& key,
                const BatchShape* batch = nullptr);
 void launch_ops(const OpContext& context, OpRange ops, const BatchDescriptor& key,

@@ -4,7 +4,6 @@
 // thread; which one a key gets depends on the key alone. Not movable once bound: the context points
 // at the program.
 
-#include <functional>
 #include <vector>
 
 #include "worker/dispatch/batch_shape.h"
@@ -22,7 +21,5 @@ struct Lowering {
 
   OpRange all_ops() const { return {0, static_cast<int>(program.ops.size())}; }
 };
-
-using LoweringOf = std::function<const Lowering&(const BatchDescriptor& key)>;
 
 }  // namespace refrain::worker

@@ -45,8 +45,21 @@ struct OpContext {
   void* address(ValueId id) const { return addresses[static_cast<size_t>(id)][0]; }
 };
 
-// The padded sizes of a key, by extent. Logit rows: as many as tokens, and a request has as many as
-// the Program lets it at most.
+// What a launch needs of a key, which may be of any type that launch_key() takes (CG-35): the
+// padded size of each extent of the Program, and of static attributes those that launches follow.
+struct LaunchKey {
+  ExtentSizes padded{};
+  int32_t uniform_query_len = 0;  // tokens of each request; 0: not uniform
+};
+// The same of a step's own numbers, for launches that are made for this step alone.
+struct LaunchBatch {
+  ExtentSizes live{};
+  int32_t uniform_query_len = 0;
+  bool cascade = false;
+};
+
+// The padded sizes of a language model's key, by extent. Logit rows: as many as tokens, and a
+// request has as many as the Program lets it at most.
 inline ExtentSizes padded_sizes(const Program& program, const BatchDescriptor& key) {
   ExtentSizes sizes = {key.num_tokens, key.num_reqs};
   if (program.extents.size() > kSamples) {
@@ -54,6 +67,15 @@ inline ExtentSizes padded_sizes(const Program& program, const BatchDescriptor& k
     sizes[kSamples] = std::min(sizes[kTokens], sizes[kRequests] * per_request);
   }
   return sizes;
+}
+
+inline LaunchKey launch_key(const Program& program, const BatchDescriptor& key) {
+  return {padded_sizes(program, key), key.uniform ? key.num_tokens / key.num_reqs : 0};
+}
+inline LaunchBatch launch_batch(const BatchShape& batch) {
+  return {{batch.num_tokens, batch.num_reqs, batch.num_samples},
+          batch.uniform ? batch.num_tokens / batch.num_reqs : 0,
+          batch.cascade};
 }
 
 // A profiler range around a scope; `name` is only made when ranges are on.

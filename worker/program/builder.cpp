@@ -192,7 +192,8 @@ const PrepareInputsOp& ProgramBuilder::prepare_inputs() {
                     .rows = one,
                     .cols = 1,
                     .storage = Storage::kDevice,
-                    .zeroed = true});
+                    .zeroed = true,
+                    .of_context = true});
   op.last_token = of_slots("slots.last_token", DType::kInt32, 1, true);
   each_paged([&](size_t at, const std::string& of) {
     op.block_table[at] =

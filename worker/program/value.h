@@ -94,12 +94,17 @@ struct Value {
   bool zeroed = false;  // kDevice: zero before the first step
   bool passed = false;  // memory of the step's Program before this one, which has it by this name;
                         // a weight too
+  bool of_context = false;  // kState: an execution context has its own, as of inputs and outputs
   WeightUse use = WeightUse::kMatrix;  // of kWeight
   std::vector<WeightPart> parts = {};  // of kWeight; empty for kRopeTable (computed)
   int group = -1;                      // state group that it belongs to; -1: none
   int layer = -1;                      // whose state it is; -1: none
 
   bool is_paged() const { return storage == Storage::kPaged; }
+  // What slots keep between steps: all execution contexts of a worker share it (CG-38).
+  bool is_of_slots() const {
+    return kind == ValueKind::kState && storage == Storage::kDevice && !of_context;
+  }
 };
 
 }  // namespace refrain::worker

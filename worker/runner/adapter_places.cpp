@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "runtime/base/check.h"
-#include "worker/runner/input_buffers.h"
+#include "worker/runner/value_memory.h"
 
 namespace refrain::worker {
 namespace {

@@ -276,7 +276,7 @@ Result<std::unique_ptr<HostedProgram>> host(Program plain, const ipc::WorkerConf
     context.program = &lowering->program;
     context.kernels = &device.kernels();
     context.attention = backends;
-    context.weights = &hosted->weights;
+    context.weights = hosted->weights.get();
     context.block_size = config.block_size;
   }
   return hosted;
@@ -298,7 +298,28 @@ Status check_draft(const ModelConfig& draft, const ModelConfig& model) {
   return {};
 }
 
+template <class T>
+std::unique_ptr<T> copy_of(const std::unique_ptr<T>& lowering) {
+  return lowering == nullptr ? nullptr : std::make_unique<T>(*lowering);
+}
+
 }  // namespace
+
+std::unique_ptr<HostedProgram> for_another_context(const HostedProgram& planned) {
+  auto hosted = std::make_unique<HostedProgram>();
+  static_cast<Lowering&>(*hosted) = planned;
+  hosted->weights = planned.weights;
+  hosted->dispatcher = copy_of(planned.dispatcher);
+  hosted->few_tokens = planned.few_tokens;
+  hosted->few = copy_of(planned.few);
+  hosted->few_decode = copy_of(planned.few_decode);
+  hosted->some_tokens = planned.some_tokens;
+  hosted->some = copy_of(planned.some);
+  hosted->lora = copy_of(planned.lora);
+  hosted->scoring = copy_of(planned.scoring);
+  for (Lowering* lowering : hosted->all_lowerings()) lowering->context.program = &lowering->program;
+  return hosted;
+}
 
 Result<std::unique_ptr<HostedProgram>> plan_program(const ModelConfig& model,
                                                     const ipc::WorkerConfig& config, int rank,

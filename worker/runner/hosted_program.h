@@ -1,7 +1,8 @@
 #pragma once
 // One Program that a worker hosts, with all that start-up decides about it: pieces, memory plan,
-// keys, executables. Several share one GraphPool and take turns on the device thread. Not movable
-// once bound: the context points at the program.
+// keys, executables. Each execution context has its own, over the same weights and blocks; those of
+// one context take turns in its arena (CG-38). Not movable once bound: the op context points at the
+// program.
 
 #include <algorithm>
 #include <memory>
@@ -28,8 +29,9 @@ struct ScoringLowering : Lowering {
 };
 
 struct HostedProgram : Lowering {  // the plain one: for every key that no other is for
-  Weights weights;
-  std::unique_ptr<KvCache> cache;  // of its state groups
+  // The same in all execution contexts.
+  std::shared_ptr<Weights> weights = std::make_shared<Weights>();
+  std::shared_ptr<KvCache> cache;  // of its state groups
   std::unique_ptr<CudagraphDispatcher> dispatcher;
   ExecutableTable<BatchDescriptor> executables;
   // For keys of at most few_tokens tokens, where the device has kernels for them; else null.
@@ -57,6 +59,11 @@ struct HostedProgram : Lowering {  // the plain one: for every key that no other
     const bool decode = key.uniform && key.num_tokens == key.num_reqs;
     return decode && few_decode != nullptr ? *few_decode : *few;
   }
+  // The key that what dispatch said runs at.
+  BatchDescriptor executed_key(const Dispatch& dispatch) const {
+    if (dispatch.mode == RuntimeMode::kNone) return dispatch.key;
+    return executables.at(dispatch.mode, dispatch.id).key;
+  }
   // Those of keys.
   std::vector<Lowering*> lowerings() {
     std::vector<Lowering*> all = {this};
@@ -73,6 +80,11 @@ struct HostedProgram : Lowering {  // the plain one: for every key that no other
     return all;
   }
 };
+
+using HostedPrograms = std::vector<std::unique_ptr<HostedProgram>>;  // by ipc::ProgramId
+
+// The same Program for a further execution context, as planned: bound to nothing, no executables.
+std::unique_ptr<HostedProgram> for_another_context(const HostedProgram& planned);
 
 // Builds, fuses, shards, validates, splits and plans the model, and resolves its keys. Errors name
 // the option or the model's field. `hidden`: the hidden states that its draft head reads.

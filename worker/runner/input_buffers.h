@@ -1,8 +1,9 @@
 #pragma once
-// Memory of a Program's values that has no place in the arena and is neither weight nor cache: the
-// slots' state and the batch's inputs on the device; step blocks and sampled outputs in pinned
-// memory, which kernels read and write, so that no copy stands between two steps. Allocated as the
-// Program declares it, at addresses that never change. Device thread; as long as the runner.
+// Memory of a step's inputs and outputs in one execution context: the batch's inputs on the device;
+// step blocks and sampled outputs in pinned memory, which kernels read and write, so that no copy
+// stands between two steps. All of a Program's values that have no place in the arena and are
+// neither weight, cache nor of the slots, at addresses that never change. Device thread; as long as
+// the runner.
 
 #include <array>
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include "ipc/protocol/messages.h"
 #include "worker/device/device.h"
 #include "worker/graph/op_context.h"
+#include "worker/runner/slot_states.h"
 
 namespace refrain::worker {
 
@@ -29,44 +31,14 @@ struct InputSizes {
 
 class InputBuffers {
  public:
-  // Throws OutOfMemory. Values that are zeroed, and the slots' parameters, are set on the stream.
-  InputBuffers(Device& device, Stream& stream, const Program& program, int32_t block_size);
+  // Throws OutOfMemory. Values that are zeroed are set on the stream.
+  InputBuffers(Device& device, Stream& stream, const Program& program, int32_t block_size,
+               const SlotStates& slots);
 
-  // By ValueId; null for what is not here.
+  // By ValueId, those of the slots among them; null for what is not here.
   const std::vector<Addresses>& addresses() const { return addresses_; }
   const InputSizes& sizes() const { return sizes_; }
   const kernels::StepLayout& layout() const { return layout_; }
-  // Device memory that the host writes between steps.
-  struct Slots {
-    // What a state group has: a block table, or a state a layer.
-    struct State {
-      std::byte* memory;  // [S+1, versions] of `bytes`
-      size_t bytes;
-      int64_t versions;  // SlotLayout
-      DType dtype;
-      int layer;
-      std::byte* checkpoints;  // of `bytes` each, by block
-
-      size_t slot_bytes() const { return static_cast<size_t>(versions) * bytes; }
-      std::byte* of(SlotId slot) const { return memory + static_cast<size_t>(slot) * slot_bytes(); }
-      // What the slot keeps after so many tokens.
-      std::byte* after(SlotId slot, int64_t tokens) const {
-        return of(slot) + static_cast<size_t>((tokens + versions - 1) % versions) * bytes;
-      }
-    };
-    struct Group {
-      int paged = -1;                  // among the groups with blocks
-      int32_t* block_table = nullptr;  // [S+1, max_blocks]
-      std::vector<State> states;
-    };
-    std::vector<Group> groups;
-    int32_t* bias_token = nullptr;     // [S+1, kMaxLogitBias]
-    float* bias_value = nullptr;       // [S+1, kMaxLogitBias]
-    uint32_t* allowed_mask = nullptr;  // [S+1, mask_words]
-  };
-  const Slots& slots() const { return slots_; }
-  const void* zeros() const { return zeros_->data(); }  // pinned, as long as the longest state
-
   // Pinned memory of a turn (step_state.h). With two steps in flight at most, that of the next one
   // is free: the turn that had it before has been waited for.
   struct Pinned {
@@ -101,18 +73,13 @@ class InputBuffers {
   void find(T*& target, ValueId id, size_t turn = 0) const {
     target = static_cast<T*>(addresses_[static_cast<size_t>(id)][turn]);
   }
-  void find_all(const Program& program);
   void find_outputs(const Program& program);
-  void allocate_states(Device& device, size_t num_checkpoints);
-  void set_slot_params(Device& device, Stream& stream, const Program& program) const;
 
   InputSizes sizes_;
   kernels::StepLayout layout_;
   std::unique_ptr<Buffer> device_memory_;
-  std::unique_ptr<Buffer> zeros_, checkpoints_;  // null: no slot states of groups
   std::array<std::unique_ptr<Buffer>, kernels::kTurns> pinned_memory_;
   std::vector<Addresses> addresses_;
-  Slots slots_;
   std::array<Pinned, kernels::kTurns> pinned_;
   uint32_t turn_ = 0;
 };
@@ -120,15 +87,5 @@ class InputBuffers {
 // Pinned outputs of a run that is none of the two turns, by ValueId.
 std::unique_ptr<Buffer> allocate_outputs(Device& device, const Program& program,
                                          std::vector<Addresses>& addresses);
-
-// Fills device memory with one byte by copies from pinned memory, stream-ordered.
-class Filler {
- public:
-  Filler(Device& device, uint8_t byte);
-  void fill(Stream& stream, void* to, size_t bytes) const;
-
- private:
-  std::unique_ptr<Buffer> source_;
-};
 
 }  // namespace refrain::worker

@@ -39,6 +39,9 @@ struct RunnerOptions {
   MeetFn meet = {};  // how the ranks find each other (GroupOptions)
   std::string listen_on = {};
   StopFn stop_joining = {};
+  // Execution contexts, each with an equal share of the device (CG-38). More than one is for ranks
+  // that share memory and do not meet.
+  int contexts = 1;
 };
 
 class ModelRunner {

@@ -49,12 +49,8 @@ struct StepAudit::Findings {
 };
 
 StepAudit::StepAudit(Device& device, const Lowering& plain, const KvCache& cache,
-                     const InputBuffers& buffers)
-    : cache_(cache),
-      buffers_(buffers),
-      block_size_(buffers.sizes().block_size),
-      nan_(device, 0xff) {
-  const InputSizes& sizes = buffers.sizes();
+                     const InputSizes& sizes, const SlotStates& slots)
+    : cache_(cache), states_(slots), block_size_(sizes.block_size), nan_(device, 0xff) {
   const auto tokens = static_cast<size_t>(sizes.max_tokens);
   const auto reqs = static_cast<size_t>(sizes.max_reqs);
   size_t of_one_layer = 1, of_all = 1;

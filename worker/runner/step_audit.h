@@ -16,6 +16,7 @@
 #include "worker/kv/kv_cache.h"
 #include "worker/runner/input_buffers.h"
 #include "worker/runner/logits.h"
+#include "worker/runner/value_memory.h"
 
 namespace refrain::worker {
 
@@ -24,8 +25,8 @@ class StepAudit {
   // Throws OutOfMemory: on the device it has two buffers for one layer's keys and values of a
   // largest batch and one for its logits, in pinned memory one for the keys and values of all
   // layers.
-  StepAudit(Device& device, const Lowering& plain, const KvCache& cache,
-            const InputBuffers& buffers);
+  StepAudit(Device& device, const Lowering& plain, const KvCache& cache, const InputSizes& sizes,
+            const SlotStates& slots);
 
   struct Row {
     SlotId slot;
@@ -67,17 +68,17 @@ class StepAudit {
   enum class Move { kFromCache, kIntoCache };
   void move_rows(const Lowering& lowering, const PagedLayer& layer, Buffer& rows, int32_t tokens,
                  Move move) const;
-  using State = InputBuffers::Slots::State;
+  using State = SlotStates::State;
   template <class Visit>
   void each_state(const Visit& visit) const {
-    for (const InputBuffers::Slots::Group& group : buffers_.slots().groups) {
+    for (const SlotStates::Group& group : states_.groups()) {
       for (const State& state : group.states) visit(state);
     }
   }
   void move_states(const std::vector<SlotId>& slots, Buffer& rows, Move move, Stream& stream) const;
 
   const KvCache& cache_;
-  const InputBuffers& buffers_;
+  const SlotStates& states_;
   const int32_t block_size_;
   std::unique_ptr<Buffer> first_rows_, rows_;  // of one layer, [T, bytes of a token]
   std::unique_ptr<Buffer> kept_rows_;          // of all layers one after the other, pinned

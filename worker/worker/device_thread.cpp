@@ -3,14 +3,10 @@
 #include <utility>
 
 #include "runtime/base/last_error.h"
-#include "runtime/base/log.h"
-#include "worker/worker/start_text.h"
 
 namespace refrain::worker {
 
 namespace {
-
-constexpr auto kProgressInterval = std::chrono::milliseconds(50);
 
 template <class... Cases>
 struct Overloaded : Cases... {
@@ -21,22 +17,12 @@ Overloaded(Cases...) -> Overloaded<Cases...>;
 
 }  // namespace
 
-DeviceThread::DeviceThread(Options options) : options_(std::move(options)) {
-  if (options_.flight_fd < 0) return;
-  auto ring = ipc::FlightRing::map(options_.flight_fd);
-  if (ring) {
-    flight_ = std::move(*ring);
-  } else {
-    log::warn("no flight recorder: {}", ring.error().message);
-  }
-}
+DeviceThread::DeviceThread(Options options)
+    : options_(std::move(options)),
+      signs_(options_.report, options_.heartbeat, options_.flight_fd) {}
 
 DeviceThread::~DeviceThread() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  wake_.notify_all();
+  commands_.stop();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -54,65 +40,9 @@ Result<std::string> DeviceThread::start(Duration timeout) {
               seconds_of(timeout));
 }
 
-void DeviceThread::start_group(Epoch epoch, RunnerOptions options) {
-  {
-    const std::lock_guard lock(mutex_);
-    commands_.clear();
-    num_commands_ = 0;
-    peers_.reset();
-  }
-  post(StartGroup{epoch, std::move(options)});
-}
-
-void DeviceThread::adopt(Epoch epoch) { post(Adopt{epoch}); }
-void DeviceThread::init_cache(const ipc::InitCache& message) { post(message); }
-
-void DeviceThread::peers(ipc::Peers message) {
-  {
-    const std::lock_guard lock(mutex_);
-    peers_ = std::move(message);
-  }
-  wake_.notify_all();
-}
-
-void DeviceThread::step(ipc::Step message) { post(std::move(message)); }
-void DeviceThread::grammar(ipc::Grammar message) { post(std::move(message)); }
-void DeviceThread::load_adapter(ipc::LoadAdapter message) { post(std::move(message)); }
-void DeviceThread::unload_adapter(const ipc::UnloadAdapter& message) { post(message); }
-
 bool DeviceThread::stop(Duration timeout) {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  wake_.notify_all();
+  commands_.stop();
   return !ended_.valid() || ended_.wait_for(timeout) == std::future_status::ready;
-}
-
-void DeviceThread::post(Command command) {
-  {
-    const std::lock_guard lock(mutex_);
-    commands_.push_back(std::move(command));
-    num_commands_ = commands_.size();
-  }
-  wake_.notify_one();
-}
-
-std::optional<DeviceThread::Command> DeviceThread::take(Duration timeout) {
-  std::unique_lock lock(mutex_);
-  if (timeout > Duration::zero()) {
-    wake_.wait_for(lock, timeout, [this] { return stopping_ || !commands_.empty(); });
-  }
-  if (stopping_ || commands_.empty()) return std::nullopt;
-  std::optional<Command> command(std::move(commands_.front()));
-  commands_.pop_front();
-  num_commands_ = commands_.size();
-  return command;
-}
-
-bool DeviceThread::stopping() {
-  const std::lock_guard lock(mutex_);
-  return stopping_;
 }
 
 void DeviceThread::run(std::promise<Result<std::string>> started) {
@@ -124,276 +54,63 @@ void DeviceThread::run(std::promise<Result<std::string>> started) {
       return;
     }
     device_ = std::move(*device);
-    launches_ = device_->launch_counter();
-    start_times_.emplace("process and device");
+    signs_.set_launches(device_->launch_counter());
+    group_ = std::make_unique<HostedGroup>(*device_, commands_, signs_, options_.make_runner,
+                                           options_.fault);
     started.set_value(device_->name());
     named = true;
     serve();
-    runner_.reset();
+    group_.reset();
     device_.reset();
   } catch (const std::exception& error) {  // this process is broken: say so and end
     Error broken = error_of(error);
     // Memory that a start does not get may be there at a later try (exit 75).
-    if (!ready_ && dynamic_cast<const OutOfMemory*>(&error) != nullptr)
+    const bool ready = group_ != nullptr && group_->ready();
+    if (!ready && dynamic_cast<const OutOfMemory*>(&error) != nullptr)
       broken.code = ErrorCode::kUnavailable;
     if (!named) {
       started.set_value(forward_error(broken));
     } else {
-      fail_with(broken);
+      signs_.report_end(broken);
     }
   }
 }
 
 void DeviceThread::serve() {
   const int depth = device_->runs_at_once() ? 1 : ModelRunner::kMaxInFlight;
-  while (!stopping()) {
-    beat();
-    const int in_flight = runner_ ? runner_->in_flight() : 0;
-    std::optional<Command> command;
-    if (in_flight < depth) command = take(in_flight == 0 ? options_.heartbeat : Duration::zero());
+  while (!commands_.stopping()) {
+    signs_.beat();
+    const int in_flight = group_->in_flight();
+    std::optional<DeviceCommand> command;
+    if (in_flight < depth)
+      command = commands_.take(in_flight == 0 ? options_.heartbeat : Duration::zero());
     if (command) {
       if (const Status status = handle(std::move(*command)); !status) {
-        fail_with(status.error());
+        signs_.report_end(status.error());
         return;
       }
     } else if (in_flight > 0) {
       // A device that could take a further step gets it as soon as it comes, so that it has one
       // when it ends the present one.
-      const auto stop = [&] { return in_flight < depth && num_commands_ > 0; };
-      std::optional<ipc::StepResult> waited = runner_->wait_unless(stop);
-      if (!waited) continue;
-      finish(std::move(*waited));
+      group_->wait_unless([&] { return in_flight < depth && commands_.any(); });
     }
   }
 }
 
-void DeviceThread::finish(ipc::StepResult result) {
-  passed(result.step);
-  record({.step = result.step,
-          .phase = ipc::FlightPhase::kDone,
-          .mode = static_cast<uint8_t>(result.mode),
-          .key_uniform = result.key_uniform,
-          .num_tokens = result.num_tokens,
-          .num_reqs = static_cast<int32_t>(result.token_offsets.size()) - 1,
-          .key_tokens = result.key_tokens,
-          .key_reqs = result.key_reqs,
-          .device_us = static_cast<uint32_t>(result.device_ms * 1000)});
-  report(std::move(result));
-}
-
-Status DeviceThread::handle(Command command) {
-  return std::visit(Overloaded{
-                        [this](StartGroup& start) { return load(std::move(start)); },
-                        [this](Adopt adopted) { return keep(adopted); },
-                        [this](const ipc::InitCache& message) { return prepare(message); },
-                        [this](const ipc::Step& message) { return submit(message); },
-                        [this](const ipc::Grammar& message) { return compile(message); },
-                        [this](const Compiled& done) {
-                          if (done.epoch == epoch_) report(ipc::GrammarReady{done.request});
-                          return Status{};
-                        },
-                        [this](const ipc::LoadAdapter& message) { return load_now(message); },
-                        [this](const ipc::UnloadAdapter& message) {
-                          REFRAIN_CHECK(ready_, "UnloadAdapter before Ready");
-                          runner_->unload_adapter(message.id);
-                          return Status{};
-                        },
-                    },
-                    command);
-}
-
-Status DeviceThread::load(StartGroup command) {
-  runner_.reset();
-  if (epoch_ != 0) start_times_->restart();
-  start_times_->mark("coordinator");
-  ready_ = false;
-  report_.reset();
-  epoch_ = command.epoch;
-  passed(0);
-  record({.phase = ipc::FlightPhase::kLoading});
-  last_phase_ = ipc::StartPhase::kConnect;
-  report(ipc::Progress{last_phase_, 0, 1, ""});  // it has left its old steps
-  const auto timeout = std::chrono::milliseconds(command.options.config.collective_timeout_ms);
-  command.options.meet = [this, timeout](const auto& mine) { return meet(mine, timeout); };
-  command.options.stop_joining = [this] { return overtaken(); };
-  auto runner = options_.make_runner(std::move(command.options), *device_,
-                                     [this](const ipc::Progress& p) { on_progress(p); });
-  if (!runner && overtaken()) return {};
-  REFRAIN_ASSIGN_OR_RETURN(runner_, std::move(runner));
-  start_times_->mark("program and communicator");
-  REFRAIN_ASSIGN_OR_RETURN(loaded_, runner_->load());
-  start_times_->mark("weights and buffers");
-  log::info("weights: {:.1f} MB in {:.2f} s; room for {}",
-            static_cast<double>(loaded_.weight_bytes) * 1e-6, loaded_.seconds,
-            text_of(loaded_.groups));
-  report(loaded_);
-  return {};
-}
-
-// The ranks find each other through the coordinator. What comes instead is another group's start.
-Result<std::vector<ipc::RankAddress>> DeviceThread::meet(const ipc::RankAddress& mine,
-                                                         Duration timeout) {
-  report(mine);
-  std::unique_lock lock(mutex_);
-  wake_.wait_for(lock, timeout, [this] { return stopping_ || peers_ || !commands_.empty(); });
-  if (peers_) return std::exchange(peers_, std::nullopt)->ranks;
-  return fail(ErrorCode::kDeadline, "not all ranks of the group have come within {:.0f} s",
-              seconds_of(timeout));
-}
-
-bool DeviceThread::overtaken() {
-  const std::lock_guard lock(mutex_);
-  return stopping_ || !commands_.empty();
-}
-
-// Slots and cache need no clearing: a request that enters a slot sets it up, and reads only blocks
-// that it has written.
-Status DeviceThread::keep(Adopt command) {
-  REFRAIN_CHECK(report_.has_value(), "adopted before it was ready");
-  while (runner_->in_flight() > 0) runner_->wait();
-  runner_->forget_adapters();
-  ready_ = false;
-  epoch_ = command.epoch;
-  passed(0);
-  loaded_.seconds = 0;
-  loaded_.kept = true;
-  report(loaded_);
-  return {};
-}
-
-Status DeviceThread::capture(const std::vector<int64_t>& num_blocks) {
-  start_times_->mark("other ranks");
-  REFRAIN_RETURN_IF_ERROR(runner_->init_cache(num_blocks));
-  {
-    std::vector<std::unique_ptr<Buffer>> taken;
-    if (options_.fault != nullptr) taken = options_.fault->before_capture(*device_);
-    REFRAIN_RETURN_IF_ERROR(runner_->capture());
-  }
-  REFRAIN_ASSIGN_OR_RETURN(report_, runner_->back_cache());
-  for (size_t i = 0; i < loaded_.groups.size(); ++i)
-    loaded_.groups[i].num_blocks = report_->num_blocks.at(i);
-  start_times_->mark("captures and cache");
-  for (const std::string& warning : report_->warnings) log::warn("{}", warning);
-  log::info("ready: {}, {} keys captured, {}", report_->cudagraph_mode, report_->manifest.size(),
-            text_of(loaded_.groups));
-  log::info("device memory: {}", memory_text(*report_, device_->memory()));
-  log::info("start: {}", start_times_->text());
-  return {};
-}
-
-Status DeviceThread::prepare(const ipc::InitCache& message) {
-  REFRAIN_CHECK(runner_ != nullptr && !ready_, "InitCache before Loaded or after Ready");
-  if (report_) {
-    REFRAIN_CHECK(message.num_blocks.size() == loaded_.groups.size(),
-                  "adopted with {} state groups, not {}", message.num_blocks.size(),
-                  loaded_.groups.size());
-    for (size_t i = 0; i < loaded_.groups.size(); ++i) {
-      REFRAIN_CHECK(message.num_blocks[i] <= loaded_.groups[i].num_blocks,
-                    "adopted with {} blocks of {}, there are {}", message.num_blocks[i],
-                    loaded_.groups[i].name, loaded_.groups[i].num_blocks);
-    }
-    report_->num_blocks = message.num_blocks;
-    log::info("ready again: nothing was loaded or captured");
-  } else {
-    record({.phase = ipc::FlightPhase::kCapturing});
-    REFRAIN_RETURN_IF_ERROR(capture(message.num_blocks));
-  }
-  ready_ = true;
-  record({.phase = ipc::FlightPhase::kReady});
-  report(*report_);
-  return {};
-}
-
-Status DeviceThread::submit(const ipc::Step& message) {
-  REFRAIN_CHECK(ready_, "step {} before Ready", message.step);
-  const auto mode = message.runs.empty() ? ipc::ForwardMode{} : message.runs.front().mode;
-  ipc::FlightRecord entry = {.step = message.step,
-                             .phase = ipc::FlightPhase::kTaken,
-                             .forward_mode = static_cast<uint8_t>(mode),
-                             .num_tokens = static_cast<int32_t>(ipc::num_tokens(message)),
-                             .num_reqs = static_cast<int32_t>(ipc::num_rows(message))};
-  record(entry);
-  if (options_.fault != nullptr && !options_.fault->before_step(message, *device_)) return {};
-  // A grammar's mask follows from the token before: such a step begins when the ones before end.
-  while (runner_->in_flight() > 0 && runner_->needs_tokens_before(message)) finish(runner_->wait());
-  runner_->submit(message);
-  last_submitted_ = message.step;
-  entry.phase = ipc::FlightPhase::kSubmitted;
-  record(entry);
-  return {};
-}
-
-Status DeviceThread::compile(const ipc::Grammar& message) {
-  REFRAIN_CHECK(ready_, "the grammar of request {} before Ready", message.request);
-  runner_->compile_grammar({message.source.begin(), message.source.end()},
-                           [this, done = Compiled{epoch_, message.request}] { post(done); });
-  return {};
-}
-
-// Steps wait meanwhile. An adapter that cannot be read is its client's mistake, not the worker's
-// end.
-Status DeviceThread::load_now(const ipc::LoadAdapter& message) {
-  REFRAIN_CHECK(ready_, "LoadAdapter before Ready");
-  const Status loaded = runner_->load_adapter(message, [this] { beat(); });
-  if (loaded) {
-    log::info("LoRA adapter {} is loaded", message.name);
-  } else {
-    log::warn("LoRA adapter {}: {}", message.name, loaded.error().message);
-  }
-  report(ipc::AdapterLoaded{message.id, loaded ? "" : loaded.error().message});
-  return {};
-}
-
-// Tens of nanoseconds (tests/bench/ipc), so that every step affords it.
-void DeviceThread::record(ipc::FlightRecord entry) {
-  entry.time_ns = static_cast<uint64_t>(
-      std::chrono::nanoseconds(steady_clock().now().time_since_epoch()).count());
-  entry.epoch = epoch_;
-  flight_.write(entry);
-}
-
-void DeviceThread::on_progress(const ipc::Progress& progress) {
-  const TimePoint now = steady_clock().now();
-  const bool milestone = progress.phase != last_phase_ || progress.done >= progress.total;
-  if (milestone || now - last_progress_ >= kProgressInterval) {
-    last_phase_ = progress.phase;
-    last_progress_ = now;
-    report(progress);
-  }
-  beat();
-}
-
-// A sign of life with the step counter, at most once an interval. It comes from this loop alone, so
-// that it stops when the device hangs.
-void DeviceThread::beat() {
-  const TimePoint now = steady_clock().now();
-  if (epoch_ == 0 || now - last_beat_ < options_.heartbeat) return;
-  last_beat_ = now;
-  report(ipc::Heartbeat{last_step_, ++beats_});
-}
-
-void DeviceThread::passed(StepId step) {
-  if (step == 0) last_submitted_ = 0;
-  last_step_ = step;
-  if (launches_) launches_before_ = launches_->done.load(std::memory_order_relaxed);
-}
-
-ipc::Position DeviceThread::position() const {
-  if (!launches_) {
-    const StepId done = last_step_;
-    return {done, std::max<StepId>(last_submitted_, done) - done, false};
-  }
-  const uint64_t before = launches_before_;  // first: the counter only grows
-  return {last_step_, launches_->done.load(std::memory_order_relaxed) - before, true};
-}
-
-void DeviceThread::report(ipc::Message message) { options_.report({epoch_, std::move(message)}); }
-
-void DeviceThread::fail_with(const Error& error) {
-  const int code = exit_code(error.code);
-  const std::string text =
-      error.field.empty() ? error.message : fmt::format("{}: {}", error.field, error.message);
-  options_.report({epoch_, ipc::Failed{last_step_, text, code == kExitConfig}, code});
+Status DeviceThread::handle(DeviceCommand command) {
+  HostedGroup& group = *group_;
+  return std::visit(
+      Overloaded{
+          [&](StartGroup& start) { return group.start(std::move(start)); },
+          [&](const Adopt& adopt) { return group.adopt(adopt); },
+          [&](const ipc::InitCache& message) { return group.init_cache(message); },
+          [&](const ipc::Step& message) { return group.submit(message); },
+          [&](const ipc::Grammar& message) { return group.compile(message); },
+          [&](const GrammarCompiled& message) { return group.compiled(message); },
+          [&](const ipc::LoadAdapter& message) { return group.load_adapter(message); },
+          [&](const ipc::UnloadAdapter& message) { return group.unload_adapter(message); },
+      },
+      command);
 }
 
 }  // namespace refrain::worker

@@ -3,36 +3,25 @@
 // Others post commands to it; what comes of them is reported from it. A device failure is caught
 // here, once, and reported; the thread then ends and so shall the process.
 
-#include <atomic>
 #include <chrono>
-#include <condition_variable>
-#include <deque>
 #include <functional>
 #include <future>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <string>
 #include <thread>
-#include <variant>
+#include <utility>
 
 #include "ipc/protocol/messages.h"
-#include "ipc/shm/flight_ring.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/result.h"
 #include "worker/device/device.h"
 #include "worker/runner/model_runner.h"
+#include "worker/worker/device_commands.h"
+#include "worker/worker/device_signs.h"
 #include "worker/worker/fault_hook.h"
-#include "worker/worker/start_times.h"
+#include "worker/worker/hosted_group.h"
 
 namespace refrain::worker {
-
-// A message for the coordinator. With an exit code it is the last one: the process ends with it.
-struct DeviceReport {
-  Epoch epoch = 0;
-  ipc::Message message;
-  std::optional<int> exit_code = std::nullopt;
-};
 
 // What a Worker asks of its device; each call returns at once, reports follow. Any thread.
 class WorkerDevice {
@@ -56,8 +45,6 @@ class WorkerDevice {
 class DeviceThread final : public WorkerDevice {
  public:
   using DeviceFactory = std::function<Result<std::unique_ptr<Device>>()>;
-  using RunnerFactory = std::function<Result<std::unique_ptr<ModelRunner>>(
-      RunnerOptions, Device&, ModelRunner::ProgressFn)>;
   struct Options {
     DeviceFactory make_device;
     RunnerFactory make_runner;
@@ -75,82 +62,31 @@ class DeviceThread final : public WorkerDevice {
   // Starts the thread and makes the device; its name, or why there is none (kUnavailable: it is not
   // open after `timeout`, and the thread is still in it). Once.
   Result<std::string> start(Duration timeout);
-  void start_group(Epoch epoch, RunnerOptions options) override;
-  void adopt(Epoch epoch) override;
-  void peers(ipc::Peers message) override;
-  void init_cache(const ipc::InitCache& message) override;
-  void step(ipc::Step message) override;
-  void grammar(ipc::Grammar message) override;
-  void load_adapter(ipc::LoadAdapter message) override;
-  void unload_adapter(const ipc::UnloadAdapter& message) override;
-  ipc::Position position() const override;
+  void start_group(Epoch epoch, RunnerOptions options) override {
+    commands_.post_instead({epoch, std::move(options)});
+  }
+  void adopt(Epoch epoch) override { commands_.post(Adopt{epoch}); }
+  void peers(ipc::Peers message) override { commands_.post_peers(std::move(message)); }
+  void init_cache(const ipc::InitCache& message) override { commands_.post(message); }
+  void step(ipc::Step message) override { commands_.post(std::move(message)); }
+  void grammar(ipc::Grammar message) override { commands_.post(std::move(message)); }
+  void load_adapter(ipc::LoadAdapter message) override { commands_.post(std::move(message)); }
+  void unload_adapter(const ipc::UnloadAdapter& message) override { commands_.post(message); }
+  ipc::Position position() const override { return signs_.position(); }
   // Ends after the command under way. False: it had not ended after `timeout`.
   bool stop(Duration timeout);
 
  private:
-  struct StartGroup {
-    Epoch epoch;
-    RunnerOptions options;
-  };
-  struct Adopt {
-    Epoch epoch;
-  };
-  struct Compiled {
-    Epoch epoch;
-    RequestId request;
-  };
-  using Command = std::variant<StartGroup, Adopt, ipc::InitCache, ipc::Step, ipc::Grammar, Compiled,
-                               ipc::LoadAdapter, ipc::UnloadAdapter>;
-
-  void post(Command command);
-  std::optional<Command> take(Duration timeout);
-  bool stopping();
   void run(std::promise<Result<std::string>> started);
   void serve();
-  Status handle(Command command);
-  Status load(StartGroup command);
-  Result<std::vector<ipc::RankAddress>> meet(const ipc::RankAddress& mine, Duration timeout);
-  bool overtaken();
-  Status keep(Adopt command);
-  Status prepare(const ipc::InitCache& message);
-  Status capture(const std::vector<int64_t>& num_blocks);
-  Status submit(const ipc::Step& message);
-  Status compile(const ipc::Grammar& message);
-  Status load_now(const ipc::LoadAdapter& message);
-  void finish(ipc::StepResult result);
-  void on_progress(const ipc::Progress& progress);
-  void beat();
-  void passed(StepId step);
-  void record(ipc::FlightRecord entry);
-  void report(ipc::Message message);
-  void fail_with(const Error& error);
+  Status handle(DeviceCommand command);
 
   Options options_;
+  DeviceCommands commands_;
+  DeviceSigns signs_;
   // Of the device thread.
   std::unique_ptr<Device> device_;
-  std::unique_ptr<ModelRunner> runner_;
-  Epoch epoch_ = 0;
-  std::optional<StartTimes> start_times_;
-  bool ready_ = false;
-  ipc::Loaded loaded_;                // of the group, with the cache that it was given
-  std::optional<ipc::Ready> report_;  // what it said when it was ready
-  ipc::FlightRing flight_;
-  uint64_t beats_ = 0;
-  TimePoint last_beat_;
-  TimePoint last_progress_;
-  ipc::StartPhase last_phase_ = ipc::StartPhase::kConnect;
-  // Written by the device thread, read by any.
-  std::shared_ptr<const LaunchCounter> launches_;  // set before start() returns; null: not counted
-  std::atomic<StepId> last_step_{0};
-  std::atomic<StepId> last_submitted_{0};
-  std::atomic<uint64_t> launches_before_{0};  // when last_step_ was done
-  // Shared.
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::deque<Command> commands_;
-  std::atomic<size_t> num_commands_{0};  // commands_.size(), for who cannot wait for the mutex
-  std::optional<ipc::Peers> peers_;      // until the group that starts has taken them
-  bool stopping_ = false;
+  std::unique_ptr<HostedGroup> group_;
   std::future<void> ended_;
   std::thread thread_;
 };

@@ -195,7 +195,7 @@ TEST_P(InFlight, RunThatTheRunnerDoesNotKnowOfIsNoticed) {
   session->run({{0, prompt(5, 0), 0}});
   session->run({{0, {kTokenOnDevice}, 5}});
   const auto& hosted = session->runner().hosted();
-  worker::launch_ops(hosted.context, hosted.all_ops(), {1, 1, true});
+  worker::launch_ops(hosted.context, hosted.all_ops(), worker::BatchDescriptor{1, 1, true});
   hosted.context.stream->synchronize();
   session->runner().submit(session->make_step({{0, {kTokenOnDevice}, 6}}));
   try {

@@ -3,9 +3,11 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <vector>
 
 #include "kernels/host/launcher.h"
 #include "worker/comm/communicator.h"
+#include "worker/device/host/host_graph.h"
 
 namespace refrain::tests {
 namespace {
@@ -16,25 +18,39 @@ using worker::Graph;
 using worker::MemoryTag;
 using worker::Stream;
 
-// Work of a stream in order; what was recorded while it captured has passed through at once.
+class Queue;
+using Queues = std::vector<Queue*>;  // of a device's streams
+
+// Work of a stream in order; what was recorded while it captured has passed through at once. While
+// one queue is waited for, all of them run, one launch each in turn.
 class Queue {
  public:
+  explicit Queue(std::shared_ptr<Queues> all) : all_(std::move(all)) { all_->push_back(this); }
+  ~Queue() { std::erase(*all_, this); }
+  Queue(const Queue&) = delete;
+  Queue& operator=(const Queue&) = delete;
   uint64_t add(std::function<void()> work) {
     waiting_.push_back(std::move(work));
     return run_ + waiting_.size();
   }
   void run_until(uint64_t number) {
     while (run_ < number) {
-      const std::function<void()> work = std::move(waiting_.front());
-      waiting_.pop_front();
-      ++run_;
-      work();
+      for (Queue* queue : *all_) queue->run_one();
     }
   }
   void run_all() { run_until(run_ + waiting_.size()); }
   bool has_run(uint64_t number) const { return run_ >= number; }
 
  private:
+  void run_one() {
+    if (waiting_.empty()) return;
+    const std::function<void()> work = std::move(waiting_.front());
+    waiting_.pop_front();
+    ++run_;
+    work();
+  }
+
+  std::shared_ptr<Queues> all_;
   std::deque<std::function<void()>> waiting_;
   uint64_t run_ = 0;
 };
@@ -63,11 +79,12 @@ class LateEvent final : public Event {
 
 class LateStream final : public Stream, public kernels::HostLauncher {
  public:
-  LateStream(std::unique_ptr<Stream> host, std::shared_ptr<int> captures,
-             BeforeLaunch before_launch)
+  LateStream(std::unique_ptr<Stream> host, std::shared_ptr<Queues> queues,
+             std::shared_ptr<int> captures, BeforeLaunch before_launch)
       : host_(std::move(host)),
         captures_(std::move(captures)),
-        before_launch_(std::move(before_launch)) {}
+        before_launch_(std::move(before_launch)),
+        queue_(std::make_shared<Queue>(std::move(queues))) {}
 
   kernels::StreamRef ref() override { return {static_cast<kernels::HostLauncher*>(this)}; }
   void copy(void* to, const void* from, size_t bytes) override {
@@ -79,12 +96,14 @@ class LateStream final : public Stream, public kernels::HostLauncher {
     std::vector<std::max_align_t> kept(bytes / sizeof(std::max_align_t) + 1);
     std::memcpy(kept.data(), args, bytes);
     when_its_turn_comes([this, function, kept = std::move(kept), bytes, name, single] {
-      static_cast<kernels::HostLauncher*>(host_->ref().native)
-          ->launch(function, kept.data(), bytes, name, single);
+      host_launcher().launch(function, kept.data(), bytes, name, single);
     });
   }
   void launch(Graph& graph) override {
-    when_its_turn_comes([this, &graph] { host_->launch(graph); });
+    for (const worker::LaunchNode& node : static_cast<worker::HostGraph&>(graph).nodes())
+      queue_->add([this, node] {
+        host_launcher().launch(node.function, node.args, node.arg_bytes, node.name, node.single);
+      });
   }
   void synchronize() override {
     if (!capturing()) queue_->run_all();
@@ -104,6 +123,9 @@ class LateStream final : public Stream, public kernels::HostLauncher {
   bool capturing() const override { return host_->capturing(); }
 
  private:
+  kernels::HostLauncher& host_launcher() {
+    return *static_cast<kernels::HostLauncher*>(host_->ref().native);
+  }
   void when_its_turn_comes(std::function<void()> work) {
     if (capturing()) {
       work();
@@ -115,7 +137,7 @@ class LateStream final : public Stream, public kernels::HostLauncher {
   std::unique_ptr<Stream> host_;
   std::shared_ptr<int> captures_;
   BeforeLaunch before_launch_;
-  std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
+  std::shared_ptr<Queue> queue_;
 };
 
 class LateDevice final : public worker::Device {
@@ -149,8 +171,8 @@ class LateDevice final : public worker::Device {
   std::unique_ptr<worker::Reservation> reserve(size_t bytes, MemoryTag tag) override {
     return host_->reserve(bytes, tag);
   }
-  std::unique_ptr<Stream> create_stream() override {
-    return std::make_unique<LateStream>(host_->create_stream(), captures_, before_launch_);
+  std::unique_ptr<Stream> create_stream(const worker::DeviceShare&) override {
+    return std::make_unique<LateStream>(host_->create_stream(), queues_, captures_, before_launch_);
   }
   worker::MemoryAccount memory() const override { return host_->memory(); }
   Result<std::unique_ptr<worker::Communicator>> create_communicator(
@@ -160,6 +182,7 @@ class LateDevice final : public worker::Device {
 
  private:
   std::unique_ptr<worker::Device> host_;
+  std::shared_ptr<Queues> queues_ = std::make_shared<Queues>();
   std::shared_ptr<int> captures_;
   BeforeLaunch before_launch_;
 };

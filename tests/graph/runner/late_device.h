@@ -1,7 +1,8 @@
 #pragma once
 // A host device that is always behind, as an accelerator may be: launches, copies and graphs wait
 // in their stream until somebody waits for an event or the stream behind them. What a step in
-// flight still reads or has not yet written is then seen by a test. For one rank and one thread.
+// flight still reads or has not yet written is then seen by a test. Several streams then run one
+// launch each in turn, those of graphs too, whatever their shares. For one rank and one thread.
 
 #include <functional>
 #include <memory>

@@ -35,6 +35,9 @@ struct SessionOptions {
   std::function<std::unique_ptr<worker::Device>(std::unique_ptr<worker::Device>)> wrap_device;
   int64_t num_blocks = 64;
   LoraPaths adapters = {};
+  int contexts = 1;
+  // When all addresses are fixed, and nothing is captured; null: nothing.
+  std::function<void(worker::ProgramRunner&)> before_capture;
   std::filesystem::path draft = {};  // directory of a draft model; empty: none
 
   static ipc::WorkerConfig default_config() {
@@ -77,6 +80,7 @@ class Session {
                                          options.poison_padding,
                                          options.keep_logits};
     runner_options.adapters = options.adapters;
+    runner_options.contexts = options.contexts;
     if (!options.draft.empty()) {
       runner_options.draft_directory = options.draft;
       runner_options.draft = *load_model_config(options.draft);
@@ -96,6 +100,7 @@ class Session {
     const Status cache =
         runner_->init_cache(std::vector<int64_t>(num_groups(), options_.num_blocks));
     if (!cache) throw FatalError(cache.error().message);
+    if (options_.before_capture) options_.before_capture(*runner_);
     const Status captured = runner_->capture();
     if (!captured) throw FatalError(captured.error().message);
     auto backed = runner_->back_cache();

@@ -7,42 +7,19 @@
 #include <algorithm>
 #include <set>
 
-#include "tests/graph/states/served.h"
+#include "tests/graph/states/requests.h"
 #include "tests/graph/tiny_head.h"
 
 namespace refrain::tests::draft_head_served {
 namespace {
 
 using Tokens = std::vector<TokenId>;
-using Answers = std::vector<Tokens>;
 
 constexpr int32_t kDrafts = 3;
 
 const TinyModel& model() {
   static const TinyModel tiny({.layers = 6});
   return tiny;
-}
-
-Tokens prompt(int count, int seed) {
-  Tokens tokens;
-  for (int i = 0; i < count; ++i) tokens.push_back(3 + (i * 31 + seed * 57) % 250);
-  return tokens;
-}
-
-struct Request {
-  int length, seed, count;
-};
-constexpr Request kRequests[] = {{5, 1, 30}, {40, 2, 20}, {17, 3, 24},
-                                 {1, 4, 18}, {29, 5, 12}, {12, 6, 9}};
-
-Answers serve_all(Served& served) {
-  RequestId id = 0;
-  for (const Request& request : kRequests)
-    served.add(++id, prompt(request.length, request.seed), request.count);
-  served.run();
-  Answers answers;
-  for (RequestId each = 1; each <= id; ++each) answers.push_back(served.outcomes[each].tokens);
-  return answers;
 }
 
 ServedOptions options_of(const TinyHead* head) {

@@ -5,31 +5,19 @@
 
 #include <numeric>
 
-#include "tests/graph/states/hybrid_model.h"
-#include "tests/graph/states/requests.h"
+#include "tests/graph/states/hybrid_requests.h"
 #include "tests/graph/tiny_model.h"
 #include "worker/program/printer.h"
 
 namespace refrain::tests::hybrid_drafts {
 namespace {
 
-const HybridModel& model() {
-  static const HybridModel hybrid;
-  return hybrid;
-}
+using hybrid::expected;
+using hybrid::model;
+
 const TinyModel& draft_model() {
   static const TinyModel tiny({.layers = 1, .heads = 2, .head_dim = 32, .seed = 8});
   return tiny;
-}
-
-const Answers& expected() {
-  static const Answers answers = [] {
-    Answers all;
-    for (const Request& request : kRequests)
-      all.push_back(model().answer(prompt(request.length, request.seed), request.count));
-    return all;
-  }();
-  return answers;
 }
 
 enum class Method { kNgram, kDraftModel };
@@ -125,15 +113,7 @@ TEST_P(HybridDrafts, CG40PreemptedRequestsBeginAnewInEveryGroup) {
 // From a checkpoint a slot begins with the state that it stands for, at that state's place.
 TEST_P(HybridDrafts, CG40APrefixIsTakenFromBlocksAndCheckpoints) {
   Served served(model().directory(), options_of(GetParam()));
-  auto tokens = prompt(41, 2);
-  RequestId id = 0;
-  for (const int32_t cached : {0, 40, 40}) {
-    served.add(++id, tokens, 12);
-    served.run();
-    EXPECT_EQ(served.outcomes[id].cached, cached);
-    EXPECT_EQ(served.outcomes[id].tokens, model().answer(tokens, 12));
-    tokens.push_back(static_cast<TokenId>(100 + id));
-  }
+  hybrid::expect_prefixes_found(served);
   EXPECT_GT(drafts_of(served).wrong, 0);
 }
 

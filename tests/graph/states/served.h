@@ -1,6 +1,7 @@
 #pragma once
 // A model served in this process: the scheduler's steps run on the ranks of one group, each in a
-// thread of its own, two steps in flight; every rank gives the same tokens.
+// thread of its own, two steps in flight; every rank gives the same tokens. With several execution
+// contexts each has a scheduler, slots and blocks of its own.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "ipc/protocol/messages.h"
@@ -34,6 +36,7 @@ struct ServedOptions {
   int32_t split_prefill_tokens = 256;
   std::optional<int64_t> cascade_keys;  // that a step must spare; empty: what the worker says
   bool poison = false;
+  int contexts = 1;
   std::string device =
       std::getenv("REFRAIN_TEST_DEVICE") ? std::getenv("REFRAIN_TEST_DEVICE") : "host";
 
@@ -51,12 +54,18 @@ struct ServedOptions {
   }
 };
 
+// A step, and the execution context that runs it.
+struct ServedStep {
+  ipc::Step step;
+  size_t context = 0;
+};
+
 // A rank: what its thread is told, in order, and its answers.
 class ServedRank {
  public:
   ServedRank(const std::filesystem::path& model, const ServedOptions& options, int rank,
              const std::string& token)
-      : thread_([=, this] {
+      : answers_(static_cast<size_t>(options.contexts)), thread_([=, this] {
           try {
             serve(model, options, rank, token);
           } catch (const std::exception& error) {
@@ -64,7 +73,11 @@ class ServedRank {
           }
         }) {}
   ~ServedRank() {
-    tell(std::nullopt);
+    {
+      const std::lock_guard lock(mutex_);
+      stopped_ = true;
+    }
+    changed_.notify_all();
     thread_.join();
   }
 
@@ -83,18 +96,18 @@ class ServedRank {
     changed_.wait(lock, [this] { return ready_.has_value() || !error_.empty(); });
     return ready_.value_or(ipc::Ready{});
   }
-  void tell(std::optional<ipc::Step> step) {
+  void tell(std::vector<ServedStep> steps) {
     const std::lock_guard lock(mutex_);
-    if (!step) stopped_ = true;
-    if (step) steps_.push_back(std::move(*step));
+    for (ServedStep& step : steps) steps_.push_back(std::move(step));
     changed_.notify_all();
   }
-  std::optional<ipc::StepResult> answer() {
+  std::optional<ipc::StepResult> answer(size_t context) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return !answers_.empty() || !error_.empty(); });
-    if (answers_.empty()) return std::nullopt;
-    ipc::StepResult result = std::move(answers_.front());
-    answers_.pop_front();
+    std::deque<ipc::StepResult>& answers = answers_[context];
+    changed_.wait(lock, [&] { return !answers.empty() || !error_.empty(); });
+    if (answers.empty()) return std::nullopt;
+    ipc::StepResult result = std::move(answers.front());
+    answers.pop_front();
     return result;
   }
   std::string error() {
@@ -105,12 +118,14 @@ class ServedRank {
  private:
   void serve(const std::filesystem::path& model, const ServedOptions& options, int rank,
              const std::string& token) {
-    auto device = worker::create_device(options.device, {1, "", 0, false}, {0, 1, 0});
+    auto device =
+        worker::create_device(options.device, {options.contexts, "", 0, false}, {0, 1, 0});
     if (!device) throw FatalError(device.error().message);
     auto config = load_model_config(model);
     if (!config) throw FatalError(config.error().message);
     worker::RunnerOptions of{model, *config, options.config, rank, token, options.poison, false};
     of.build = options.build;
+    of.contexts = options.contexts;
     if (options.config.draft_model) {
       of.draft_directory = options.draft;
       of.draft = *load_model_config(options.draft);
@@ -135,14 +150,18 @@ class ServedRank {
     while (true) {
       changed_.wait(lock, [this] { return !steps_.empty() || stopped_; });
       if (stopped_) return;
-      const ipc::Step step = std::move(steps_.front());
-      steps_.pop_front();
+      const std::deque<ServedStep> steps = std::exchange(steps_, {});
       lock.unlock();
-      (*runner)->submit(step);
-      ipc::StepResult result = (*runner)->wait();
+      // What it was told at once runs at once.
+      for (const ServedStep& each : steps) (*runner)->runner(each.context).submit(each.step);
+      for (const ServedStep& each : steps) {
+        ipc::StepResult result = (*runner)->runner(each.context).wait();
+        lock.lock();
+        answers_[each.context].push_back(std::move(result));
+        changed_.notify_all();
+        lock.unlock();
+      }
       lock.lock();
-      answers_.push_back(std::move(result));
-      changed_.notify_all();
     }
   }
   void fail(const std::string& what) {
@@ -156,8 +175,8 @@ class ServedRank {
   std::vector<ipc::StateGroup> groups_;
   std::vector<int64_t> num_blocks_;
   std::optional<ipc::Ready> ready_;
-  std::deque<ipc::Step> steps_;
-  std::deque<ipc::StepResult> answers_;
+  std::deque<ServedStep> steps_;
+  std::vector<std::deque<ipc::StepResult>> answers_;  // by context
   std::string error_;
   bool stopped_ = false;
   std::thread thread_;  // last: it uses all of them
@@ -188,20 +207,8 @@ class Served {
     for (const auto& rank : ranks_) ready = rank->ready();
     for (const auto& rank : ranks_)
       if (!rank->error().empty()) throw FatalError(rank->error());
-    SchedulerOptions sched;
-    sched.max_num_seqs = options_.config.max_num_seqs;
-    sched.max_num_batched_tokens = options_.config.max_num_batched_tokens;
-    sched.max_model_len = options_.config.max_model_len;
-    sched.block_size = options_.config.block_size;
-    sched.groups = groups;
-    sched.enable_prefix_caching = options_.prefix_caching;
-    sched.audit_rate = options_.audit_rate;
-    sched.split_prefill = options_.config.split_prefill;
-    sched.split_prefill_tokens = options_.split_prefill_tokens;
-    sched.num_drafts = options_.config.num_speculative_tokens;
-    sched.draft_model = options_.config.draft_model;
-    sched.draft_head = options_.config.draft_head != ipc::DraftHead::kNone;
-    scheduler = std::make_unique<Scheduler>(std::move(sched));
+    for (int i = 0; i < options_.contexts; ++i) contexts_.push_back(make_context(i, groups));
+    scheduler = contexts_[0].scheduler.get();
   }
 
   void add(RequestId id, const std::vector<TokenId>& prompt, int count,
@@ -214,28 +221,25 @@ class Served {
     add(std::make_unique<Sequence>(id, prompt, std::move(params)));
   }
   void add(std::unique_ptr<Sequence> sequence) {
+    Scheduler& of = *contexts_[num_added_++ % contexts_.size()].scheduler;
     const TokenDigest digest = digest_of(sequence->tokens);
-    const Status added = scheduler->add(std::move(sequence), digest);
+    const Status added = of.add(std::move(sequence), digest);
     ASSERT_TRUE(added.has_value()) << (added ? "" : added.error().message);
   }
   // Until all have ended, or so many steps were answered: then others are still in flight.
   void run(int most_steps = std::numeric_limits<int>::max()) {
-    std::deque<StepId> in_flight;
     while (true) {
-      while (in_flight.size() < 2) {
-        const StepPlan* plan = scheduler->schedule();
-        if (plan == nullptr) break;
-        in_flight.push_back(plan->step().step);
-        const ipc::Run& run = plan->step().runs.front();
-        if (run.parts > 1) ++parts[run.part];
-        for (const auto& rank : ranks_) rank->tell(plan->step());
+      tell_steps();
+      bool any = false;
+      for (size_t i = 0; i < contexts_.size(); ++i) {
+        if (contexts_[i].in_flight == 0) continue;
+        any = true;
+        if (most_steps-- == 0 || !receive(i)) return;
+        --contexts_[i].in_flight;
       }
-      if (in_flight.empty()) break;
-      if (most_steps-- == 0) return;
-      if (!receive()) return;
-      in_flight.pop_front();
+      if (!any) break;
     }
-    EXPECT_EQ(scheduler->num_unfinished(), 0u);
+    for (const Context& context : contexts_) EXPECT_EQ(context.scheduler->num_unfinished(), 0u);
   }
 
   struct Outcome {
@@ -247,13 +251,73 @@ class Served {
   std::map<int32_t, int> parts;      // steps by part of a cut run
   int audited = 0;
   ipc::Ready ready;
-  std::unique_ptr<Scheduler> scheduler;
+  Scheduler* scheduler = nullptr;  // of the first context
 
  private:
-  bool receive() {
+  // Its slots and blocks are a part of the worker's: from these on.
+  struct Context {
+    std::unique_ptr<Scheduler> scheduler;
+    SlotId first_slot = 0;
+    std::vector<BlockId> blocks_before;  // by state group
+    int in_flight = 0;
+  };
+
+  Context make_context(int index, const std::vector<ipc::StateGroup>& groups) const {
+    Context context;
+    SchedulerOptions sched;
+    sched.max_num_seqs = options_.config.max_num_seqs / options_.contexts;
+    sched.max_num_batched_tokens = options_.config.max_num_batched_tokens;
+    sched.max_model_len = options_.config.max_model_len;
+    sched.block_size = options_.config.block_size;
+    sched.groups = groups;
+    for (ipc::StateGroup& group : sched.groups) {
+      const int64_t share = (group.num_blocks - 1) / options_.contexts;
+      context.blocks_before.push_back(static_cast<BlockId>(share * index));
+      group.num_blocks = 1 + share;
+    }
+    context.first_slot = sched.max_num_seqs * index;
+    sched.enable_prefix_caching = options_.prefix_caching;
+    sched.audit_rate = options_.audit_rate;
+    sched.split_prefill = options_.config.split_prefill;
+    sched.split_prefill_tokens = options_.split_prefill_tokens;
+    sched.num_drafts = options_.config.num_speculative_tokens;
+    sched.draft_model = options_.config.draft_model;
+    sched.draft_head = options_.config.draft_head != ipc::DraftHead::kNone;
+    context.scheduler = std::make_unique<Scheduler>(std::move(sched));
+    return context;
+  }
+
+  // Two steps of each context are in flight where there is something to do.
+  void tell_steps() {
+    std::vector<ServedStep> steps;
+    for (size_t i = 0; i < contexts_.size(); ++i) {
+      for (; contexts_[i].in_flight < 2; ++contexts_[i].in_flight) {
+        const StepPlan* plan = contexts_[i].scheduler->schedule();
+        if (plan == nullptr) break;
+        const ipc::Run& run = plan->step().runs.front();
+        if (run.parts > 1) ++parts[run.part];
+        steps.push_back({of_worker(plan->step(), contexts_[i]), i});
+      }
+    }
+    if (steps.empty()) return;
+    for (const auto& rank : ranks_) rank->tell(steps);
+  }
+
+  static ipc::Step of_worker(ipc::Step step, const Context& context) {
+    for (ipc::Run& run : step.runs)
+      for (SlotId& slot : run.rows.slot) slot += context.first_slot;
+    for (ipc::SlotSetup& setup : step.setups) setup.slot += context.first_slot;
+    for (size_t group = 0; group < step.blocks.size(); ++group) {
+      for (SlotId& slot : step.blocks[group].slot) slot += context.first_slot;
+      for (BlockId& block : step.blocks[group].block) block += context.blocks_before[group];
+    }
+    return step;
+  }
+
+  bool receive(size_t context) {
     std::vector<ipc::StepResult> results;
     for (const auto& rank : ranks_) {
-      auto result = rank->answer();
+      auto result = rank->answer(context);
       EXPECT_TRUE(result.has_value()) << rank->error();
       if (!result) return false;
       results.push_back(std::move(*result));
@@ -263,7 +327,7 @@ class Served {
     audited += results[0].audit.audited ? 1 : 0;
     ++modes[ipc::to_string(results[0].mode)];
     std::vector<TokenEvent> events;
-    const Status status = scheduler->update(results[0], events);
+    const Status status = contexts_[context].scheduler->update(results[0], events);
     EXPECT_TRUE(status.has_value()) << (status ? "" : status.error().message);
     for (const TokenEvent& event : events) {
       outcomes[event.id].tokens.push_back(event.token);
@@ -274,6 +338,8 @@ class Served {
 
   ServedOptions options_;
   std::vector<std::unique_ptr<ServedRank>> ranks_;
+  std::vector<Context> contexts_;
+  size_t num_added_ = 0;
 };
 
 }  // namespace refrain::tests

@@ -4,8 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/graph/states/hybrid_model.h"
-#include "tests/graph/states/requests.h"
+#include "tests/graph/states/hybrid_requests.h"
 
 namespace refrain::tests {
 namespace {
@@ -41,16 +40,9 @@ constexpr Downgrade kTable[] = {
     {"FULL_AND_PIECEWISE", kOneEager, nullptr, "PIECEWISE"},
 };
 
-Answers expected_of(const HybridModel& model) {
-  Answers all;
-  for (const Request& request : kRequests)
-    all.push_back(model.answer(prompt(request.length, request.seed), request.count));
-  return all;
-}
-
 TEST(BackendsServed, CG3ToCG6ModesInForceFollowFromTheBackendsOfAllGroups) {
   const HybridModel model;
-  const Answers expected = expected_of(model);
+  const Answers expected = answers_of(model);
   for (const Downgrade& row : kTable) {
     ServedOptions options;
     const bool host = options.device == "host";
@@ -75,7 +67,7 @@ TEST(BackendsServed, CG3ToCG6ModesInForceFollowFromTheBackendsOfAllGroups) {
 // With drafts the host does not know how long rows are: their plan says so, and the device does.
 TEST(BackendsServed, CG5DraftsTakeABackendThatPlansBelowTheirLength) {
   const HybridModel model;
-  const Answers expected = expected_of(model);
+  const Answers expected = answers_of(model);
   const bool host = ServedOptions().device == "host";
   const std::pair<const char*, const char*> cases[] = {
       {host ? "host_varlen" : "cuda_decode", "FULL_AND_PIECEWISE"},

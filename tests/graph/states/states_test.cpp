@@ -3,8 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/graph/states/hybrid_model.h"
-#include "tests/graph/states/requests.h"
+#include "tests/graph/states/hybrid_requests.h"
 
 namespace refrain::tests {
 namespace {
@@ -12,25 +11,13 @@ namespace {
 using ::testing::Contains;
 using ::testing::HasSubstr;
 
-const HybridModel& model() {
-  static const HybridModel hybrid;
-  return hybrid;
-}
+using hybrid::expected;
+using hybrid::model;
 
 ServedOptions options_of(const HybridModel& hybrid = model()) {
   ServedOptions options;
   options.build = hybrid.build();
   return options;
-}
-
-const Answers& expected() {
-  static const Answers answers = [] {
-    Answers all;
-    for (const Request& request : kRequests)
-      all.push_back(model().answer(prompt(request.length, request.seed), request.count));
-    return all;
-  }();
-  return answers;
 }
 
 class EveryMode : public ::testing::TestWithParam<std::tuple<std::string, int>> {};
@@ -79,6 +66,22 @@ TEST_P(EveryMode, CG39PromptsInPartsBetweenDecodesGiveTheSameTokens) {
   }
 }
 
+// CG-38: two execution contexts run batches of one Program at the same time, the host's team or the
+// GPU's multiprocessors divided.
+TEST_P(EveryMode, CG38TwoContextsAtOnceGiveTheSameTokens) {
+  const auto& [mode, ranks] = GetParam();
+  for (const int32_t drafts : {0, 2}) {
+    ServedOptions options = options_of();
+    if (ranks > 1 && options.device != "host") GTEST_SKIP() << "a process a GPU";
+    options.config.cudagraph_mode = mode;
+    options.config.tensor_parallel_size = ranks;
+    options.config.num_speculative_tokens = drafts;
+    options.contexts = 2;
+    Served served(model().directory(), options);
+    EXPECT_EQ(serve_all(served), expected());
+  }
+}
+
 // The window holds 12 tokens and a chunk 16: at most 12 of the blocks of 4 that 60 tokens take.
 TEST(States, ALongRequestGivesBackTheBlocksThatItsWindowHasPassed) {
   ServedOptions options = options_of();
@@ -102,22 +105,12 @@ TEST(States, PreemptedRequestsBeginAnewInEveryGroup) {
   EXPECT_GT(served.scheduler->stats().preemptions, 0u);
 }
 
-// A request with the beginning of an earlier one goes on after it: with its blocks, those that the
-// window sees, and the checkpoint of the recurrent state.
 TEST(States, APrefixIsTakenFromBlocksAndCheckpoints) {
   Served served(model().directory(), options_of());
-  auto tokens = prompt(41, 2);
-  RequestId id = 0;
-  for (const int32_t cached : {0, 40, 40}) {
-    served.add(++id, tokens, 12);
-    served.run();
-    EXPECT_EQ(served.outcomes[id].cached, cached);
-    EXPECT_EQ(served.outcomes[id].tokens, model().answer(tokens, 12));
-    tokens.push_back(static_cast<TokenId>(100 + id));
-  }
-  served.add(++id, tokens, 6, "another salt");
+  const std::vector<TokenId> tokens = hybrid::expect_prefixes_found(served);
+  served.add(9, tokens, 6, "another salt");
   served.run();
-  EXPECT_EQ(served.outcomes[id].cached, 0);
+  EXPECT_EQ(served.outcomes[9].cached, 0);
 }
 
 TEST(States, PoisonedPaddingReachesNoRow_CG27) {

@@ -59,7 +59,9 @@ class RowMajorDevice final : public Device {
   std::unique_ptr<Reservation> reserve(size_t, MemoryTag) override {
     throw DeviceError("no reservations here");
   }
-  std::unique_ptr<Stream> create_stream() override { return std::make_unique<EagerStream>(); }
+  std::unique_ptr<Stream> create_stream(const worker::DeviceShare&) override {
+    return std::make_unique<EagerStream>();
+  }
   MemoryAccount memory() const override { return {}; }
   Result<std::unique_ptr<Communicator>> create_communicator(const GroupOptions&) override {
     return fail(ErrorCode::kInternal, "no collectives here");

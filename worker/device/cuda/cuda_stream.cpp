@@ -49,7 +49,7 @@ class CudaEvent final : public Event {
 
 }  // namespace
 
-CudaStream::CudaStream(std::shared_ptr<CudaContext> context)
+CudaStream::CudaStream(std::shared_ptr<CudaContext> context, const DeviceShare& share)
     : context_(std::move(context)),
       workspace_(
           make_cuda_buffer(context_, kWorkspaceBytes + 2 * kArrivalBytes, MemoryTag::kOther)) {
@@ -64,7 +64,7 @@ CudaStream::CudaStream(std::shared_ptr<CudaContext> context)
   };
   launcher_.arrivals = {arrivals(0), arrivals(1)};
   launcher_.gemm_plans = &gemm_plans_;
-  launcher_.sm_count = context_->sm_count();
+  launcher_.sm_count = share.size(context_->sm_count());
   launcher_.hopper = context_->hopper();
   context_->add_launcher(&launcher_);
   context_->check(cudaMemsetAsync(workspace_->data(), 0, workspace_->bytes(), launcher_.stream),

@@ -1,6 +1,7 @@
 #pragma once
-// The CUDA device's stream: non-blocking, with a cuBLASLt workspace of its own. Captures are
-// thread-local; what the host device refuses during a capture is refused here and drops it.
+// The CUDA device's stream: non-blocking, with a cuBLASLt workspace of its own. Kernels of a share
+// of the device make their grids for so many multiprocessors. Captures are thread-local; what the
+// host device refuses during a capture is refused here and drops it.
 
 #include <memory>
 #include <string>
@@ -15,7 +16,7 @@ namespace refrain::worker {
 
 class CudaStream final : public Stream {
  public:
-  explicit CudaStream(std::shared_ptr<CudaContext> context);
+  CudaStream(std::shared_ptr<CudaContext> context, const DeviceShare& share);
   ~CudaStream() override;
 
   kernels::StreamRef ref() override { return {&launcher_}; }

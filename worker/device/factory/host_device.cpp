@@ -60,8 +60,8 @@ class HostDevice final : public Device {
     context_->refuse_in_capture("reserve");
     return make_host_reservation(context_->memory, bytes, tag);
   }
-  std::unique_ptr<Stream> create_stream() override {
-    return std::make_unique<HostStream>(context_);
+  std::unique_ptr<Stream> create_stream(const DeviceShare& share) override {
+    return std::make_unique<HostStream>(context_, share);
   }
   MemoryAccount memory() const override { return context_->memory->account(); }
 

@@ -24,7 +24,7 @@ void copy_kernel(const CopyArgs& args, const kernels::Team& team) {
               static_cast<size_t>(range.end - range.begin));
 }
 
-// Launches run at once, so an event has always happened.
+// Of a stream whose launches run at once: it has always happened.
 class DoneEvent final : public Event {
  public:
   bool query() const override { return true; }
@@ -37,6 +37,24 @@ class DoneEvent final : public Event {
   TimePoint time_ = steady_clock().now();
 };
 
+// Behind the work that was added before it.
+class QueueEvent final : public Event {
+ public:
+  explicit QueueEvent(TeamQueue& queue) : queue_(queue), time_(std::make_shared<TimePoint>()) {
+    number_ = queue_.add([time = time_](ThreadTeam&) { *time = steady_clock().now(); });
+  }
+  bool query() const override { return queue_.has_run(number_); }
+  bool wait(const StopFn& stop) override { return queue_.wait(number_, stop); }
+  double seconds_since(const Event& earlier) const override {
+    return seconds_between(*static_cast<const QueueEvent&>(earlier).time_, *time_);
+  }
+
+ private:
+  TeamQueue& queue_;
+  std::shared_ptr<TimePoint> time_;
+  uint64_t number_ = 0;
+};
+
 }  // namespace
 
 void HostContext::refuse_in_capture(std::string_view call) {
@@ -44,6 +62,13 @@ void HostContext::refuse_in_capture(std::string_view call) {
   capturing->drop_capture();
   throw DeviceError(
       fmt::format("{} is not allowed while a stream is capturing; the capture was dropped", call));
+}
+
+HostStream::HostStream(std::shared_ptr<HostContext> context, const DeviceShare& share)
+    : context_(std::move(context)) {
+  if (share.whole()) return;
+  const int threads = context_->team.size();
+  queue_ = std::make_unique<TeamQueue>(share.size(threads), context_->pins, share.begin(threads));
 }
 
 HostStream::~HostStream() { drop_capture(); }
@@ -54,10 +79,14 @@ void HostStream::copy(void* to, const void* from, size_t bytes) {
                                bytes <= kOneThread);
 }
 
-void HostStream::synchronize() { context_->refuse_in_capture("synchronize"); }
+void HostStream::synchronize() {
+  context_->refuse_in_capture("synchronize");
+  if (queue_) queue_->wait_for_all();
+}
 
 std::unique_ptr<Event> HostStream::record() {
   context_->refuse_in_capture("record");
+  if (queue_) return std::make_unique<QueueEvent>(*queue_);
   return std::make_unique<DoneEvent>();
 }
 
@@ -78,7 +107,12 @@ std::unique_ptr<Graph> HostStream::end_capture() {
 
 void HostStream::launch(Graph& graph) {
   context_->refuse_in_capture("launch(graph)");
-  context_->team.run(static_cast<HostGraph&>(graph).nodes());
+  const std::span<const LaunchNode> nodes = static_cast<HostGraph&>(graph).nodes();
+  if (queue_) {
+    queue_->add([nodes](ThreadTeam& team) { team.run(nodes); });
+  } else {
+    context_->team.run(nodes);
+  }
 }
 
 void HostStream::launch(kernels::HostFunction function, const void* args, size_t bytes,
@@ -87,9 +121,18 @@ void HostStream::launch(kernels::HostFunction function, const void* args, size_t
     recording_->add(function, args, bytes, name, single);
     return;
   }
-  const LaunchNode node{function, static_cast<const std::byte*>(args), name,
-                        static_cast<uint32_t>(bytes), single};
-  context_->team.run({&node, 1});
+  LaunchNode node{function, static_cast<const std::byte*>(args), name, static_cast<uint32_t>(bytes),
+                  single};
+  if (!queue_) {
+    context_->team.run({&node, 1});
+    return;
+  }
+  std::vector<std::max_align_t> kept(bytes / sizeof(std::max_align_t) + 1);
+  std::memcpy(kept.data(), args, bytes);
+  queue_->add([node, kept = std::move(kept)](ThreadTeam& team) mutable {
+    node.args = reinterpret_cast<const std::byte*>(kept.data());
+    team.run({&node, 1});
+  });
 }
 
 void HostStream::hold(const std::shared_ptr<const void>& hold) {

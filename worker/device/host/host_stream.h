@@ -1,5 +1,6 @@
 #pragma once
-// The host device's stream: runs a launch at once on the team or, while capturing, records it.
+// The host device's stream: runs a launch at once on the team or, while capturing, records it. That
+// of a part of the device has threads of its own, which run its launches later and in order.
 // CUDA's capture rules hold: what CUDA refuses during a capture is refused here and drops it.
 
 #include <memory>
@@ -10,6 +11,7 @@
 #include "worker/device/device.h"
 #include "worker/device/host/host_graph.h"
 #include "worker/device/host/host_memory.h"
+#include "worker/device/host/team_queue.h"
 #include "worker/device/host/thread_team.h"
 
 namespace refrain::worker {
@@ -19,18 +21,19 @@ class HostStream;
 // What the device, its streams and its communicators share.
 struct HostContext {
   HostContext(int threads, bool pin, size_t memory_limit)
-      : team(threads, pin), memory(std::make_shared<HostMemory>(memory_limit)) {}
+      : team(threads, pin), pins(pin), memory(std::make_shared<HostMemory>(memory_limit)) {}
   // Throws DeviceError naming `call` and drops the capture when a stream is capturing.
   void refuse_in_capture(std::string_view call);
 
   ThreadTeam team;
+  const bool pins;
   std::shared_ptr<HostMemory> memory;
   HostStream* capturing = nullptr;
 };
 
 class HostStream final : public Stream, public kernels::HostLauncher {
  public:
-  explicit HostStream(std::shared_ptr<HostContext> context) : context_(std::move(context)) {}
+  HostStream(std::shared_ptr<HostContext> context, const DeviceShare& share);
   ~HostStream() override;
 
   kernels::StreamRef ref() override { return {static_cast<kernels::HostLauncher*>(this)}; }
@@ -52,6 +55,7 @@ class HostStream final : public Stream, public kernels::HostLauncher {
  private:
   std::shared_ptr<HostContext> context_;
   std::optional<Recording> recording_;
+  std::unique_ptr<TeamQueue> queue_;  // null: the whole device's
 };
 
 }  // namespace refrain::worker

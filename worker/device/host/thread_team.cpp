@@ -40,7 +40,7 @@ void pin_to_core(int index) {
 
 }  // namespace
 
-ThreadTeam::ThreadTeam(int threads, bool pin) {
+ThreadTeam::ThreadTeam(int threads, bool pin, int first_core) {
   REFRAIN_CHECK(threads >= 1, "a team needs at least one thread, not {}", threads);
   crowded_ = threads > usable_cores();
   for (int rank = 0; rank < threads; ++rank) {
@@ -49,12 +49,12 @@ ThreadTeam::ThreadTeam(int threads, bool pin) {
   }
   alone_ = {0, 1, members_[0].scratch, members_[0].scratch_bytes};
   for (int rank = 1; rank < threads; ++rank) {
-    threads_.emplace_back([this, rank, pin] {
-      if (pin) pin_to_core(rank);
+    threads_.emplace_back([this, rank, pin, first_core] {
+      if (pin) pin_to_core(first_core + rank);
       serve(members_[static_cast<size_t>(rank)]);
     });
   }
-  if (pin) pin_to_core(0);
+  if (pin) pin_to_core(first_core);
 }
 
 ThreadTeam::~ThreadTeam() {

@@ -1,7 +1,7 @@
 #pragma once
 // A fixed team of threads that walks recorded or single launches: the creating thread is rank 0,
 // the others wait (spin briefly, then park). One dispatch a graph, a barrier between two nodes.
-// Used by the device thread only.
+// Used by the device thread only, or by the one thread of a TeamQueue.
 
 #include <atomic>
 #include <cstddef>
@@ -29,8 +29,8 @@ struct LaunchNode {
 
 class ThreadTeam {
  public:
-  // pin: thread i runs on the i-th of the process's cores only.
-  explicit ThreadTeam(int threads, bool pin = false);
+  // pin: thread i runs on the process's core number first_core + i only.
+  explicit ThreadTeam(int threads, bool pin = false, int first_core = 0);
   ~ThreadTeam();
   ThreadTeam(const ThreadTeam&) = delete;
   ThreadTeam& operator=(const ThreadTeam&) = delete;

@@ -28,7 +28,8 @@ Program add_attention_plans(Program program, const std::vector<bool>& planned) {
                                          .rows = Dim::constant(shape.ints()),
                                          .cols = 1,
                                          .storage = Storage::kDevice,
-                                         .zeroed = true});
+                                         .zeroed = true,
+                                         .of_context = true});
     }
     attention->plan = plans[group];
     attention->parts = add_value(program, {.name = program.value(attention->out).name + ".parts",

@@ -58,9 +58,9 @@ class CudaDevice final : public Device {
     context_->refuse_in_capture("reserve");
     return make_cuda_reservation(context_, bytes, tag);
   }
-  std::unique_ptr<Stream> create_stream() override {
+  std::unique_ptr<Stream> create_stream(const DeviceShare& share) override {
     context_->refuse_in_capture("create_stream");
-    return std::make_unique<CudaStream>(context_);
+    return std::make_unique<CudaStream>(context_, share);
   }
   MemoryAccount memory() const override { return context_->memory(); }
   void push_range(const std::string& name) override { nvtxRangePushA(name.c_str()); }

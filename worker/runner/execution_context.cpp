@@ -1,0 +1,99 @@
+#include "worker/runner/execution_context.h"
+
+#include <fmt/format.h>
+
+namespace refrain::worker {
+namespace {
+
+Status hold_to_nccl(Communicator& group, const std::string& device) {
+  if (group.size() == 1) return {};
+  if (group.use_nccl_alone()) return {};
+  return fail_field("disable_custom_all_reduce",
+                    "disable_custom_all_reduce: {} has no NCCL to sum by", device);
+}
+
+// A group of its own for each context.
+std::string token_of(const RunnerOptions& options, const DeviceShare& share) {
+  if (share.index == 0) return options.group_token;
+  return fmt::format("{}.{}", options.group_token, share.index);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ExecutionContext>> ExecutionContext::open(const RunnerOptions& options,
+                                                                 Device& device,
+                                                                 const DeviceShare& share,
+                                                                 HostedPrograms programs) {
+  auto context = std::make_unique<ExecutionContext>();
+  context->share = share;
+  context->programs = std::move(programs);
+  const ipc::WorkerConfig& config = options.config;
+  REFRAIN_ASSIGN_OR_RETURN(
+      context->communicator,
+      device.create_communicator({token_of(options, share), options.rank,
+                                  config.tensor_parallel_size, config.collective_timeout_ms,
+                                  options.meet, options.listen_on, options.stop_joining}));
+  if (config.disable_custom_all_reduce)
+    REFRAIN_RETURN_IF_ERROR(hold_to_nccl(*context->communicator, device.name()));
+  if (context->model().few != nullptr) {
+    const PeerSums sums = peer_sums(context->model().few->program);
+    if (sums.places > 0) context->communicator->reserve_peer_sums(sums.places, sums.cols);
+  }
+  context->stream = device.create_stream(share);
+  context->pool = std::make_unique<GraphPool>(device);
+  for (const auto& program : context->programs) {
+    for (Lowering* lowering : program->all_lowerings()) {
+      OpContext& ops = lowering->context;
+      ops.stream = context->stream.get();
+      ops.stream_ref = context->stream->ref();
+      ops.communicator = context->communicator.get();
+      if (options.debug.nvtx) ops.ranges = &device;
+    }
+  }
+  return context;
+}
+
+void ExecutionContext::allocate(Device& device, const SlotStates& slots, int32_t block_size) {
+  for (const auto& program : programs)  // they take turns in one arena
+    for (const Lowering* lowering : program->all_lowerings()) pool->reserve(lowering->plan.bytes);
+  pool->commit();
+  buffers = std::make_unique<InputBuffers>(device, *stream, model().program, block_size, slots);
+  if (draft() != nullptr) {
+    draft_values = std::make_unique<ProgramValues>(device, *stream, draft()->program,
+                                                   model().program, buffers->addresses());
+  }
+  if (communicator->size() == 1) return;
+  agreement = device.allocate(sizeof(float), MemoryTag::kOther);
+  agreement_pinned = device.allocate_pinned(sizeof(float));
+}
+
+Status ExecutionContext::bind(const AdapterPlaces* adapters) {
+  std::vector<Addresses> with_places = buffers->addresses();
+  if (adapters != nullptr) {
+    const std::vector<Addresses>& places = adapters->addresses();
+    with_places.insert(with_places.end(), places.begin() + std::ssize(with_places), places.end());
+  }
+  for (const auto& program : programs) {
+    const bool first = program == programs.front();
+    for (Lowering* lowering : program->lowerings()) {
+      const bool lora = lowering == program->lora.get() || lowering == program->some_lora.get();
+      const std::vector<Addresses>& of_first = lora ? with_places : buffers->addresses();
+      REFRAIN_RETURN_IF_ERROR(bind_values(lowering->context, lowering->plan, pool->arena(),
+                                          program->cache->addresses(),
+                                          first ? of_first : draft_values->addresses()));
+    }
+  }
+  return {};
+}
+
+bool ExecutionContext::any_rank_failed(bool failed_here) {
+  auto* failed = static_cast<float*>(agreement_pinned->data());
+  *failed = failed_here ? 1.0f : 0.0f;
+  stream->copy(agreement->data(), failed, sizeof(float));
+  communicator->all_reduce(*stream, {agreement->data(), DType::kFloat32, 1}, 1, {1, nullptr});
+  stream->copy(failed, agreement->data(), sizeof(float));
+  stream->synchronize();
+  return *failed > 0;
+}
+
+}  // namespace refrain::worker
