@@ -22,6 +22,7 @@
 #include "runtime/base/result.h"
 #include "worker/device/device.h"
 #include "worker/runner/model_runner.h"
+#include "worker/transfer/transfer_thread.h"
 #include "worker/worker/fault_hook.h"
 #include "worker/worker/start_times.h"
 
@@ -49,6 +50,8 @@ class WorkerDevice {
   virtual void grammar(ipc::Grammar message) = 0;
   virtual void load_adapter(ipc::LoadAdapter message) = 0;
   virtual void unload_adapter(const ipc::UnloadAdapter& message) = 0;
+  // Blocks of other groups; beside the steps. Dropped where there is no group that exports its own.
+  virtual void transfer(TransferThread::Command command) = 0;
   // Of the device now, even while it hangs in a step.
   virtual ipc::Position position() const = 0;
 };
@@ -62,9 +65,12 @@ class DeviceThread final : public WorkerDevice {
     DeviceFactory make_device;
     RunnerFactory make_runner;
     Duration heartbeat = std::chrono::milliseconds(250);
-    std::function<void(DeviceReport)> report;  // called on the device thread
-    int flight_fd = -1;                        // of the flight recorder; -1: none
-    FaultHook* fault = nullptr;                // outlives the thread
+    std::function<void(DeviceReport)> report;  // called on the device or the transfer thread
+    // Where ranks of other groups ask for blocks (ipc::transfer_address_of); may block. Null:
+    // nobody can.
+    std::function<Result<std::string>()> transfer_address = {};
+    int flight_fd = -1;          // of the flight recorder; -1: none
+    FaultHook* fault = nullptr;  // outlives the thread
   };
 
   explicit DeviceThread(Options options);
@@ -83,6 +89,7 @@ class DeviceThread final : public WorkerDevice {
   void grammar(ipc::Grammar message) override;
   void load_adapter(ipc::LoadAdapter message) override;
   void unload_adapter(const ipc::UnloadAdapter& message) override;
+  void transfer(TransferThread::Command command) override;
   ipc::Position position() const override;
   // Ends after the command under way. False: it had not ended after `timeout`.
   bool stop(Duration timeout);
@@ -114,6 +121,8 @@ class DeviceThread final : public WorkerDevice {
   Status keep(Adopt command);
   Status prepare(const ipc::InitCache& message);
   Status capture(const std::vector<int64_t>& num_blocks);
+  Status start_transfers();
+  void end_transfers();
   Status submit(const ipc::Step& message);
   Status compile(const ipc::Grammar& message);
   Status load_now(const ipc::LoadAdapter& message);
@@ -130,6 +139,8 @@ class DeviceThread final : public WorkerDevice {
   std::unique_ptr<Device> device_;
   std::unique_ptr<ModelRunner> runner_;
   Epoch epoch_ = 0;
+  bool moves_blocks_ = false;  // of the group, and the own rank in it
+  int rank_ = 0;
   std::optional<StartTimes> start_times_;
   bool ready_ = false;
   ipc::Loaded loaded_;                // of the group, with the cache that it was given
@@ -149,7 +160,8 @@ class DeviceThread final : public WorkerDevice {
   std::condition_variable wake_;
   std::deque<Command> commands_;
   std::atomic<size_t> num_commands_{0};  // commands_.size(), for who cannot wait for the mutex
-  std::optional<ipc::Peers> peers_;      // until the group that starts has taken them
+  std::unique_ptr<TransferThread> transfers_;  // while blocks may move; set by the device thread
+  std::optional<ipc::Peers> peers_;            // until the group that starts has taken them
   bool stopping_ = false;
   std::future<void> ended_;
   std::thread thread_;
