@@ -8,9 +8,12 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from adapters import write_adapter
 from conftest import BIN, TINY, Server, wait_for, within
 from test_groups import ask, groups, of_groups, worker_of
 from test_two_hosts import EXPECTED, hosts, signal_program  # noqa: F401 (a fixture)
+from test_windows import with_windows
+from tiny_head import write_head
 
 MODEL = TINY / "qwen3"
 OPTIONS = ["--device", "host", "--host-threads", 1, "--dtype", "float32", "--max-num-seqs", 16, "--max-model-len", 512,
@@ -18,18 +21,18 @@ OPTIONS = ["--device", "host", "--host-threads", 1, "--dtype", "float32", "--max
 LENGTHS = [1, 15, 16, 17, 31, 33, 63, 64, 65, 130]  # around blocks and chunks
 
 
-def start_divided(start_server, prefill_tp, decode_tp, *options):
+def start_divided(start_server, prefill_tp, decode_tp, *options, model=MODEL):
     server = start_server(*OPTIONS, "--prefill-groups", 1, "--decode-groups", 1, "--prefill-tensor-parallel-size",
-                          prefill_tp, "--decode-tensor-parallel-size", decode_tp, *options, model=MODEL, tp=1)
+                          prefill_tp, "--decode-tensor-parallel-size", decode_tp, *options, model=model, tp=1)
     wait_for(lambda: set(of_groups(server, "ready").values()) == {1.0}, 60, "both groups ready")
     return server
 
 
-def answers(server, tokens=12):
+def answers(server, tokens=12, **fields):
     def one(length):
         status, text = server.post("/v1/completions", {"prompt": [7 + (length * 31 + i) % 50 for i in range(length)],
                                                        "max_tokens": tokens, "temperature": 0, "ignore_eos": True,
-                                                       "return_token_ids": True})
+                                                       "return_token_ids": True, **fields})
         assert status == 200, text
         return json.loads(text)["choices"][0]["token_ids"]
     with ThreadPoolExecutor(4) as pool:
@@ -63,6 +66,45 @@ def test_the_tokens_are_those_of_one_group_R28(start_server, expected, prefill_t
     assert page[1]["transfers"]["done"] == len(LENGTHS)
     wait_for(lambda: all_free(server), 5, "all blocks free, no leases")
     assert answers(server) == expected, "with what both groups have cached"
+    wait_for(lambda: all_free(server), 5, "all blocks free, no leases")
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize("method", ["ngram", "eagle3"])
+def test_checked_drafts_go_on_from_the_blocks_of_the_prompt(start_server, expected, tmp_path, method):
+    options = {"method": method, "num_speculative_tokens": 3}
+    if method == "eagle3":
+        write_head(tmp_path / "head", MODEL, method)
+        options["model"] = str(tmp_path / "head")
+    server = start_divided(start_server, 1, 1, "--speculative-config", json.dumps(options))
+    assert answers(server) == expected
+    assert of_groups(server, "kv_transfers_total")[1] == len(LENGTHS)
+    wait_for(lambda: all_free(server), 5, "all blocks free, no leases")
+    assert server.stop() == 0
+
+
+def test_a_request_with_an_adapter_goes_on_with_it(start_server, tmp_path):
+    model = TINY / "llama-bias-f32"
+    adapter = ["--enable-lora", "--lora-modules", f"odd={write_adapter(tmp_path / 'odd', model, 5)}"]
+    one = start_server(*OPTIONS, *adapter, model=model, tp=1)
+    expected = answers(one, model="odd")
+    assert expected != answers(one) and one.stop() == 0
+    server = start_divided(start_server, 1, 1, *adapter, model=model)
+    assert answers(server, model="odd") == expected
+    assert of_groups(server, "kv_transfers_total")[1] == len(LENGTHS)
+    wait_for(lambda: all_free(server), 5, "all blocks free, no leases")
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize("layer_types", [["full_attention", "sliding_attention"], ["sliding_attention"] * 2])
+def test_of_layers_with_a_window_only_what_they_see_moves(start_server, copy_model, layer_types):
+    model = with_windows(copy_model(TINY / "qwen2"), layer_types)
+    one = start_server(*OPTIONS, model=model, tp=1)
+    expected = answers(one)
+    assert one.stop() == 0
+    server = start_divided(start_server, 2, 1, model=model)
+    assert answers(server) == expected
+    assert of_groups(server, "kv_transfers_total")[1] == len(LENGTHS)
     wait_for(lambda: all_free(server), 5, "all blocks free, no leases")
     assert server.stop() == 0
 

@@ -243,8 +243,10 @@ TEST_F(Roles, ADecodeGroupLostSendsItsRequestsOnFromTheirTokens_R8) {
 
 TEST_F(Roles, EitherGroupServesAlone_R8) {
   start_both();
+  EXPECT_EQ(decode_->peers.at(0).ranks.size(), 1u);
   world_.kill(*prefill_);
   world_.scheduler.advance(milliseconds(50));
+  EXPECT_TRUE(decode_->peers.at(0).ranks.empty()) << "its ranks are still asked for blocks";
   const RequestId in_decode = submit(prompt_of(10), 8);
   world_.scheduler.run_until_idle();
   expect_answer(in_decode, prompt_of(10), 8);
