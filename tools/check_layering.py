@@ -44,7 +44,7 @@ ARROWS = {
     "ipc/transport": ["ipc/protocol"],
     "ipc/protocol": [],
     "ipc/shm": [],
-    "worker/worker": ["worker/runner", "worker/device", "worker/device/factory", "runtime/actor", "ipc/transport",
+    "worker/worker": ["worker/runner", "worker/transfer", "worker/device", "worker/device/factory", "runtime/actor", "ipc/transport",
                       "ipc/protocol"],
     "worker/bench": ["worker/runner", "worker/graph", "worker/weights", "worker/comm", "worker/device",
                      "worker/device/factory", "ipc/protocol"],
@@ -53,6 +53,7 @@ ARROWS = {
     "worker/graph": ["worker/dispatch", "worker/program", "worker/weights", "worker/comm", "worker/device", "kernels/core"],
     "worker/dispatch": ["kernels/core"],
     "worker/program": ["worker/dispatch", "kernels/core"],
+    "worker/transfer": ["worker/kv", "worker/device", "ipc/protocol"],
     "worker/kv": ["worker/program", "worker/device", "ipc/protocol"],
     "worker/weights": ["worker/program", "worker/device", "kernels/core"],
     "worker/models": ["worker/program", "kernels/core", "ipc/protocol"],
@@ -88,6 +89,7 @@ EXTRA = {
     ("worker/graph", "ipc/protocol"): "the manifest of captures travels in messages",
     ("worker/program", "ipc/protocol"): "kinds of state groups travel in messages; one enum, not two",
     ("worker/comm", "ipc/protocol"): "where the ranks of a group are travels in messages; one struct, not two",
+    ("worker/transfer", "ipc/transport"): "blocks of groups on different machines come over tcp",
     ("worker/comm/host", "ipc/transport"): "ranks that share no memory meet over tcp",
 }
 

@@ -9,6 +9,7 @@
 #include "ipc/transport/address.h"
 #include "runtime/base/build_info.h"
 #include "runtime/base/log.h"
+#include "runtime/config/group_options.h"
 #include "runtime/config/lora_paths.h"
 #include "runtime/config/option_values.h"
 #include "runtime/config/options.h"
@@ -20,7 +21,7 @@ namespace {
 
 struct ServeArguments {
   worker::WorkerOptions worker;
-  std::string model, draft_model, local_addr;
+  std::string model, draft_model;
   std::string log_level = "info";
   pid_t parent = 0;            // 0: none to die with
   double orphan_timeout = 30;  // seconds
@@ -39,9 +40,10 @@ void add_options(CLI::App& app, ServeArguments& arguments) {
                  "Coordinator's address: ipc:///path/name or tcp://host:port "
                  "(or REFRAIN_COORDINATOR, or its host from MASTER_ADDR, LWS_LEADER_ADDRESS, "
                  "SLURM_LAUNCH_NODE_IPADDR)");
-  app.add_option("--local-addr", arguments.local_addr,
+  app.add_option("--local-addr", options.local_addr,
                  "Where the other ranks reach this worker if they share no /dev/shm with it: "
-                 "HOST or HOST:PORT (default: the address that the tcp:// coordinator is reached "
+                 "HOST or HOST:PORT; at PORT + 1 it answers ranks of other groups (default: the "
+                 "address that the tcp:// coordinator is reached "
                  "from, any free port)");
   app.add_option("--curve-key", options.curve.key_file,
                  "Key pair of this worker, a file of `refrain keygen` (tcp:// needs one)");
@@ -54,6 +56,7 @@ void add_options(CLI::App& app, ServeArguments& arguments) {
   app.add_option("--group", options.group,
                  "Which of the coordinator's groups this worker joins (--data-parallel-size)")
       ->check(CLI::Range(0, 63));
+  add_role_options(app, options.role);
   app.add_option("--local-rank", options.local_rank,
                  "GPU on this machine, from 0 (or LOCAL_RANK, SLURM_LOCALID; else its rank)")
       ->check(CLI::Range(0, 1024));
@@ -114,7 +117,7 @@ Status complete(const CLI::App& app, ServeArguments& arguments) {
   }
   if (options.tensor_parallel_size == 1) return {};
   REFRAIN_ASSIGN_OR_RETURN(options.listen_on,
-                           ipc::listen_address_of(arguments.local_addr, options.coordinator));
+                           ipc::listen_address_of(options.local_addr, options.coordinator));
   return {};
 }
 

@@ -22,6 +22,7 @@ inline constexpr uint32_t kMaxRows = 1 << 16;  // requests in a step
 inline constexpr int32_t kMaxDrafts = 32;      // of a row
 inline constexpr uint32_t kMaxStateGroups = 64;
 inline constexpr uint32_t kMaxGroupRanks = 128;
+inline constexpr uint32_t kMaxKvParts = 64;   // of a layer's block
 inline constexpr uint32_t kMaxRuns = 16;      // of a step
 inline constexpr uint32_t kMaxAdapters = 64;  // that are known at a time
 inline constexpr uint32_t kMaxStepTokens = 1 << 20;
@@ -60,11 +61,20 @@ inline constexpr std::array<uint32_t, std::variant_size_v<Message>> kMaxPayloadB
     4 << 10,                        // UnloadAdapter
     4 << 10,                        // RankAddress
     256 << 10,                      // Peers
+    256 << 10,                      // KvExport
+    kMaxFrameBytes - kHeaderBytes,  // KvPeers
+    kMaxFrameBytes - kHeaderBytes,  // PullBlocks
+    4 << 10,                        // CancelPull
+    32 << 10,                       // Pulled
 };
 
 // Least bytes that one element takes, which bounds a count by the bytes left.
 inline constexpr size_t kMinManifestEntryBytes = 4 + 3 * 4 + 2 + 4 + 8 + 8 + 8 + 8;
 inline constexpr size_t kMinRankAddressBytes = 3 * 4;
+inline constexpr size_t kMinKvPartBytes = 4 + 3 * 8;
+inline constexpr size_t kMinKvStatesBytes = 4 + 8 + 4;
+inline constexpr size_t kMinKvExportBytes = 4 + 8 + 8 + 4 + kMinRankAddressBytes + 4;
+inline constexpr size_t kMinKvBlocksBytes = 2 * 4;
 inline constexpr size_t kMinRunBytes = 1 + 1 + 6 * 4 + 2 * 4;
 inline constexpr size_t kMinStateGroupBytes = 4 + 1 + 4 + 8 + 8 + 8;
 inline constexpr size_t kMinBlockUpdatesBytes = 3 * 4;

@@ -36,6 +36,8 @@ const char* to_string(ForwardMode mode) {
       return "TARGET_VERIFY";
     case ForwardMode::kDraftExtend:
       return "DRAFT_EXTEND";
+    case ForwardMode::kPrebuilt:
+      return "PREBUILT";
   }
   check_failed(__FILE__, __LINE__, "known ForwardMode", std::to_string(static_cast<int>(mode)));
 }
@@ -52,12 +54,25 @@ const char* to_string(RuntimeMode mode) {
   check_failed(__FILE__, __LINE__, "known RuntimeMode", std::to_string(static_cast<int>(mode)));
 }
 
+const char* to_string(GroupRole role) {
+  switch (role) {
+    case GroupRole::kBoth:
+      return "both";
+    case GroupRole::kPrefill:
+      return "prefill";
+    case GroupRole::kDecode:
+      return "decode";
+  }
+  check_failed(__FILE__, __LINE__, "known GroupRole", std::to_string(static_cast<int>(role)));
+}
+
 const char* message_name(size_t index) {
   static constexpr std::array<const char*, std::variant_size_v<Message>> kNames = {
       "Hello",       "Welcome",       "Refuse",        "Progress",    "Loaded",
       "InitCache",   "Ready",         "Step",          "StepResult",  "Heartbeat",
       "Shutdown",    "Failed",        "Position",      "Grammar",     "GrammarReady",
-      "LoadAdapter", "AdapterLoaded", "UnloadAdapter", "RankAddress", "Peers"};
+      "LoadAdapter", "AdapterLoaded", "UnloadAdapter", "RankAddress", "Peers",
+      "KvExport",    "KvPeers",       "PullBlocks",    "CancelPull",  "Pulled"};
   REFRAIN_CHECK(index < kNames.size(), "message index {}", index);
   return kNames[index];
 }

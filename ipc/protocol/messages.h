@@ -9,12 +9,15 @@
 #include <vector>
 
 #include "ipc/protocol/draft_head.h"
+#include "ipc/protocol/group_role.h"
+#include "ipc/protocol/kv_transfer.h"
+#include "ipc/protocol/lora.h"
 #include "ipc/protocol/rank_address.h"
 #include "runtime/base/ids.h"
 
 namespace refrain::ipc {
 
-inline constexpr uint16_t kProtocolVersion = 20;
+inline constexpr uint16_t kProtocolVersion = 21;
 
 // ---- configuration (coordinator -> worker, inside Welcome)
 
@@ -56,6 +59,7 @@ struct WorkerConfig {
   bool cudagraph_specialize_lora = true;     // CG-15
   int32_t split_prefill = 1;  // parts that a long prompt's run is cut into (CG-39); 1: none
   std::string pooling;  // LAST, MEAN or CLS: of prompts' hidden states; empty: the model generates
+  bool kv_transfer = false;  // blocks move between groups: the rank tells where its own can be read
   bool operator==(const WorkerConfig&) const = default;
 };
 
@@ -83,6 +87,7 @@ struct Hello {
   std::string device;
   std::string held_group;  // token of the group it holds weights and graphs of; empty: none
   Epoch last_epoch = 0;    // the epoch it was in last; a new one must be greater
+  std::string role;        // of its group, as its command line says; empty: it does not
 };
 
 struct Welcome {
@@ -172,6 +177,7 @@ enum class ForwardMode : uint8_t {
   kMixed,         // both, drafts or not
   kTargetVerify,  // the slots' last tokens and drafts after them
   kDraftExtend,   // a draft model's: over the tokens of the run before, then drafts after them
+  kPrebuilt,      // a decode that begins a request whose KV came from another group
 };
 
 // Which of a worker's Programs a run is of.
@@ -363,29 +369,10 @@ struct Failed {
   bool configuration = false;  // true: the input is at fault (exit 64), a restart will not help
 };
 
-// ---- LoRA adapters
-
-// Every rank reads the adapter into host memory and answers AdapterLoaded, in the order of the
-// messages. `name` is one of the worker's own --lora-modules or of a folder in its --lora-dir.
-struct LoadAdapter {
-  AdapterId id = 0;  // > 0, never given twice by a coordinator
-  std::string name;
-  std::string digest;  // of the files as the coordinator has them
-};
-
-struct AdapterLoaded {
-  AdapterId id = 0;
-  std::string error;  // names file and tensor; empty: it is there
-};
-
-struct UnloadAdapter {  // no step names it any more
-  AdapterId id = 0;
-};
-
-using Message =
-    std::variant<Hello, Welcome, Refuse, Progress, Loaded, InitCache, Ready, Step, StepResult,
-                 Heartbeat, Shutdown, Failed, Position, Grammar, GrammarReady, LoadAdapter,
-                 AdapterLoaded, UnloadAdapter, RankAddress, Peers>;
+using Message = std::variant<Hello, Welcome, Refuse, Progress, Loaded, InitCache, Ready, Step,
+                             StepResult, Heartbeat, Shutdown, Failed, Position, Grammar,
+                             GrammarReady, LoadAdapter, AdapterLoaded, UnloadAdapter, RankAddress,
+                             Peers, KvExport, KvPeers, PullBlocks, CancelPull, Pulled>;
 
 // Tokens and request rows over all runs.
 int64_t num_tokens(const Step& step);
@@ -395,6 +382,7 @@ int64_t num_block_updates(const Step& step);
 
 const char* to_string(ForwardMode mode);
 const char* to_string(RuntimeMode mode);
+const char* to_string(GroupRole role);   // both, prefill, decode
 const char* message_name(size_t index);  // of an alternative of Message
 
 }  // namespace refrain::ipc

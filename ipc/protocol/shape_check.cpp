@@ -90,6 +90,13 @@ const char* check(const Ready& ready) {
              : "memory_tags and memory_bytes differ in length";
 }
 
+const char* check(const PullBlocks& pull) {
+  for (const KvBlocks& blocks : pull.blocks)
+    if (blocks.from.size() != blocks.to.size())
+      return "from and to of a state group's blocks differ in length";
+  return nullptr;
+}
+
 template <class T>
 const char* check(const T&) {
   return nullptr;

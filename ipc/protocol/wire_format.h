@@ -11,7 +11,7 @@ namespace refrain::ipc {
 
 template <class Archive>
 void serialize(Archive& ar, WorkerConfig& m) {
-  static_assert(wire::field_count<WorkerConfig>() == 38);
+  static_assert(wire::field_count<WorkerConfig>() == 39);
   ar(m.tensor_parallel_size, m.max_num_seqs, m.max_num_batched_tokens, m.max_model_len,
      m.block_size, wire::Name{"dtype", m.dtype}, wire::Name{"kv_cache_dtype", m.kv_cache_dtype},
      wire::Name{"attention_backend", m.attention_backend}, m.disable_cascade_attn,
@@ -24,16 +24,17 @@ void serialize(Archive& ar, WorkerConfig& m) {
      wire::Texts{"splitting_ops", m.splitting_ops, kMaxSplittingOps, kMaxNameBytes},
      m.disable_padding, m.max_padding_ratio, m.debug_cudagraph, m.collective_timeout_ms,
      m.disable_custom_all_reduce, m.audit, m.max_loras, m.max_lora_rank,
-     m.cudagraph_specialize_lora, m.split_prefill, wire::Name{"pooling", m.pooling});
+     m.cudagraph_specialize_lora, m.split_prefill, wire::Name{"pooling", m.pooling}, m.kv_transfer);
 }
 
 template <class Archive>
 void serialize(Archive& ar, Hello& m) {
-  static_assert(wire::field_count<Hello>() == 13);
+  static_assert(wire::field_count<Hello>() == 14);
   ar(m.protocol_version, wire::Name{"build_id", m.build_id},
      wire::Name{"model_digest", m.model_digest}, m.group, m.rank, m.tensor_parallel_size, m.pid,
      m.process_start, wire::Name{"realm", m.realm}, wire::Name{"host", m.host},
-     wire::Name{"device", m.device}, wire::Name{"held_group", m.held_group}, m.last_epoch);
+     wire::Name{"device", m.device}, wire::Name{"held_group", m.held_group}, m.last_epoch,
+     wire::Name{"role", m.role});
 }
 
 template <class Archive>
@@ -126,7 +127,7 @@ template <class Archive>
 void serialize(Archive& ar, Run& m) {
   static_assert(wire::field_count<Run>() == 5);
   ar(wire::Choice<ProgramId>{"program", m.program, ProgramId::kDraftModel},
-     wire::Choice<ForwardMode>{"mode", m.mode, ForwardMode::kDraftExtend}, m.rows, m.part, m.parts);
+     wire::Choice<ForwardMode>{"mode", m.mode, ForwardMode::kPrebuilt}, m.rows, m.part, m.parts);
 }
 
 template <class Archive>
@@ -249,6 +250,59 @@ template <class Archive>
 void serialize(Archive& ar, Peers& m) {
   static_assert(wire::field_count<Peers>() == 1);
   ar(wire::Items<RankAddress>{"ranks", m.ranks, kMaxGroupRanks, kMinRankAddressBytes});
+}
+
+template <class Archive>
+void serialize(Archive& ar, KvPart& m) {
+  static_assert(wire::field_count<KvPart>() == 4);
+  ar(wire::Name{"name", m.name}, m.first_unit, m.units, m.unit_bytes);
+}
+
+template <class Archive>
+void serialize(Archive& ar, KvStates& m) {
+  static_assert(wire::field_count<KvStates>() == 3);
+  ar(m.num_layers, m.num_blocks,
+     wire::Items<KvPart>{"parts", m.parts, kMaxKvParts, kMinKvPartBytes});
+}
+
+template <class Archive>
+void serialize(Archive& ar, KvExport& m) {
+  static_assert(wire::field_count<KvExport>() == 6);
+  ar(wire::Name{"realm", m.realm}, m.pid, m.process_start,
+     wire::List<uint64_t>{"regions", m.regions, kMaxShortList}, m.tcp,
+     wire::Items<KvStates>{"states", m.states, kMaxStateGroups, kMinKvStatesBytes});
+}
+
+template <class Archive>
+void serialize(Archive& ar, KvPeers& m) {
+  static_assert(wire::field_count<KvPeers>() == 3);
+  ar(m.group, m.epoch, wire::Items<KvExport>{"ranks", m.ranks, kMaxGroupRanks, kMinKvExportBytes});
+}
+
+template <class Archive>
+void serialize(Archive& ar, KvBlocks& m) {
+  static_assert(wire::field_count<KvBlocks>() == 2);
+  ar(wire::List<BlockId>{"from", m.from, kMaxBlockUpdates},
+     wire::List<BlockId>{"to", m.to, kMaxBlockUpdates});
+}
+
+template <class Archive>
+void serialize(Archive& ar, PullBlocks& m) {
+  static_assert(wire::field_count<PullBlocks>() == 4);
+  ar(m.id, m.group, m.epoch,
+     wire::Items<KvBlocks>{"blocks", m.blocks, kMaxStateGroups, kMinKvBlocksBytes});
+}
+
+template <class Archive>
+void serialize(Archive& ar, CancelPull& m) {
+  static_assert(wire::field_count<CancelPull>() == 1);
+  ar(m.id);
+}
+
+template <class Archive>
+void serialize(Archive& ar, Pulled& m) {
+  static_assert(wire::field_count<Pulled>() == 4);
+  ar(m.id, m.bytes, m.ended, wire::Text{"error", m.error, kMaxTextBytes});
 }
 
 }  // namespace refrain::ipc

@@ -34,6 +34,10 @@ Result<std::string> listen_address_towards(const std::string& address);
 // tcp://; empty: neither.
 Result<std::string> listen_address_of(const std::string& local_addr,
                                       const std::string& coordinator);
+// Where a worker answers ranks of other groups: the port after that of --local-addr, else any free
+// one on the interface towards a coordinator at tcp://, else one of this machine alone.
+Result<std::string> transfer_address_of(const std::string& local_addr,
+                                        const std::string& coordinator);
 
 // The socket file of a server. Taking it makes the directory (mode 0700) if it is missing and
 // clears away the file of a dead process; giving it back removes the file and a directory made

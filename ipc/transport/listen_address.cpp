@@ -61,4 +61,13 @@ Result<std::string> listen_address_of(const std::string& local_addr,
   return "";
 }
 
+Result<std::string> transfer_address_of(const std::string& local_addr,
+                                        const std::string& coordinator) {
+  REFRAIN_ASSIGN_OR_RETURN(std::string own, listen_address_of(local_addr, coordinator));
+  if (own.empty()) return "tcp://127.0.0.1:*";
+  REFRAIN_ASSIGN_OR_RETURN(const Address address, parse_address(own));
+  if (address.port == "*" || address.port == "0") return own;
+  return fmt::format("tcp://{}:{}", address.host, std::stoi(address.port) + 1);
+}
+
 }  // namespace refrain::ipc

@@ -2,6 +2,7 @@
 
 #include <zmq.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
@@ -136,6 +137,24 @@ Status RankSockets::connect(const std::vector<RankAddress>& ranks, int own) {
   return {};
 }
 
+Status RankSockets::add(int peer, const RankAddress& address) {
+  uint8_t key[32];
+  if (address.key.size() != 40 || zmq_z85_decode(key, address.key.c_str()) == nullptr)
+    return fail_field("peers", "{} has no key", address.address);
+  peers_.resize(std::max(peers_.size(), static_cast<size_t>(peer) + 1));
+  users_[decoded_key(address.key)] = fmt::format("{}", peer);
+  return connect_to(peer, address);
+}
+
+void RankSockets::remove(int peer) {
+  std::erase_if(
+      users_, [user = fmt::format("{}", peer)](const auto& entry) { return entry.second == user; });
+  Peer& of = peers_.at(static_cast<size_t>(peer));
+  if (of.monitor != nullptr) zmq_close(of.monitor);
+  if (of.socket != nullptr) zmq_close(of.socket);
+  of = {nullptr, nullptr, State::kLost};
+}
+
 Status RankSockets::connect_to(int rank, const RankAddress& to) {
   REFRAIN_ASSIGN_OR_RETURN(const Address address, parse_tcp(to.address));
   void*& socket = peers_[static_cast<size_t>(rank)].socket;
@@ -172,6 +191,8 @@ Status RankSockets::send(int rank, std::span<const std::byte> head,
   auto* to = static_cast<std::byte*>(zmq_msg_data(&message.raw));
   std::memcpy(to, head.data(), head.size());
   if (!body.empty()) std::memcpy(to + head.size(), body.data(), body.size());
+  if (peer(rank).socket == nullptr)
+    return fail(ErrorCode::kUnavailable, "there is no connection to rank {}", rank);
   while (zmq_msg_send(&message.raw, peer(rank).socket, ZMQ_DONTWAIT) < 0) {
     if (zmq_errno() == EINTR) continue;
     return fail(ErrorCode::kUnavailable, "rank {} takes no frames: {}", rank,
@@ -186,6 +207,7 @@ std::optional<RankSockets::Frame> RankSockets::receive(std::chrono::milliseconds
   for (const Peer& peer : peers_) {
     if (peer.monitor != nullptr) items.push_back({peer.monitor, 0, ZMQ_POLLIN, 0});
   }
+  if (wake_fd_ >= 0) items.push_back({nullptr, wake_fd_, ZMQ_POLLIN, 0});
   const auto end = std::chrono::steady_clock::now() + timeout;
   while (true) {
     const auto left =
@@ -200,7 +222,8 @@ std::optional<RankSockets::Frame> RankSockets::receive(std::chrono::milliseconds
     bool lost = false;
     for (Peer& peer : peers_) lost |= peer.monitor != nullptr && note(peer);
     if (auto frame = take()) return frame;
-    if (lost || left.count() <= 0) return std::nullopt;
+    const bool woken = wake_fd_ >= 0 && ready > 0 && items.back().revents != 0;
+    if (lost || woken || left.count() <= 0) return std::nullopt;
   }
 }
 

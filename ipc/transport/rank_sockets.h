@@ -1,6 +1,6 @@
 #pragma once
-// The tcp connections between the ranks of one group: a rank listens on one address and has a
-// connection to each peer, encrypted and authenticated by keys that live as long as the group
+// The tcp connections between ranks, of one group or of several: a rank listens on one address and
+// has a connection to each peer, encrypted and authenticated by keys that live as long as the group
 // (CURVE; they travel with the addresses). ZeroMQ's own thread moves the bytes; calls wait no
 // longer than they are asked to. One thread at a time.
 
@@ -34,6 +34,11 @@ class RankSockets {
   const std::string& key() const { return keys_.public_key; }
   // To every rank but this one; nobody else is let in.
   Status connect(const std::vector<RankAddress>& ranks, int own);
+  // Instead of connect(): peers come and go. `peer` numbers a connection and is never used again.
+  Status add(int peer, const RankAddress& address);
+  void remove(int peer);
+  // receive() returns when this descriptor is readable, too.
+  void wake_by(int fd) { wake_fd_ = fd; }
 
   // Never waits: what a connection does not take yet is queued.
   Status send(int rank, std::span<const std::byte> head, std::span<const std::byte> body);
@@ -72,6 +77,7 @@ class RankSockets {
   CurveUsers users_;  // the peers by their ranks
   std::string address_;
   std::vector<Peer> peers_;  // by rank
+  int wake_fd_ = -1;
   std::unique_ptr<Message> message_;
 };
 

@@ -87,8 +87,11 @@ constexpr Absent kAbsent[] = {
      "enable-prompt-embeds"},
     {"prompts are pooled to one vector, by the server itself: leave the option out",
      "io-processor-plugin enable-flash-late-interaction"},
-    {"prompts and answers are computed on one instance, and its cache stays there",
-     "kv-transfer-config ec-transfer-config kv-events-config kv-offloading-backend "
+    {"groups of --prefill-groups and --decode-groups find each other through the server",
+     "disaggregation-transfer-backend disaggregation-bootstrap-port disaggregation-ib-device "
+     "disaggregation-decode-tp disaggregation-decode-dp disaggregation-prefill-pp"},
+    {"blocks of the cache go to decode groups (--decode-groups) and nowhere else",
+     "ec-transfer-config kv-events-config kv-offloading-backend "
      "kv-offloading-size kv-sharing-fast-prefill"},
     {"there are no state-space models yet",
      "mamba-backend mamba-block-size mamba-cache-dtype mamba-cache-mode mamba-cache-philox-rounds "

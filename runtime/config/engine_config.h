@@ -11,6 +11,7 @@
 #include "runtime/config/cors_config.h"
 #include "runtime/config/debug_options.h"
 #include "runtime/config/generation_config.h"
+#include "runtime/config/groups.h"
 #include "runtime/config/lora_paths.h"
 
 namespace refrain {
@@ -46,10 +47,15 @@ struct EngineConfig {
 
   // workers: all that travels to them
   ipc::WorkerConfig worker;
-  int32_t data_parallel_size = 1;  // groups of workers, each with a copy of the model
-  std::string device = "auto";     // auto | host | cuda
-  int32_t host_threads = 0;        // per worker; 0: cores / workers, at least 1
-  std::string host_isa;            // empty: best
+  bool cudagraph_mode_given = false;  // by the user; else a group's role says it (CG-2)
+  int32_t data_parallel_size = 1;     // groups of workers, each with a copy of the model
+  int32_t prefill_groups = 0, decode_groups = 0;  // instead: groups with a role
+  int32_t prefill_tensor_parallel_size = 0;       // workers of such a group; 0: as
+  int32_t decode_tensor_parallel_size = 0;        // tensor_parallel_size says
+  double kv_transfer_timeout = 10;                // seconds without progress
+  std::string device = "auto";                    // auto | host | cuda
+  int32_t host_threads = 0;                       // per worker; 0: cores / workers, at least 1
+  std::string host_isa;                           // empty: best
 
   LoraPaths lora;  // with --enable-lora
   bool enable_lora = false;
@@ -98,7 +104,13 @@ struct EngineConfig {
 
   DebugOptions debug;
 
-  int32_t num_workers() const { return data_parallel_size * worker.tensor_parallel_size; }
+  bool has_roles() const { return prefill_groups > 0 || decode_groups > 0; }
+  int32_t num_groups() const {
+    return has_roles() ? prefill_groups + decode_groups : data_parallel_size;
+  }
+  int32_t num_workers() const;                            // of all groups
+  std::vector<Group> groups() const;                      // by id: prefill groups first
+  ipc::WorkerConfig worker_of(const Group& group) const;  // what its workers are told
 };
 
 }  // namespace refrain

@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "ipc/protocol/limits.h"
+#include "runtime/config/group_options.h"
 #include "runtime/config/options.h"
 #include "runtime/config/pooling_config.h"
 #include "runtime/config/speculative_config.h"
@@ -122,12 +123,6 @@ Status finish_engine_config(EngineConfig& config, const ModelConfig& model) {
         "--max-model-len {} leaves no room for a prompt and an answer; 2 is the least",
         worker.max_model_len);
   }
-  if (worker.tensor_parallel_size > model.num_kv_heads) {
-    return fail_field("--tensor-parallel-size",
-                      "--tensor-parallel-size {} is more than the model's {} KV heads "
-                      "(num_key_value_heads), which cannot be spread over it",
-                      worker.tensor_parallel_size, model.num_kv_heads);
-  }
   if (worker.max_num_batched_tokens < worker.max_num_seqs) {
     return fail_field("--max-num-batched-tokens",
                       "--max-num-batched-tokens {} is less than --max-num-seqs {}: a step could "
@@ -150,6 +145,7 @@ Status finish_engine_config(EngineConfig& config, const ModelConfig& model) {
   REFRAIN_RETURN_IF_ERROR(finish_lora(config));
   REFRAIN_RETURN_IF_ERROR(check_draft_model(config, model));
   REFRAIN_RETURN_IF_ERROR(finish_pooling(config, model));
+  REFRAIN_RETURN_IF_ERROR(finish_groups(config, model));
   worker.load_dummy = config.load_format == "dummy";
   worker.audit = config.audit_rate > 0;
   finish_host_threads(config);

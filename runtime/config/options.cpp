@@ -3,11 +3,13 @@
 #include <CLI/CLI.hpp>
 #include <limits>
 #include <memory>
+#include <utility>
 
 #include "ipc/protocol/limits.h"
 #include "runtime/base/log.h"
 #include "runtime/config/answer_options.h"
 #include "runtime/config/compilation_config.h"
+#include "runtime/config/group_options.h"
 #include "runtime/config/option_values.h"
 #include "runtime/config/pooling_config.h"
 #include "runtime/config/speculative_config.h"
@@ -58,10 +60,7 @@ void add_parallel_options(CLI::App& app, EngineConfig& config) {
                  "Workers that share the model")
       ->check(CLI::Range(1, 64))
       ->group(group);
-  app.add_option("--data-parallel-size,--dp,--dp-size", config.data_parallel_size,
-                 "Groups of such workers, each with a copy of the model, that share the requests")
-      ->check(CLI::Range(1, EngineConfig::kMostGroups))
-      ->group(group);
+  add_group_options(app, config, group);
   app.add_option("--device", config.device, "auto, host or cuda")
       ->check(CLI::IsMember({"auto", "host", "cuda"}))
       ->group(group);
@@ -189,11 +188,17 @@ void add_graph_options(CLI::App& app, EngineConfig& config) {
       ->group(group);
   CLI::Option* mode =
       app.add_option("--cudagraph-mode", worker.cudagraph_mode,
-                     "NONE, PIECEWISE, FULL, FULL_DECODE_ONLY or FULL_AND_PIECEWISE")
+                     "NONE, PIECEWISE, FULL, FULL_DECODE_ONLY or FULL_AND_PIECEWISE (default "
+                     "FULL_AND_PIECEWISE; of prefill groups PIECEWISE, of decode groups "
+                     "FULL_DECODE_ONLY)")
+          ->each([&config](const std::string&) { config.cudagraph_mode_given = true; })
           ->group(group);
   app.add_flag_callback(
          "--enable-piecewise-cuda-graph",
-         [&worker] { worker.cudagraph_mode = "FULL_AND_PIECEWISE"; },
+         [&config] {
+           config.worker.cudagraph_mode = "FULL_AND_PIECEWISE";
+           config.cudagraph_mode_given = true;
+         },
          "SGLang's name for --cudagraph-mode FULL_AND_PIECEWISE")
       ->excludes(mode)
       ->group(group);
@@ -223,7 +228,13 @@ void add_graph_options(CLI::App& app, EngineConfig& config) {
   app.add_option_function<std::string>(
          "--compilation-config,-O",
          [&config](const std::string& json) {
+           const std::string before = std::exchange(config.worker.cudagraph_mode, "");
            const auto ignored = apply_compilation_config(json, config.worker);
+           if (config.worker.cudagraph_mode.empty()) {
+             config.worker.cudagraph_mode = before;
+           } else {
+             config.cudagraph_mode_given = true;
+           }
            if (!ignored)
              throw CLI::ValidationError("--compilation-config", ignored.error().message);
            for (const std::string& key : *ignored) log::info("--compilation-config: {}", key);

@@ -171,7 +171,7 @@ class StateLog {
       report.group = group;
       pipe_->send(report);
     }
-    if (engine_.config().data_parallel_size == 1) return;
+    if (engine_.config().num_groups() == 1) return;
     display_.finish();
     log::info("group {} {}{}{}", group, to_string(state), detail.empty() ? "" : ": ", detail);
   }
@@ -207,7 +207,7 @@ class GivenUpWatch {
 
  private:
   void look() {
-    for (int32_t group = 0; group < engine_.config().data_parallel_size; ++group)
+    for (int32_t group = 0; group < engine_.config().num_groups(); ++group)
       if (board_.given_up(group)) engine_.give_up_group(group);
     strand_->post_after(std::chrono::seconds(1), [this] { look(); });
   }
@@ -291,7 +291,7 @@ int coordinate(CoordinatorOptions options) {
     if (!engine_host.io().on_process_exit(options.parent, strand, alone)) strand->post(alone);
   }
   std::optional<GivenUpWatch> given_up;
-  if (config.data_parallel_size > 1) given_up.emplace(engine_host.engine(), board, strand);
+  if (config.num_groups() > 1) given_up.emplace(engine_host.engine(), board, strand);
   log::info("listening on {}; waiting for {} worker{} at {}", url, config.num_workers(),
             config.num_workers() == 1 ? "" : "s", config.ipc_address);
   engine_host.run();

@@ -16,7 +16,7 @@ void EngineCore::load_adapter(AdapterSource source, const AdapterDone& done) {
     return done(fail(ErrorCode::kUnavailable, "the workers are not ready; try again later"));
   if (const auto added = adapters_.add(std::move(source), done); !added)
     return done(forward_error(added.error()));
-  for (int32_t index = 0; index < config_.data_parallel_size; ++index)
+  for (int32_t index = 0; index < config_.num_groups(); ++index)
     if (serves(groups_[static_cast<size_t>(index)])) ask_for_adapters(index);
 }
 

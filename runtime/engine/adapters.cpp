@@ -33,7 +33,7 @@ Result<AdapterId> Adapters::add(AdapterSource source, AdapterDone done) {
                       entries_.size());
   const AdapterId id = next_id_++;
   Entry& entry = entries_[id];
-  entry.groups.resize(num_groups_);
+  entry.groups.resize(num_ranks_.size());
   entry.source = std::move(source);
   entry.loaded = std::move(done);
   return id;
@@ -44,9 +44,9 @@ bool Adapters::asked(const Entry& entry) const {
 }
 
 bool Adapters::all_have(const Entry& entry) const {
-  return std::ranges::all_of(entry.groups, [this](const OfGroup& group) {
-    return !group.asked || group.answers == num_ranks_;
-  });
+  for (size_t group = 0; group < entry.groups.size(); ++group)
+    if (entry.groups[group].asked && entry.groups[group].answers != num_ranks_[group]) return false;
+  return true;
 }
 
 std::vector<ipc::LoadAdapter> Adapters::load_all(int32_t group) {
@@ -71,7 +71,7 @@ std::optional<Adapters::Answered> Adapters::answer(int32_t group, int32_t rank,
   if (!of_group.asked) return std::nullopt;
   if (!answer.error.empty() && of_group.refusal)
     of_group.refusal = fail_field("lora_path", "rank {}: {}", rank, answer.error);
-  if (++of_group.answers != num_ranks_) return std::nullopt;
+  if (++of_group.answers != num_ranks_[static_cast<size_t>(group)]) return std::nullopt;
   Answered answered{answer.id, entry.source, of_group.refusal, nullptr, false};
   if (!answered.status) {
     answered.gone = entry.loaded != nullptr;

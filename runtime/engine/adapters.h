@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ipc/protocol/messages.h"
@@ -30,9 +31,9 @@ using AdapterDone = std::function<void(Status)>;
 
 class Adapters {
  public:
-  // Groups of num_ranks each.
-  Adapters(int32_t num_groups, int32_t num_ranks, int32_t most)
-      : num_groups_(static_cast<size_t>(num_groups)), num_ranks_(num_ranks), most_(most) {}
+  // Groups of so many ranks.
+  Adapters(std::vector<int32_t> num_ranks, int32_t most)
+      : num_ranks_(std::move(num_ranks)), most_(most) {}
 
   // Any thread. One that is being loaded over HTTP or unloaded is not found.
   std::optional<AdapterId> find(const std::string& name) const;
@@ -90,8 +91,7 @@ class Adapters {
   bool asked(const Entry& entry) const;     // some group
   bool all_have(const Entry& entry) const;  // of those that were asked
 
-  const size_t num_groups_;
-  const int32_t num_ranks_;
+  const std::vector<int32_t> num_ranks_;  // by group
   const int32_t most_;
   mutable std::mutex mutex_;
   std::map<AdapterId, Entry> entries_;

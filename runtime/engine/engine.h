@@ -17,6 +17,7 @@
 #include "runtime/engine/admission.h"
 #include "runtime/engine/request.h"
 #include "runtime/sched/draft_control.h"
+#include "runtime/sched/transfer_counts.h"
 
 namespace refrain {
 
@@ -89,8 +90,12 @@ struct GroupStats {
   uint64_t cascade_steps = 0;  // of them: a prefix that all rows share was read once (CG-13)
   DraftCounts drafts;
   uint64_t audited_steps = 0, audit_differences = 0;  // CG-41
-  double audit_worst_logit = 0, audit_worst_kv = 0;   // of the largest magnitude beside it
-  std::string audit_first;                            // the first difference beyond the bound
+  ipc::GroupRole role = ipc::GroupRole::kBoth;
+  uint64_t leases = 0;                               // blocks held for groups that read them
+  uint64_t leases_expired = 0;                       // not renewed in time
+  TransferCounts transfers;                          // from other groups to this one
+  double audit_worst_logit = 0, audit_worst_kv = 0;  // of the largest magnitude beside it
+  std::string audit_first;                           // the first difference beyond the bound
   uint64_t blocks_total = 0, blocks_free = 0;
   double seconds_since_last_answer = 0;  // of all ranks to a step (while idle, to a canary: R-11)
   double coordinator_us_per_step = 0;    // CPU, moving average

@@ -7,6 +7,21 @@
 #include "runtime/engine/group_endpoints.h"
 
 namespace refrain {
+namespace {
+
+std::vector<ipc::GroupRole> roles_of(const std::vector<Group>& groups) {
+  std::vector<ipc::GroupRole> roles;
+  for (const Group& group : groups) roles.push_back(group.role);
+  return roles;
+}
+
+std::vector<int32_t> ranks_of(const std::vector<Group>& groups) {
+  std::vector<int32_t> ranks;
+  for (const Group& group : groups) ranks.push_back(group.num_ranks());
+  return ranks;
+}
+
+}  // namespace
 
 EngineCore::EngineCore(EngineParts parts)
     : config_(parts.config),
@@ -14,10 +29,15 @@ EngineCore::EngineCore(EngineParts parts)
       rules_(config_, model_),
       executor_(parts.engine_executor),
       parts_(std::move(parts)),
-      router_(config_.data_parallel_size, config_.worker.block_size),
+      router_(roles_of(config_.groups()), config_.worker.block_size),
+      kv_exchange_(
+          config_.groups(),
+          [this](int32_t index, const ipc::Message& message) { group(index).tell(message); }),
       trials_(queue_,
               {[this](const Sequence& sequence, const Error& error) { give_up(sequence, error); },
                [this](std::unique_ptr<Sequence> sequence) {
+                 sequence->hands_over = false;
+                 sequence->source.reset();
                  to_group(trials_.group(), std::move(sequence));
                },
                [this](RequestId id) { alive_.at(id).group = kNoGroup; },
@@ -28,10 +48,9 @@ EngineCore::EngineCore(EngineParts parts)
                [this](Isolation isolation) {
                  if (isolation_handler) isolation_handler(isolation);
                }}),
-      adapters_(config_.data_parallel_size, config_.worker.tensor_parallel_size,
-                config_.max_cpu_loras),
-      admission_({int64_t{config_.worker.max_num_seqs} * config_.data_parallel_size,
-                  config_.max_queue, to_duration(config_.max_queue_wait)}),
+      adapters_(ranks_of(config_.groups()), config_.max_cpu_loras),
+      admission_({int64_t{config_.worker.max_num_seqs} * config_.num_groups(), config_.max_queue,
+                  to_duration(config_.max_queue_wait)}),
       trace_(std::move(parts_.trace)) {}
 
 void EngineCore::connect() {
@@ -54,7 +73,7 @@ void EngineCore::connect() {
         on_engine([id](EngineCore& core) { core.ended_by_stop_string(id); });
       },
       [on_engine] { on_engine([](EngineCore& core) { core.pump_all(); }); });
-  auto endpoints = split_endpoint(std::move(parts_.endpoint), config_.data_parallel_size);
+  auto endpoints = split_endpoint(std::move(parts_.endpoint), config_.num_groups());
   for (size_t index = 0; index < endpoints.size(); ++index)
     add_group(static_cast<int32_t>(index), std::move(endpoints[index]));
 }
@@ -267,7 +286,7 @@ void EngineCore::stop() {
   refuse_from_now_on(error);
   fail_all(error);
   for (const auto& each : groups_) each->stop("the coordinator was stopped");
-  for (int32_t index = 0; index < config_.data_parallel_size; ++index) adapters_lost(index, error);
+  for (int32_t index = 0; index < config_.num_groups(); ++index) adapters_lost(index, error);
   publish();
 }
 

@@ -20,6 +20,7 @@
 #include "runtime/engine/engine_stats.h"
 #include "runtime/engine/engine_trace.h"
 #include "runtime/engine/group_service.h"
+#include "runtime/engine/kv_exchange.h"
 #include "runtime/engine/output_side.h"
 #include "runtime/engine/request_rules.h"
 #include "runtime/engine/router.h"
@@ -130,6 +131,9 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   void open_or_close_all();
   void route(std::unique_ptr<Sequence> sequence);
   void route_waiting();
+  bool may_hand_over(const Sequence& sequence) const;
+  void on_handed_over(int32_t index, std::unique_ptr<Sequence> sequence);
+  void on_transfer_failed(std::unique_ptr<Sequence> sequence);
   void to_group(int32_t index, std::unique_ptr<Sequence> sequence);
   void pump(int32_t index);
   void pump_all();
@@ -154,6 +158,7 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   EngineParts parts_;  // what connect() needs
   std::vector<std::shared_ptr<GroupService>> groups_;
   Router router_;
+  KvExchange kv_exchange_;
 
   RequestQueue queue_;  // while no group takes them, and those that wait to be tried alone
   Trials trials_;

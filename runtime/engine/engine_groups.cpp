@@ -13,13 +13,16 @@
 namespace refrain {
 namespace {
 
-WorkerGroupOptions group_options(const EngineParts& parts, int32_t index) {
+// A request whose blocks did not come so often is computed in one group.
+constexpr int32_t kTransfersTried = 2;
+
+WorkerGroupOptions group_options(const EngineParts& parts, const Group& group) {
   const EngineConfig& config = parts.config;
-  const int32_t groups = config.data_parallel_size;
+  const int32_t groups = config.num_groups(), index = group.id;
   WorkerGroupOptions options;
-  options.identity = {config.worker.tensor_parallel_size, parts.build_id, parts.model_digest, index,
-                      groups};
-  options.worker = config.worker;
+  options.identity = {group.num_ranks(), parts.build_id, parts.model_digest, index, groups};
+  if (config.has_roles()) options.identity.role = ipc::to_string(group.role);
+  options.worker = config.worker_of(group);
   options.process = parts.process;
   // Names of the same epoch of two groups differ.
   options.token_prefix =
@@ -34,9 +37,12 @@ WorkerGroupOptions group_options(const EngineParts& parts, int32_t index) {
 }  // namespace
 
 void EngineCore::add_group(int32_t index, std::unique_ptr<ipc::Endpoint> endpoint) {
-  GroupService::Parts parts{config_,
+  const Group group = config_.groups().at(static_cast<size_t>(index));
+  EngineConfig config = config_;
+  config.worker = config_.worker_of(group);
+  GroupService::Parts parts{config,
                             model_,
-                            group_options(parts_, index),
+                            group_options(parts_, group),
                             executor_,
                             std::move(endpoint),
                             parts_.watch,
@@ -85,6 +91,19 @@ GroupServiceHandlers EngineCore::handlers_of(int32_t index) {
       guarded([](Self& self, const ipc::StepResult& result, const std::vector<TokenEvent>& events) {
         self.on_tokens(result, events);
       });
+  handlers.on_kv_export = guarded([index](Self& self, int32_t rank, const ipc::KvExport& own) {
+    self.kv_exchange_.exported(index, self.group(index).epoch(), rank, own);
+  });
+  handlers.on_handed_over = guarded([index](Self& self, std::unique_ptr<Sequence> sequence) {
+    self.on_handed_over(index, std::move(sequence));
+  });
+  handlers.on_transfer_failed = guarded([](Self& self, std::unique_ptr<Sequence> sequence) {
+    self.on_transfer_failed(std::move(sequence));
+  });
+  handlers.on_transfers = guarded([](Self& self) {
+    self.pump_all();
+    self.publish();
+  });
   handlers.on_audit =
       guarded([index](Self& self, const ipc::StepResult& result) { self.on_audit(index, result); });
   handlers.on_loss =
@@ -115,14 +134,28 @@ void EngineCore::open_or_close(int32_t index) {
 }
 
 void EngineCore::open_or_close_all() {
-  for (int32_t index = 0; index < config_.data_parallel_size; ++index) open_or_close(index);
+  for (int32_t index = 0; index < config_.num_groups(); ++index) open_or_close(index);
+}
+
+// Whether the request can go on in another group from its blocks alone, and it pays to try.
+bool EngineCore::may_hand_over(const Sequence& sequence) const {
+  const ipc::SlotSetup& setup = sequence.params.setup;
+  const bool counts_output = setup.presence_penalty != 0.0f || setup.frequency_penalty != 0.0f;
+  // A penalty counts tokens that rows bring.
+  const bool counts_all =
+      setup.repetition_penalty != 1.0f || (counts_output && sequence.output_len() > 0);
+  return !counts_all && sequence.failed_transfers < kTransfersTried &&
+         sequence.params.max_tokens - sequence.output_len() > 1;
 }
 
 void EngineCore::route(std::unique_ptr<Sequence> sequence) {
   const SequenceParams& params = sequence->params;
+  sequence->source.reset();
+  sequence->hands_over = router_.divides() && may_hand_over(*sequence);
   const auto index =
       router_.place(sequence->id, sequence->tokens, {params.cache_salt, params.adapter},
-                    params.max_tokens - sequence->output_len());
+                    params.max_tokens - sequence->output_len(),
+                    sequence->hands_over ? Router::Part::kPrompt : Router::Part::kAll);
   if (!index) return queue_.add(std::move(sequence));
   to_group(*index, std::move(sequence));
 }
@@ -146,6 +179,31 @@ void EngineCore::to_group(int32_t index, std::unique_ptr<Sequence> sequence) {
     end(id, FinishReason::kError, added.error());
 }
 
+// Its first token is told, its blocks are under a lease. With no decode group it goes on as any
+// request does.
+void EngineCore::on_handed_over(int32_t index, std::unique_ptr<Sequence> sequence) {
+  const RequestId id = sequence->id;
+  const SequenceParams& params = sequence->params;
+  router_.gone(id);
+  alive_.at(id).group = kNoGroup;
+  const auto to = router_.place(id, sequence->tokens, {params.cache_salt, params.adapter},
+                                params.max_tokens - sequence->output_len(), Router::Part::kAnswer);
+  if (!to) {
+    route(std::move(sequence));
+    return pump_all();
+  }
+  if (!kv_exchange_.joined(index, *to)) sequence->source.reset();
+  to_group(*to, std::move(sequence));
+  pump(*to);
+}
+
+void EngineCore::on_transfer_failed(std::unique_ptr<Sequence> sequence) {
+  const RequestId id = sequence->id;
+  router_.gone(id);
+  alive_.at(id).group = kNoGroup;
+  route(std::move(sequence));
+}
+
 void EngineCore::on_compiled(int32_t index, std::unique_ptr<Sequence> sequence) {
   const RequestId id = sequence->id;
   if (const Status added = group(index).schedule(std::move(sequence), alive_.at(id).given); !added)
@@ -160,7 +218,7 @@ void EngineCore::pump(int32_t index) {
   if (trials_.reserves(index) && !service.proving()) {
     trials_.go_on(service);
     if (!trials_.on()) {  // what waited for them has gone to all groups
-      for (int32_t other = 0; other < config_.data_parallel_size; ++other)
+      for (int32_t other = 0; other < config_.num_groups(); ++other)
         if (other != index) group(other).plan();
     }
     publish();
@@ -170,7 +228,7 @@ void EngineCore::pump(int32_t index) {
 }
 
 void EngineCore::pump_all() {
-  for (int32_t index = 0; index < config_.data_parallel_size; ++index) pump(index);
+  for (int32_t index = 0; index < config_.num_groups(); ++index) pump(index);
 }
 
 void EngineCore::on_group_state(int32_t index, GroupState state) {
@@ -243,7 +301,7 @@ void EngineCore::on_audit(int32_t index, const ipc::StepResult& result) {
 }
 
 void EngineCore::give_up_group(int32_t index) {
-  if (index < config_.data_parallel_size && !group(index).failed())
+  if (index < config_.num_groups() && !group(index).failed())
     group(index).give_up("restarts", "its workers were lost too often; they are not started again");
 }
 
@@ -268,6 +326,7 @@ void EngineCore::on_lost(int32_t index, GroupServiceHandlers::Lost lost) {
   const bool over = lost.for_good && all_failed();
   if (!any_ready()) admission_.out_of_service(executor_->clock().now());
   if (over) refuse_from_now_on(error);
+  kv_exchange_.lost(index);
   if (lost.served) take_back(index, std::move(lost));
   if (group(index).failed() && trials_.reserves(index) && !over) {
     const auto left =
@@ -278,6 +337,7 @@ void EngineCore::on_lost(int32_t index, GroupServiceHandlers::Lost lost) {
   if (over) {
     fail_all(error);
   } else {
+    for (const auto& each : groups_) each->check_transfers();
     route_waiting();
     pump_all();
   }

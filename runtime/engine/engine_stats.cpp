@@ -170,6 +170,9 @@ void add(const GroupStats& group, GroupStats& all) {
   if (all.audit_first.empty()) all.audit_first = group.audit_first;
   all.blocks_total += group.blocks_total;
   all.blocks_free += group.blocks_free;
+  all.leases += group.leases;
+  all.leases_expired += group.leases_expired;
+  all.transfers = all.transfers + group.transfers;
   all.seconds_since_last_answer =
       std::min(all.seconds_since_last_answer, group.seconds_since_last_answer);
   all.coordinator_us_per_step =

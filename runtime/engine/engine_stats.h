@@ -19,8 +19,10 @@ double thread_cpu_us();
 // Of a group.
 class StatsBoard {
  public:
-  StatsBoard(const Clock& clock, int32_t group) : clock_(clock), group_(group) {
+  StatsBoard(const Clock& clock, int32_t group, ipc::GroupRole role = ipc::GroupRole::kBoth)
+      : clock_(clock), group_(group) {
     stats_.group = group;
+    stats_.role = role;
   }
   int32_t group() const { return group_; }
 

@@ -32,6 +32,8 @@ SchedulerOptions scheduler_options(const EngineConfig& config, const ModelConfig
   if (config.long_prefill_token_threshold > 0)
     options.split_prefill_tokens = config.long_prefill_token_threshold;
   options.draft_model = config.worker.draft_model;
+  options.num_ranks = config.worker.tensor_parallel_size;
+  options.transfer_timeout = to_duration(config.kv_transfer_timeout);
   options.draft_head = config.worker.draft_head != ipc::DraftHead::kNone;
   return options;
 }
@@ -45,7 +47,8 @@ GroupService::GroupService(Parts parts, GroupServiceHandlers handlers)
       handlers_(std::move(handlers)),
       parts_(std::move(parts)),
       pace_(config_.worker.max_num_batched_tokens),
-      stats_(executor_->clock(), parts_.group.identity.group),
+      stats_(executor_->clock(), parts_.group.identity.group,
+             config_.groups().at(static_cast<size_t>(parts_.group.identity.group)).role),
       trace_(parts_.trace) {}
 
 void GroupService::connect() {
@@ -73,6 +76,11 @@ void GroupService::connect() {
   handlers.on_adapter = guarded([](Self& self, int32_t rank, const ipc::AdapterLoaded& answer) {
     if (self.scheduler_) self.handlers_.on_adapter(rank, answer);
   });
+  handlers.on_kv_export = guarded([](Self& self, int32_t rank, const ipc::KvExport& own) {
+    self.handlers_.on_kv_export(rank, own);
+  });
+  handlers.on_pulled = guarded(
+      [](Self& self, int32_t rank, const ipc::Pulled& report) { self.on_pulled(rank, report); });
   handlers.on_step =
       guarded([](Self& self, ipc::StepResult result) { self.on_step(std::move(result)); });
   handlers.on_device_progress = guarded([](Self& self) { self.stats_.progressed(self.now()); });
@@ -116,6 +124,7 @@ const Sequence* GroupService::find(RequestId id) const {
 void GroupService::cancel(RequestId id) {
   if (scheduler_) scheduler_->cancel(id);
   gate_.remove(id);
+  if (scheduler_) send_orders();
 }
 
 std::vector<std::unique_ptr<Sequence>> GroupService::release_all() {
@@ -137,7 +146,11 @@ void GroupService::adapter_unloaded(AdapterId id) {
 void GroupService::plan() {
   if (!scheduler_ || group_->state() != GroupState::kReady) return;
   for (ipc::Grammar& grammar : gate_.take_unsent()) tell(std::move(grammar));
-  const size_t depth = config_.async_scheduling && !trial_ ? 2 : 1;
+  plan_steps(config_.async_scheduling && !trial_ ? 2 : 1);
+  send_orders();
+}
+
+void GroupService::plan_steps(size_t depth) {
   while (scheduler_->steps_in_flight() < depth) {
     if (handlers_.outputs_full() || too_early_to_plan()) return;
     scheduler_->limit_chunks(pace_.prompt_tokens());
@@ -179,6 +192,13 @@ void GroupService::on_ready(const std::vector<ipc::StateGroup>& groups) {
   if (const auto changed = recaptured_otherwise(stats_.snapshot().ready, group_->ready()))
     log::warn("{}", *changed);
   scheduler_ = std::make_unique<Scheduler>(scheduler_options(config_, model_, groups));
+  for (const ipc::StateGroup& group : groups) {
+    if (!config_.has_roles() || group.kind == ipc::StateKind::kPaged) continue;
+    give_up("start",
+            fmt::format("the model keeps a state of each request ({}), which does not move "
+                        "between groups: serve it without --prefill-groups",
+                        group.name));
+  }
   // Whether these workers are good decides who is to blame for the losses before.
   proving_ = group_->distrusted() || handlers_.must_prove();
   last_answer_ = now();
@@ -232,6 +252,7 @@ void GroupService::on_step(ipc::StepResult result) {
   stats_.step_done(result, config_.worker.pooling.empty() ? events_.size() : 0);
   handlers_.on_tokens(result, events_);
   if (trial) handlers_.pump();
+  settle_transfers();
   publish_counts();
   stats_.add_step_cpu(thread_cpu_us() - cpu_before);
 }
@@ -255,6 +276,9 @@ std::vector<std::unique_ptr<Sequence>> GroupService::take_back() {
   past_.preemptions += stats.preemptions;
   past_.cascade_steps += stats.cascade_steps;
   past_.drafts = past_.drafts + stats.drafts;
+  past_.transfers = past_.transfers + stats.transfers;
+  past_.transfers.running = past_.transfers.quarantined = 0;
+  past_.leases_expired += stats.leases_expired;
   past_.prompt_tokens += stats.prompt_tokens;
   past_.cached_prompt_tokens += stats.cached_prompt_tokens;
   auto requests = release_all();
@@ -278,6 +302,9 @@ void GroupService::publish_counts() {
     stats.preemptions = past_.preemptions + counts.preemptions;
     stats.cascade_steps = past_.cascade_steps + counts.cascade_steps;
     stats.drafts = past_.drafts + counts.drafts;
+    stats.leases = counts.leases;
+    stats.leases_expired = past_.leases_expired + counts.leases_expired;
+    stats.transfers = past_.transfers + counts.transfers;
     stats.blocks_total = static_cast<uint64_t>(counts.blocks_total);
     stats.blocks_free = static_cast<uint64_t>(counts.blocks_free);
   });

@@ -32,6 +32,11 @@ struct GroupServiceHandlers {
   std::function<void(bool proved)> on_good_canary;  // proved: nothing ran before it
   std::function<void(RequestId)> on_no_logit;       // the request has no finite logit
   std::function<void(const ipc::StepResult&, const std::vector<TokenEvent>&)> on_tokens;
+  // Between groups: where a rank's blocks can be read; a request that leaves with its first token;
+  // one whose blocks did not come.
+  std::function<void(int32_t rank, const ipc::KvExport&)> on_kv_export;
+  std::function<void(std::unique_ptr<Sequence>)> on_handed_over, on_transfer_failed;
+  std::function<void()> on_transfers;  // some have ended: blocks of this group or another are free
   std::function<void(const ipc::StepResult&)> on_audit;  // of a step that was audited
   std::function<void(GroupLoss)> on_loss;                // first of all
   struct Lost {
@@ -92,6 +97,9 @@ class GroupService : public std::enable_shared_from_this<GroupService> {
   const StatsBoard& stats() const { return stats_; }
 
   void tell(const ipc::Message& message) { group_->tell(message); }  // all ranks
+  Epoch epoch() const { return group_->epoch(); }
+  // Gives up transfers that are overdue, or whose source is gone.
+  void check_transfers();
   // LoRA adapters; nothing happens before it is ready.
   void adapter_loaded(AdapterId id);
   bool uses_adapter(AdapterId id) const { return ready() && scheduler_->adapter_in_use(id); }
@@ -100,6 +108,7 @@ class GroupService : public std::enable_shared_from_this<GroupService> {
  private:
   static constexpr Duration kCanaryAfter = std::chrono::seconds(4);  // without an answer
 
+  void plan_steps(size_t depth);
   bool too_early_to_plan();
   void on_ready(const std::vector<ipc::StateGroup>& groups);
   void on_step(ipc::StepResult result);
@@ -107,6 +116,9 @@ class GroupService : public std::enable_shared_from_this<GroupService> {
   void on_lost(const Error& error, bool for_good);
   std::vector<std::unique_ptr<Sequence>> take_back();
   void publish_group();
+  void send_orders();
+  void settle_transfers();
+  void on_pulled(int32_t rank, const ipc::Pulled& report);
   TimePoint now() const { return executor_->clock().now(); }
 
   // group_canary.cpp
@@ -136,6 +148,7 @@ class GroupService : public std::enable_shared_from_this<GroupService> {
   uint64_t num_answers_ = 0;  // to steps, of all epochs
   TimePoint last_answer_;     // of all ranks to a step, while the group is ready
   TimerId idle_timer_ = 0;
+  bool watches_transfers_ = false;  // a timer runs
   StatsBoard stats_;
   std::shared_ptr<EngineTrace> trace_;  // may be empty
 };

@@ -68,6 +68,10 @@ std::optional<std::string> refusal(const ipc::Hello& hello, const GroupIdentity&
   if (hello.group != identity.group)
     return fmt::format("the worker was started with --group {}; groups are 0 to {}", hello.group,
                        identity.num_groups - 1);
+  const std::string role = identity.role.empty() ? "both" : identity.role;
+  if (!hello.role.empty() && hello.role != role)
+    return fmt::format("the worker was started with --role {}, but group {} has role {}",
+                       hello.role, identity.group, role);
   if (hello.rank < 0 || hello.rank >= identity.tensor_parallel_size)
     return fmt::format("the worker claims rank {}; ranks are 0 to {}", hello.rank,
                        identity.tensor_parallel_size - 1);

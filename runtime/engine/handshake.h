@@ -15,6 +15,7 @@ struct GroupIdentity {
   std::string model_digest;
   int32_t group = 0;
   int32_t num_groups = 1;
+  std::string role = {};  // of the group; empty: groups have none
 };
 
 // Why this worker cannot join, as a sentence to act on; nothing when it can.

@@ -22,9 +22,10 @@ uint64_t bit_of(int32_t group) { return uint64_t{1} << group; }
 
 }  // namespace
 
-Router::Router(int32_t num_groups, int32_t block_size)
-    : block_size_(static_cast<size_t>(block_size)), groups_(static_cast<size_t>(num_groups)) {
-  REFRAIN_CHECK(num_groups >= 1 && num_groups <= kMostGroups, "{} groups", num_groups);
+Router::Router(std::vector<ipc::GroupRole> roles, int32_t block_size)
+    : block_size_(static_cast<size_t>(block_size)) {
+  REFRAIN_CHECK(!roles.empty() && std::ssize(roles) <= kMostGroups, "{} groups", roles.size());
+  for (const ipc::GroupRole role : roles) groups_.push_back({role});
 }
 
 void Router::close(int32_t group) {
@@ -35,6 +36,32 @@ void Router::close(int32_t group) {
 
 bool Router::any_open() const {
   return std::ranges::any_of(groups_, [](const Group& group) { return group.open; });
+}
+
+bool Router::is_open(ipc::GroupRole role) const {
+  return std::ranges::any_of(
+      groups_, [role](const Group& group) { return group.open && group.role == role; });
+}
+
+bool Router::divides() const {
+  return is_open(ipc::GroupRole::kPrefill) && is_open(ipc::GroupRole::kDecode);
+}
+
+// A group of the wrong role does the work where no other one can.
+bool Router::takes(const Group& group, Part part) const {
+  using ipc::GroupRole;
+  if (!group.open) return false;
+  switch (part) {
+    case Part::kPrompt:
+      return group.role != GroupRole::kDecode ||
+             !(is_open(GroupRole::kPrefill) || is_open(GroupRole::kBoth));
+    case Part::kAnswer:
+      return group.role == GroupRole::kDecode;
+    case Part::kAll:
+      return group.role != GroupRole::kPrefill ||
+             !(is_open(GroupRole::kDecode) || is_open(GroupRole::kBoth));
+  }
+  REFRAIN_CHECK(false, "no such part of a request: {}", static_cast<int>(part));
 }
 
 // Of every whole block of the tokens, with all before it. A collision costs a better place only.
@@ -63,7 +90,7 @@ void Router::remember(const std::vector<uint64_t>& hashes, int32_t group) {
 }
 
 std::optional<int32_t> Router::place(RequestId id, std::span<const TokenId> tokens,
-                                     const Context& context, int64_t max_output) {
+                                     const Context& context, int64_t max_output, Part part) {
   if (groups_.size() == 1) return groups_.front().open ? std::optional(0) : std::nullopt;
   const std::vector<uint64_t> hashes = beginnings(tokens, context);
   std::vector<int64_t> cached(groups_.size(), 0);
@@ -74,13 +101,16 @@ std::optional<int32_t> Router::place(RequestId id, std::span<const TokenId> toke
     for (size_t group = 0; group < groups_.size(); ++group)
       if ((matching >> group & 1) != 0) cached[group] += static_cast<int64_t>(block_size_);
   }
-  const auto length = static_cast<int64_t>(tokens.size());
+  // Blocks that come from another group cost less than any tokens that are computed.
+  const bool computed = part != Part::kAnswer;
+  const int64_t length = computed ? static_cast<int64_t>(tokens.size()) : 0;
+  if (!computed) std::ranges::fill(cached, 0);
   const auto cost = [&](size_t group) {
     return std::tuple(groups_[group].work + length - cached[group], groups_[group].taken);
   };
   std::optional<size_t> best;
   for (size_t group = 0; group < groups_.size(); ++group)
-    if (groups_[group].open && (!best || cost(group) < cost(*best))) best = group;
+    if (takes(groups_[group], part) && (!best || cost(group) < cost(*best))) best = group;
   if (!best) return std::nullopt;
   const auto group = static_cast<int32_t>(*best);
   const int64_t work = length - cached[*best] + std::clamp<int64_t>(max_output, 0, kExpectedOutput);

@@ -1,7 +1,9 @@
 #pragma once
 // Which group of workers takes a request: the one that would have done it first, by the tokens that
 // it has to compute before, where tokens it computed for others with the same beginning cost
-// nothing (least work and prefix affinity in one number). Pure; the engine owns it.
+// nothing (least work and prefix affinity in one number). With roles a prompt goes to a group that
+// is not for answers only, an answer to the decode group with the least work. Pure; the engine owns
+// it.
 
 #include <cstdint>
 #include <optional>
@@ -10,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "ipc/protocol/group_role.h"
 #include "runtime/base/ids.h"
 
 namespace refrain {
@@ -23,18 +26,25 @@ class Router {
   };
   static constexpr int64_t kExpectedOutput = 128;  // tokens of an answer that may be longer
 
-  Router(int32_t num_groups, int32_t block_size);
+  Router(std::vector<ipc::GroupRole> roles, int32_t block_size);  // by group
 
   // A group takes requests only while it is open. One that closes has lost what it has computed.
   void open(int32_t group) { groups_[static_cast<size_t>(group)].open = true; }
   void close(int32_t group);
   bool is_open(int32_t group) const { return groups_[static_cast<size_t>(group)].open; }
   bool any_open() const;
+  // Whether prompts can be computed in one group and their answers in another.
+  bool divides() const;
 
-  // The group that takes the request, with its tokens so far and those it may still get; of equal
-  // groups the one that took none for longest. Nothing: none is open.
+  enum class Part : uint8_t {
+    kAll,     // prompt and answer: not in a prefill group while another one is open
+    kPrompt,  // up to the first token: not in a decode group while another one is open
+    kAnswer,  // what comes after it, its prompt computed elsewhere: in a decode group or nowhere
+  };
+  // The group that takes this part of the request, with its tokens so far and those it may still
+  // get; of equal groups the one that took none for longest. Nothing: none is open.
   std::optional<int32_t> place(RequestId id, std::span<const TokenId> tokens,
-                               const Context& context, int64_t max_output);
+                               const Context& context, int64_t max_output, Part part = Part::kAll);
   void gone(RequestId id);  // it has ended, or was taken back from its group
   int64_t work(int32_t group) const { return groups_[static_cast<size_t>(group)].work; }
 
@@ -43,6 +53,7 @@ class Router {
   static constexpr size_t kBlocks = size_t{1} << 16;
 
   struct Group {
+    ipc::GroupRole role = ipc::GroupRole::kBoth;
     bool open = false;
     int64_t work = 0;    // tokens, of the requests it has
     uint64_t taken = 0;  // when it took the last one
@@ -53,6 +64,8 @@ class Router {
   };
   using Known = std::unordered_map<uint64_t, uint64_t>;  // hash of a beginning -> groups, as bits
 
+  bool is_open(ipc::GroupRole role) const;
+  bool takes(const Group& group, Part part) const;
   std::vector<uint64_t> beginnings(std::span<const TokenId> tokens, const Context& context) const;
   uint64_t groups_with(uint64_t hash) const;
   void remember(const std::vector<uint64_t>& hashes, int32_t group);

@@ -21,7 +21,7 @@ void StepPace::sent(const ipc::Step& step, TimePoint now) {
   const auto tokens = static_cast<size_t>(std::max<int64_t>(ipc::num_tokens(step) / parts, 1));
   const bool decode = std::ranges::all_of(step.runs, [](const ipc::Run& run) {
     return run.program != ipc::ProgramId::kLanguageModel || run.mode == ipc::ForwardMode::kDecode ||
-           run.mode == ipc::ForwardMode::kTargetVerify;
+           run.mode == ipc::ForwardMode::kTargetVerify || run.mode == ipc::ForwardMode::kPrebuilt;
   });
   const size_t half = kClasses / 2;
   Waiting waiting;

@@ -181,6 +181,10 @@ void WorkerGroup::on_frame(const ipc::PeerId& from, std::span<const std::byte> b
       handlers_.on_device_progress();
     return;
   }
+  if (const auto* pulled = std::get_if<ipc::Pulled>(&message)) {
+    if (state_ == GroupState::kReady && handlers_.on_pulled) handlers_.on_pulled(rank, *pulled);
+    return;
+  }
   health_.heard_device(rank, now());
   on_message(rank, std::move(message));
 }
@@ -234,6 +238,8 @@ void WorkerGroup::on_message(int32_t rank, ipc::Message message) {
   } else if (const auto* adapter = std::get_if<ipc::AdapterLoaded>(&message)) {
     health_.adapter_loaded(rank);
     if (handlers_.on_adapter) handlers_.on_adapter(rank, *adapter);
+  } else if (const auto* own = std::get_if<ipc::KvExport>(&message)) {
+    if (handlers_.on_kv_export) handlers_.on_kv_export(rank, *own);
   } else if (const auto* failed = std::get_if<ipc::Failed>(&message)) {
     on_failed(rank, *failed);
   } else {

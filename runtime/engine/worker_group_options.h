@@ -33,6 +33,8 @@ struct WorkerGroupHandlers {
   std::function<void(ipc::StepResult)> on_step;     // rank 0's, when all ranks agree
   std::function<void(RequestId)> on_grammar_ready;  // of one rank
   std::function<void(int32_t rank, const ipc::AdapterLoaded&)> on_adapter;  // may be null
+  std::function<void(int32_t rank, const ipc::KvExport&)> on_kv_export;  // may be null, as the next
+  std::function<void(int32_t rank, const ipc::Pulled&)> on_pulled;
   std::function<void()> on_device_progress;                  // a device got on within a step
   std::function<void(GroupLoss)> on_loss;                    // first of all
   std::function<void(const Error&, bool for_good)> on_lost;  // before on_state

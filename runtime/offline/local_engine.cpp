@@ -86,7 +86,7 @@ Status LocalEngine::start() {
   options.on_given_up = [this](int group) { engine().give_up_group(group); };
   supervisor_ = std::make_unique<Supervisor>(host_->io(), strand_, options,
                                              [this](int code) { on_end(code); });
-  for (int32_t group = 0; group < config().data_parallel_size; ++group) starting_.insert(group);
+  for (int32_t group = 0; group < config().num_groups(); ++group) starting_.insert(group);
   watch();
   // Workers die with the thread that spawned them, so that thread is the one that lives longest.
   supervisor_->start();

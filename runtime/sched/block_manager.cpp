@@ -35,6 +35,7 @@ std::optional<BlockRef> BlockManager::allocate() {
   Block& block = blocks_[index(id)];
   REFRAIN_CHECK(block.refs == 0, "free block {} has {} references", id, block.refs);
   block.refs = 1;
+  ++block.generation;
   if (block.cached) {
     block.cached = false;
     if (evict_) evict_(id);

@@ -53,6 +53,9 @@ class BlockManager {
   int64_t num_usable() const { return num_blocks() - 1; }
   int64_t num_free() const { return num_free_; }
   int32_t ref_count(BlockId id) const { return blocks_[index(id)].refs; }
+  // Grows whenever the block is given out anew: an equal one means that what was in it is in it
+  // yet.
+  uint64_t generation(BlockId id) const { return blocks_[index(id)].generation; }
 
   // The free block used longest ago, blocks without cached contents first; empty: none is free.
   // Contents that are lost are told to the evict handler.
@@ -66,6 +69,7 @@ class BlockManager {
  private:
   friend class BlockRef;
   struct Block {
+    uint64_t generation = 0;
     int32_t refs = 0;
     bool cached = false;
     int32_t previous = 0;  // free list, through the sentinel at the end of blocks_

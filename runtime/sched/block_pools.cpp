@@ -63,15 +63,22 @@ void BlockPools::find_prefix(Sequence& sequence, int64_t max_tokens) const {
   cache_.extend(sequence.block_space, sequence.tokens, max_tokens, sequence.prefix);
 }
 
-bool BlockPools::enter(Sequence& sequence, int32_t length, int32_t first_end, bool others_run) {
+bool BlockPools::enter(Sequence& sequence, int32_t computed, int32_t length, int32_t first_end,
+                       bool others_run) {
   const PrefixCache::Match& match = sequence.prefix;
   const auto hits = static_cast<int32_t>(match.hits);
+  const auto first_of = [&](size_t group) {
+    const ipc::StateGroup& of = pools_[group].group;
+    if (!pools_[group].paged()) return static_cast<int32_t>(cache_.first_needed(group, match.hits));
+    return static_cast<int32_t>(ipc::first_block_seen(of.window, computed, options_.block_size));
+  };
   for (size_t group = 0; group < pools_.size(); ++group) {
     const Pool& pool = pools_[group];
     if (!pool.paged()) continue;
-    const auto needed = blocks_for(pool.keeps_all() ? length : first_end) - hits;
+    const auto needed =
+        blocks_for(pool.keeps_all() ? length : first_end) - std::max(hits, first_of(group));
     int64_t hits_free = 0;  // that come to life again
-    for (size_t i = cache_.first_needed(group, match.hits); i < match.hits; ++i)
+    for (auto i = static_cast<size_t>(first_of(group)); i < match.hits; ++i)
       hits_free += pool.blocks->ref_count(match.blocks[i][group]) == 0 ? 1 : 0;
     if (pool.blocks->num_free() - hits_free < needed + reserve(pool, others_run)) return false;
   }
@@ -79,7 +86,7 @@ bool BlockPools::enter(Sequence& sequence, int32_t length, int32_t first_end, bo
   for (size_t group = 0; group < pools_.size(); ++group) {
     const Pool& pool = pools_[group];
     HeldBlocks& held = sequence.held[group];
-    held.first = static_cast<int32_t>(cache_.first_needed(group, match.hits));
+    held.first = first_of(group);
     held.sent = held.first;
     held.blocks.resize(static_cast<size_t>(held.first));
     for (auto i = static_cast<size_t>(held.first); i < match.hits; ++i)
@@ -247,6 +254,30 @@ void BlockPools::release(Sequence& sequence) {
   sequence.blocks_published = 0;
   sequence.chain = PrefixCache::kRoot;
   sequence.prefix = {};  // of this cache
+}
+
+std::vector<HeldBlocks> BlockPools::detach(Sequence& sequence) {
+  std::vector<HeldBlocks> held = std::exchange(sequence.held, {});
+  release(sequence);
+  return held;
+}
+
+std::optional<std::vector<ipc::KvBlocks>> BlockPools::to_fill(
+    const Sequence& sequence, int32_t computed, const std::vector<Source>& from) const {
+  std::vector<ipc::KvBlocks> fill(pools_.size());
+  if (from.size() != pools_.size()) return std::nullopt;
+  for (size_t group = 0; group < pools_.size(); ++group) {
+    if (!pools_[group].paged()) return std::nullopt;
+    const HeldBlocks& held = sequence.held[group];
+    for (int32_t i = std::max(held.first, sequence.blocks_published); i < blocks_for(computed);
+         ++i) {
+      const int32_t at = i - from[group].first;
+      if (at < 0 || at >= std::ssize(from[group].blocks)) return std::nullopt;
+      fill[group].from.push_back(from[group].blocks[static_cast<size_t>(at)]);
+      fill[group].to.push_back(held.blocks[static_cast<size_t>(i)].id());
+    }
+  }
+  return fill;
 }
 
 const BlockPools::Pool& BlockPools::fullest() const {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "ipc/protocol/messages.h"
@@ -33,9 +34,11 @@ class BlockPools {
   // What is cached of a waiting sequence, of at most `max_tokens` tokens; empty without a cache.
   void find_prefix(Sequence& sequence, int64_t max_tokens) const;
   // Blocks for a sequence that is admitted after its prefix's hits: of groups that keep all tokens
-  // for all `length` of them, of others for the first `first_end`. False, and nothing taken: they
-  // are not there. `others_run`: then some are left to them.
-  bool enter(Sequence& sequence, int32_t length, int32_t first_end, bool others_run);
+  // for all `length` of them, of others for the first `first_end`. The first `computed` tokens are
+  // in the cache then: those of the hits, or more that come from another group. False, and nothing
+  // taken: they are not there. `others_run`: then some are left to them.
+  bool enter(Sequence& sequence, int32_t computed, int32_t length, int32_t first_end,
+             bool others_run);
   bool may_enter(bool others_run) const;  // whether a single block is there
 
   // The tokens that the contents of a sequence's block depend on, beyond those of the blocks before
@@ -71,6 +74,20 @@ class BlockPools {
   // Nobody may find what it holds.
   void distrust(Sequence& sequence);
   void release(Sequence& sequence);
+
+  // What the sequence holds, which then holds nothing: its blocks outlast it.
+  std::vector<HeldBlocks> detach(Sequence& sequence);
+  uint64_t generation(size_t group, BlockId block) const {
+    return pools_[group].blocks->generation(block);
+  }
+  // Of each group, the blocks that a sequence just entered lacks of its first `computed` tokens, to
+  // be filled from those that `from` names by place in the table; nothing: it lacks one of them.
+  struct Source {
+    int32_t first = 0;  // place of blocks[0]
+    std::vector<BlockId> blocks;
+  };
+  std::optional<std::vector<ipc::KvBlocks>> to_fill(const Sequence& sequence, int32_t computed,
+                                                    const std::vector<Source>& from) const;
 
   // Of the group that is fullest.
   int64_t num_usable() const;

@@ -61,6 +61,8 @@ Scheduler::Scheduler(SchedulerOptions options)
       cascade_keys_(least_cascade_keys()),
       pools_({options_.groups, options_.block_size, options_.max_num_batched_tokens + draft_reach(),
               options_.enable_prefix_caching, options_.watermark, options_.draft_head ? 1 : 0}),
+      leases_(pools_),
+      arrivals_(pools_, options_.num_ranks, options_.transfer_timeout),
       adapters_(options_.max_loras) {
   REFRAIN_CHECK(options_.max_num_seqs > 0 && options_.max_num_batched_tokens > 0 &&
                     options_.max_model_len > 1 && options_.block_size > 0,
@@ -114,6 +116,7 @@ Status Scheduler::add(std::unique_ptr<Sequence> sequence, const TokenDigest& giv
   const auto [entry, added] = sequences_.emplace(id, std::move(sequence));
   REFRAIN_CHECK(added, "request {} is in the scheduler already", id);
   Sequence* const last = entry->second.get();
+  if (last->source) ++sourced_;
   waiting_.insert(std::ranges::upper_bound(waiting_, priority_of(last), {}, priority_of), last);
   return {};
 }
@@ -121,6 +124,11 @@ Status Scheduler::add(std::unique_ptr<Sequence> sequence, const TokenDigest& giv
 bool Scheduler::cancel(RequestId id) {
   const auto found = sequences_.find(id);
   if (found == sequences_.end() || found->second->state == SequenceState::kFinished) return false;
+  if (found->second->state == SequenceState::kReceiving) {
+    arrivals_.abandon(*found->second);
+    take_out(*found->second);
+    return true;
+  }
   finish(*found->second);
   settle(*found->second);
   return true;
@@ -145,7 +153,7 @@ const StepPlan* Scheduler::schedule(TimePoint now) {
     building_.rows = std::move(spare_rows_.back());
     spare_rows_.pop_back();
   }
-  short_of_blocks_ = stalled_ = adapter_waits_ = false;
+  short_of_blocks_ = stalled_ = adapter_waits_ = prebuilt_rows_ = false;
   scores_left_ = ipc::kMaxPromptScores;
   step_bytes_ = ipc::kEmptyStepBytes + plan_.step().runs.size() * ipc::kMinRunBytes +
                 options_.groups.size() * ipc::kMinBlockUpdatesBytes +
@@ -168,12 +176,16 @@ const StepPlan* Scheduler::schedule(TimePoint now) {
   part_before_ = takes_part;
   ipc::Step& step = plan_.step();
   step.step = next_step_++;
+  step.placements.insert(step.placements.begin(), placements_.begin(), placements_.end());
+  placements_.clear();
   // Steps that score prompts run without graphs (CG-13) and without an audit.
   const bool scores = scores_left_ < ipc::kMaxPromptScores;
   step.allowed_modes = scores ? kEagerOnly : kAnyMode;
   const bool part = step.runs.front().parts > 1;
   step.audit = !scores && !part && is_audited(step.step, options_.audit_rate);
   step.runs.front().mode = forward_mode(rows());
+  if (prebuilt_rows_ && step.runs.front().mode == ipc::ForwardMode::kDecode)
+    step.runs.front().mode = ipc::ForwardMode::kPrebuilt;
   set_cascade(step);
   step.has_lora = options_.max_loras > 0 && std::ranges::any_of(building_.rows, [](const Row& row) {
                     return row.sequence->adapter_place >= 0;
@@ -252,6 +264,13 @@ void Scheduler::schedule_admissions() {
       ++at;
       continue;
     }
+    if (sequence.source) {
+      if (!receive(sequence)) return;
+      at = waiting_.erase(at);
+      const bool all_cached = sequence.state == SequenceState::kRunning;
+      if (all_cached && room_for(sequence, sequence.num_scheduled, 1) > 0) add_row(sequence, 1);
+      continue;
+    }
     const int32_t first_row = admit(sequence, chunk_budget_left());
     if (first_row == 0) return;
     at = waiting_.erase(at);
@@ -310,8 +329,8 @@ int32_t Scheduler::admit(Sequence& sequence, int32_t most) {
   if (options_.enable_chunked_prefill)
     first_row = pools_.up_to_checkpoint(sequence, computed, first_row);
   const bool is_long_prompt = is_long(sequence);
-  if (!pools_.enter(sequence, length + draft_reach(), computed + first_row + draft_reach(),
-                    others_run))
+  if (!pools_.enter(sequence, computed, length + draft_reach(),
+                    computed + first_row + draft_reach(), others_run))
     return 0;
 
   sequence.slot = free_slots_.back();

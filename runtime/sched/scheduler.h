@@ -17,8 +17,10 @@
 #include "ipc/protocol/messages.h"
 #include "runtime/base/result.h"
 #include "runtime/sched/adapter_places.h"
+#include "runtime/sched/block_leases.h"
 #include "runtime/sched/block_pools.h"
 #include "runtime/sched/draft_control.h"
+#include "runtime/sched/kv_arrivals.h"
 #include "runtime/sched/sequence.h"
 
 namespace refrain {
@@ -45,6 +47,10 @@ struct SchedulerOptions {
   int64_t pooled_cols = 0;  // numbers of the vector that a prompt gives; 0: the model generates
   double audit_rate = 0;    // share of the steps that are audited (CG-41)
   size_t max_step_bytes = ipc::kMaxStepBytes;  // of a step's payload
+  // Between groups: ranks of this one, and how long a transfer may be without progress. A lease
+  // holds for twice that without being renewed.
+  int32_t num_ranks = 1;
+  Duration transfer_timeout = std::chrono::seconds(10);
 };
 
 // One step's decision, as it goes to every rank: one run of the language model.
@@ -72,6 +78,9 @@ struct SchedulerStats {
   uint64_t cascade_steps = 0;
   uint64_t prompt_tokens = 0, cached_prompt_tokens = 0, generated_tokens = 0;
   DraftCounts drafts;
+  uint64_t leases = 0;                        // blocks held for other groups, now
+  uint64_t leases_expired = 0;                // not renewed in time
+  TransferCounts transfers;                   // from other groups
   int64_t blocks_total = 0, blocks_free = 0;  // of the state group that is fullest
 };
 
@@ -105,13 +114,32 @@ class Scheduler {
   // None of its requests is left, in flight neither.
   void adapter_unloaded(AdapterId id) { adapters_.unloaded(id); }
 
+  // Requests between groups, in scheduler_transfers.cpp. A request that `hands_over` leaves with
+  // its next token, its blocks under a lease (Sequence::source). One that comes with a source waits
+  // for a slot and blocks, which the ranks fill; it runs when all of them have and the lease's
+  // COMMIT is valid.
+  std::vector<std::unique_ptr<Sequence>> take_handed_over() {
+    return std::exchange(handed_over_, {});
+  }
+  // A rank says how far it is with the blocks that it pulls.
+  void pulled(int32_t rank, const ipc::Pulled& report, TimePoint now);
+  // Gives up what is overdue, and renews the leases of those that wait here.
+  void check_transfers(TimePoint now);
+  bool has_transfers() const {
+    return leases_.size() > 0 || !arrivals_.empty() || sourced_ > 0 || !failed_.empty();
+  }
+  // What all ranks are to be told.
+  std::vector<ipc::Message> take_orders() { return arrivals_.take_orders(); }
+  // Those whose blocks did not come: they hold nothing, and go on from their tokens elsewhere.
+  std::vector<std::unique_ptr<Sequence>> take_failed() { return std::exchange(failed_, {}); }
+
   // How long the step that was answered last took: whether drafts pay follows from it.
   void took(double seconds);
 
   size_t steps_in_flight() const { return in_flight_.size(); }
   // Requests with a row in a step in flight, those that have ended since included.
   size_t requests_in_flight() const;
-  size_t num_unfinished() const { return waiting_.size() + running_.size(); }
+  size_t num_unfinished() const { return waiting_.size() + receiving_.size() + running_.size(); }
   SchedulerStats stats() const;
   // Every request that has not ended, oldest first, with the tokens it has; the scheduler is empty
   // afterwards. What is in flight counts as lost with its group of workers; where nothing is, the
@@ -176,6 +204,12 @@ class Scheduler {
   }
   bool make_room(Sequence& sequence, int32_t tokens);
   void preempt_last();
+  // In scheduler_transfers.cpp.
+  bool receive(Sequence& sequence);
+  void arrive(Sequence& sequence);
+  void fail_transfer(const KvArrivals::Ended& ended);
+  void hand_over(Sequence& sequence);
+  std::unique_ptr<Sequence> take_out(Sequence& sequence);
   bool adapter_may_enter(const Sequence& sequence);
   void run(Sequence& sequence);
   void add_row(Sequence& sequence, int32_t num_tokens);
@@ -228,19 +262,26 @@ class Scheduler {
   const SchedulerOptions options_;
   const int64_t cascade_keys_;  // that cascade attention must spare a step; 0: there is none
   BlockPools pools_;
+  BlockLeases leases_;
+  KvArrivals arrivals_;
   AdapterPlaces adapters_;
   std::vector<SlotId> free_slots_;
   std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences_;
   // By priority, then in order of arrival, but for short prompts that have passed long ones.
   std::deque<Sequence*> waiting_;
-  std::vector<Sequence*> running_;  // by priority, then in order of admission
-  int32_t holding_ = 0;             // not running, but a row in flight keeps their blocks
+  std::vector<Sequence*> running_;    // by priority, then in order of admission
+  std::vector<Sequence*> receiving_;  // they have slot and blocks, which are being filled
+  std::vector<std::unique_ptr<Sequence>> handed_over_, failed_;  // until they are taken
+  std::vector<ipc::AdapterPlacement> placements_;  // of those that receive; for the next step
+  size_t sourced_ = 0;                             // of waiting_: their blocks are in another group
+  int32_t holding_ = 0;  // not running, but a row in flight keeps their blocks
 
   StepId next_step_ = 1;
   StepPlan plan_;
   InFlight building_;
   bool short_of_blocks_ = false;  // in this schedule(): somebody stalled or was preempted
   bool stalled_ = false;          // in this schedule(): somebody waits for blocks that come back
+  bool prebuilt_rows_ = false;    // in this step: requests begin whose KV came from another group
   bool adapter_waits_ = false;    // in this schedule(): somebody waits for a LoRA adapter's place
   size_t step_bytes_ = 0;         // of this step's payload
   int64_t scores_left_ = 0;       // entries of prompt_logprobs that this step may still have

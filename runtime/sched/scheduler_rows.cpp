@@ -1,6 +1,7 @@
 // The part of Scheduler that writes rows, and what they bring along, into the step.
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/base/check.h"
 #include "runtime/sched/scheduler.h"
@@ -30,6 +31,7 @@ int32_t Scheduler::room_for_more(const Sequence& sequence, int32_t computed, int
 
 void Scheduler::add_row(Sequence& sequence, int32_t num_tokens) {
   if (!sequence.setup_sent) add_setup(sequence);
+  prebuilt_rows_ |= std::exchange(sequence.prebuilt, false);
   const int32_t from = sequence.num_scheduled;
   const int32_t to = from + num_tokens;
   const ipc::Run& run = plan_.step().runs.front();

@@ -60,7 +60,7 @@ void Scheduler::schedule_short_prompts() {
   for (auto at = waiting_.begin(); at != waiting_.end() && room() && !free_slots_.empty();) {
     Sequence& sequence = **at;
     if (sequence.in_flight > 0) return;
-    if (!adapter_may_enter(sequence)) {
+    if (sequence.source || !adapter_may_enter(sequence)) {
       ++at;
       continue;
     }

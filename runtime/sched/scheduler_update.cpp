@@ -69,7 +69,9 @@ Status Scheduler::update(const ipc::StepResult& result, std::vector<TokenEvent>&
          at < end && sequence.state != SequenceState::kFinished; ++at)
       take_token(sequence, result, at, events);
     pools_.advance(sequence);
-    settle(sequence);
+    const bool leaves =
+        sequence.hands_over && row.least > 0 && sequence.state == SequenceState::kRunning;
+    leaves ? hand_over(sequence) : settle(sequence);
   }
   done.rows.clear();
   spare_rows_.push_back(std::move(done.rows));
@@ -138,6 +140,7 @@ void Scheduler::finish(Sequence& sequence) {
     std::erase(running_, &sequence);
     ++holding_;
   } else {
+    if (sequence.source) --sourced_;
     std::erase(waiting_, &sequence);  // a preempted one with rows in flight counts already
     if (sequence.holds_nothing()) ++holding_;
   }
@@ -169,6 +172,10 @@ void Scheduler::release(Sequence& sequence) {
 std::vector<std::unique_ptr<Sequence>> Scheduler::release_all() {
   std::vector<std::unique_ptr<Sequence>> left;
   for (Sequence* sequence : running_) left.push_back(std::move(sequences_.at(sequence->id)));
+  for (Sequence* sequence : receiving_) {
+    arrivals_.abandon(*sequence);
+    left.push_back(std::move(sequences_.at(sequence->id)));
+  }
   for (Sequence* sequence : waiting_) left.push_back(std::move(sequences_.at(sequence->id)));
   for (auto& [id, sequence] : sequences_)
     if (sequence) release(*sequence);
@@ -177,8 +184,17 @@ std::vector<std::unique_ptr<Sequence>> Scheduler::release_all() {
     sequence->lose_group();
   }
   sequences_.clear();
+  for (auto* gone : {&handed_over_, &failed_}) {
+    for (auto& sequence : *gone) {
+      sequence->lose_group();
+      left.push_back(std::move(sequence));
+    }
+    gone->clear();
+  }
   waiting_.clear();
+  receiving_.clear();
   running_.clear();
+  sourced_ = 0;
   in_flight_.clear();
   split_ = {};
   holding_ = 0;
@@ -187,7 +203,9 @@ std::vector<std::unique_ptr<Sequence>> Scheduler::release_all() {
 
 SchedulerStats Scheduler::stats() const {
   SchedulerStats stats = stats_;
-  stats.waiting = waiting_.size();
+  stats.waiting = waiting_.size() + receiving_.size();
+  stats.leases = leases_.size();
+  stats.transfers = arrivals_.counts();
   stats.running = running_.size();
   stats.blocks_total = pools_.num_usable();
   stats.blocks_free = pools_.num_free();

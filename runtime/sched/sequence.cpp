@@ -68,6 +68,7 @@ void Sequence::lose_group() {
     length_at_loss = known;
     length_to_prove = known + std::max(pending_most, kProof);
   }
+  source.reset();
   state = SequenceState::kWaiting;
   pending = pending_most = in_flight = 0;
 }

@@ -4,6 +4,7 @@
 // it. A plain record; the Scheduler keeps its fields consistent.
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -56,7 +57,7 @@ struct HeldBlocks {
   int32_t sent = 0;              // entries of the device's block table that are written
 };
 
-enum class SequenceState : uint8_t { kWaiting, kRunning, kFinished };
+enum class SequenceState : uint8_t { kWaiting, kReceiving, kRunning, kFinished };
 
 // Why a sequence ended; kNone: it goes on.
 // kNoLogit: the model had no finite logit for it.
@@ -69,6 +70,8 @@ enum class StopCause : uint8_t {
   kCancelled,
   kNoLogit
 };
+
+class BlockLease;
 
 struct Sequence {
   Sequence(RequestId request, std::vector<TokenId> prompt, SequenceParams parameters);
@@ -108,6 +111,12 @@ struct Sequence {
   bool admitted_before = false;
   bool distrusted = false;  // a row of it had no finite logit: nobody may read its blocks
 
+  // Between groups with roles.
+  bool hands_over = false;  // with its next token it leaves, and its blocks stay under a lease
+  bool prebuilt = false;    // its KV came from another group: its first row here is a decode
+  int32_t failed_transfers = 0;
+  std::shared_ptr<BlockLease> source;  // blocks of another group that hold all but its last token
+
   // With prompt_logprobs: of the tokens from the second on, as far as steps have told them. What is
   // told is kept over preemption and loss, and goes out with the first token of output.
   ipc::PromptScores scores;
@@ -130,9 +139,10 @@ struct Sequence {
     return params.setup.num_prompt_logprobs < 0 ? 0 : num_to_score(computed, num_tokens);
   }
   bool holds_nothing() const { return slot < 0 && held.empty(); }
-  // No step after the in-flight ones is needed: they bring it to its last token.
+  // No step after the in-flight ones is needed: they bring it to its last token here.
   bool ends_in_flight(int64_t max_model_len) const {
-    return output_len() + pending >= params.max_tokens || length() >= max_model_len;
+    return (hands_over && pending > 0) || output_len() + pending >= params.max_tokens ||
+           length() >= max_model_len;
   }
   // How many of its first tokens may come from the prefix cache. The last token is always
   // computed, a penalty needs the device to see the tokens it counts, and prompt tokens are scored

@@ -97,6 +97,24 @@ constexpr const char* kStyle =
     "@media(prefers-color-scheme:dark){body{background:#181818;color:#ddd}th{background:#2a2a2a}}"
     "</style>";
 
+// Of groups with roles, what moves between them.
+std::string groups_of(const EngineStats& stats) {
+  std::string html;
+  for (const GroupStats& group : stats.groups) {
+    if (group.role == ipc::GroupRole::kBoth) continue;
+    if (html.empty())
+      html =
+          "<h2>Groups</h2><table><tr><th>group<th>role<th>state<th>leases<th>transfers<th>done"
+          "<th>given up<th>MiB</tr>";
+    html +=
+        fmt::format("<tr><td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{:.1f}</tr>", group.group,
+                    ipc::to_string(group.role), to_string(group.state), group.leases,
+                    group.transfers.running, group.transfers.done, group.transfers.failed,
+                    static_cast<double>(group.transfers.bytes) / 1048576.0);
+  }
+  return html.empty() ? html : html + "</table>";
+}
+
 }  // namespace
 
 Json cudagraph_json(const EngineStats& stats) {
@@ -107,12 +125,20 @@ Json cudagraph_json(const EngineStats& stats) {
     json["groups"] = Json::array();
     for (const GroupStats& group : stats.groups)
       json["groups"].push_back({{"group", group.group},
+                                {"role", ipc::to_string(group.role)},
                                 {"state", to_string(group.state)},
                                 {"detail", group.state_detail},
                                 {"epoch", group.epoch},
                                 {"restarts", group.group_restarts},
                                 {"steps", group.steps},
-                                {"ranks", group.ready.size()}});
+                                {"ranks", group.ready.size()},
+                                {"leases", group.leases},
+                                {"transfers",
+                                 {{"running", group.transfers.running},
+                                  {"quarantined", group.transfers.quarantined},
+                                  {"done", group.transfers.done},
+                                  {"failed", group.transfers.failed},
+                                  {"bytes", group.transfers.bytes}}}});
   }
   json["dispatch"] = Json::array();
   const Rows rows = rows_of(stats);
@@ -205,6 +231,7 @@ std::string cudagraph_page(const EngineStats& stats) {
     html += fmt::format("<p class={}>{}</p>", stats.audit_differences > 0 ? "NONE" : "FULL",
                         escape(audit));
   }
+  html += groups_of(stats);
   for (size_t rank = 0; rank < stats.ready.size(); ++rank) {
     const ipc::Ready& ready = stats.ready[rank];
     html += fmt::format("<h2>Rank {}: {} captured, arena {:.1f} MiB, mode {}</h2>", rank,

@@ -240,6 +240,27 @@ std::string Metrics::render(const EngineStats& stats, const AdmissionStats& admi
             group.generated_tokens, name);
     counter("refrain:group_prefix_cache_hits_total",
             "Prompt tokens found in the group's prefix cache", group.cached_prompt_tokens, name);
+    if (group.role == ipc::GroupRole::kBoth) continue;
+    const Labels role = {{"group", std::to_string(group.group)},
+                         {"role", ipc::to_string(group.role)}};
+    const TransferCounts& transfers = group.transfers;
+    gauge("refrain:group_kv_leases", "Requests whose blocks the group keeps for a decode group",
+          static_cast<double>(group.leases), role);
+    counter("refrain:group_kv_leases_expired_total", "Leases that no reader renewed in time",
+            group.leases_expired, role);
+    gauge("refrain:group_kv_transfers_running",
+          "Requests whose blocks are on their way to the group",
+          static_cast<double>(transfers.running), role);
+    gauge("refrain:group_kv_transfers_quarantined",
+          "Transfers that were given up and whose blocks may still be written",
+          static_cast<double>(transfers.quarantined), role);
+    counter("refrain:group_kv_transfers_total", "Requests that began with blocks of another group",
+            transfers.done, role);
+    counter("refrain:group_kv_transfers_failed_total",
+            "Transfers that were given up; their requests went on another way", transfers.failed,
+            role);
+    counter("refrain:group_kv_transfer_bytes_total",
+            "Bytes of blocks that the group's ranks pulled", transfers.bytes, role);
   }
   gauge("refrain:predicted_queue_wait_seconds", "Wait for a first token of a request that came now",
         admission.predicted_wait_seconds);

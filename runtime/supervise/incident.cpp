@@ -72,10 +72,9 @@ Json record_json(const FlightRecord& record, uint64_t now_ns) {
   json["tokens"] = record.num_tokens;
   json["requests"] = record.num_reqs;
   if (record.phase != FlightPhase::kDone) {
-    json["forward_mode"] =
-        record.forward_mode <= static_cast<uint8_t>(ipc::ForwardMode::kDraftExtend)
-            ? ipc::to_string(static_cast<ipc::ForwardMode>(record.forward_mode))
-            : "unknown";
+    json["forward_mode"] = record.forward_mode <= static_cast<uint8_t>(ipc::ForwardMode::kPrebuilt)
+                               ? ipc::to_string(static_cast<ipc::ForwardMode>(record.forward_mode))
+                               : "unknown";
     return json;
   }
   json["mode"] = record.mode <= static_cast<uint8_t>(ipc::RuntimeMode::kFull)

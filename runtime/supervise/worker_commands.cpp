@@ -9,8 +9,8 @@ namespace refrain {
 std::vector<std::vector<std::vector<std::string>>> worker_commands(const EngineConfig& config,
                                                                    const std::string& address) {
   std::vector<std::vector<std::vector<std::string>>> groups;
-  const int ranks = config.worker.tensor_parallel_size;
-  for (int group = 0; group < config.data_parallel_size; ++group) {
+  for (const Group& group : config.groups()) {
+    const int ranks = group.num_ranks();
     std::vector<std::vector<std::string>>& commands = groups.emplace_back();
     for (int rank = 0; rank < ranks; ++rank) {
       std::vector<std::string> argv = {sibling_program("worker"),
@@ -30,9 +30,10 @@ std::vector<std::vector<std::vector<std::string>>> worker_commands(const EngineC
                                        config.log_level,
                                        "--parent",
                                        std::to_string(::getpid())};
-      if (config.data_parallel_size > 1)
-        argv.insert(argv.end(), {"--group", std::to_string(group), "--local-rank",
-                                 std::to_string(group * ranks + rank)});
+      if (config.num_groups() > 1)
+        argv.insert(argv.end(), {"--group", std::to_string(group.id), "--local-rank",
+                                 std::to_string(group.first_worker + rank)});
+      if (config.has_roles()) argv.insert(argv.end(), {"--role", ipc::to_string(group.role)});
       const std::vector<std::string> debug = debug_arguments(config.debug);
       argv.insert(argv.end(), debug.begin(), debug.end());
       const std::vector<std::string> adapters = lora_arguments(config.lora);

@@ -186,6 +186,13 @@ void Cluster::spawn(int32_t place) {
   settings.model_digest = digest_of(files_);
   SimDeviceSettings device;
   device.rank = rank;
+  device.pid = settings.pid;
+  device.device_of = [this](int64_t pid) -> SimDevice* {
+    for (const Worker& each : workers_)
+      if (each.process && each.process->settings.pid == pid && each.process->alive())
+        return &each.process->device();
+    return nullptr;
+  };
   device.num_kv_blocks = options_.num_kv_blocks + rank;
   device.model = files_;
   device.random = [this](uint64_t bound) { return scheduler_.random(bound); };

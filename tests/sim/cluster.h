@@ -91,7 +91,7 @@ class Cluster {
   };
 
   void start_coordinator();
-  int32_t num_groups() const { return options_.config.data_parallel_size; }
+  int32_t num_groups() const { return options_.config.num_groups(); }
   int32_t num_ranks() const { return options_.config.worker.tensor_parallel_size; }
   int32_t group_of(int32_t place) const { return place / num_ranks(); }
   std::span<Worker> workers_of(int32_t group);

@@ -110,6 +110,8 @@ void SimDevice::begin_epoch(Epoch epoch) {
   epoch_ = epoch;
   last_step_ = launches_ = 0;
   ready_ = false;
+  peers_.clear();
+  stuck_.clear();
 }
 
 void SimDevice::begin_load(const StartGroup& start) {
@@ -153,6 +155,49 @@ void SimDevice::prepare(const ipc::InitCache& message) {
   ready.cudagraph_mode = "FULL";
   ready.num_blocks = message.num_blocks;
   report(std::move(ready));
+  if (!config_.kv_transfer) return;
+  ipc::KvExport own;
+  own.pid = settings_.pid;
+  report(std::move(own));
+}
+
+// Beside its steps, as the transfer thread does.
+void SimDevice::transfer(worker::TransferThread::Command command) {
+  if (!ready_) return;
+  if (const auto* order = std::get_if<ipc::PullBlocks>(&command)) return pull(*order);
+  if (const auto* cancel = std::get_if<ipc::CancelPull>(&command)) {
+    if (stuck_.erase(cancel->id) > 0) report(ipc::Pulled{cancel->id, 0, true, "cancelled"});
+    return;
+  }
+  const auto& told = std::get<ipc::KvPeers>(command);
+  peers_[told.group] = told;
+}
+
+// One in sixteen is lost, one fails, one is slow; a cancel comes too late for a write under way.
+void SimDevice::pull(const ipc::PullBlocks& order) {
+  const uint64_t fate = settings_.random(16);
+  settings_.note(fmt::format("rank {} pulls {}, fate {}", settings_.rank, order.id, fate));
+  if (fate == 0) {
+    stuck_.insert(order.id);
+    return;
+  }
+  auto takes = std::chrono::microseconds(100 + settings_.random(50'000));
+  if (fate == 2) takes += std::chrono::microseconds(settings_.random(8'000'000));
+  executor_->post_after(takes, [this, epoch = epoch_, order, fails = fate == 1] {
+    if (epoch == epoch_) end_pull(order, fails);
+  });
+}
+
+void SimDevice::end_pull(const ipc::PullBlocks& order, bool fails) {
+  const ipc::KvPeers& from = peers_[order.group];
+  SimDevice* other = nullptr;
+  if (from.epoch == order.epoch && !from.ranks.empty())
+    other = settings_.device_of(
+        from.ranks[static_cast<size_t>(settings_.rank) % from.ranks.size()].pid);
+  if (other == nullptr || other->epoch_ != order.epoch || other->device_ == nullptr)
+    return report(ipc::Pulled{order.id, 0, true, "the group is gone"});
+  device_->pull(*other->device_, order.blocks);
+  report(ipc::Pulled{order.id, 1000, true, fails ? "lost" : ""});
 }
 
 void SimDevice::run(const ipc::Step& step) {

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <variant>
 
@@ -52,8 +53,12 @@ enum class StepFault : uint8_t {
   kRowMissing
 };
 
+class SimDevice;
+
 struct SimDeviceSettings {
   int32_t rank = 0;
+  int64_t pid = 0;
+  std::function<SimDevice*(int64_t pid)> device_of;  // of a process that lives; else null
   int64_t num_kv_blocks = 64;
   SimModel model;
   std::function<uint64_t(uint64_t bound)> random;
@@ -81,6 +86,7 @@ class SimDevice final : public worker::WorkerDevice {
     report(ipc::AdapterLoaded{message.id, ""});
   }
   void unload_adapter(const ipc::UnloadAdapter& /*message*/) override {}
+  void transfer(worker::TransferThread::Command command) override;
   ipc::Position position() const override { return {last_step_, launches_, true}; }
 
   void fault_next_step(StepFault fault) { fault_ = fault; }
@@ -113,6 +119,8 @@ class SimDevice final : public worker::WorkerDevice {
   void prepare(const ipc::InitCache& message);
   void run(const ipc::Step& step);
   bool spoil(ipc::StepResult& result);
+  void pull(const ipc::PullBlocks& order);
+  void end_pull(const ipc::PullBlocks& order, bool fails);
   std::optional<Poison> poison_in(const ipc::Step& step);
   void report(ipc::Message message, std::optional<int> exit_code = std::nullopt);
 
@@ -140,6 +148,8 @@ class SimDevice final : public worker::WorkerDevice {
   } hang_;
   StepFault fault_ = StepFault::kNone;
   Duration slower_{};
+  std::map<int32_t, ipc::KvPeers> peers_;  // of other groups
+  std::set<TransferId> stuck_;             // pulls that get nowhere until they are cancelled
 };
 
 }  // namespace refrain::sim

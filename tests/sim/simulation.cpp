@@ -58,9 +58,15 @@ class CapturedLog {
   std::shared_ptr<spdlog::logger> before_;
 };
 
-// Every third seed serves more LoRA adapters than there are places, every fourth has two groups.
+// Every third seed serves more LoRA adapters than there are places, every fourth has two groups,
+// and of every fourth the one is for prompts and the other for answers.
 Plan with_more(Plan plan, uint64_t seed) {
   if (seed % 4 == 1) plan.cluster.config.data_parallel_size = 2;
+  if (seed % 4 == 3) {
+    plan.cluster.config.prefill_groups = plan.cluster.config.decode_groups = 1;
+    plan.cluster.config.worker.kv_transfer = true;
+    plan.cluster.config.kv_transfer_timeout = 2;
+  }
   if (seed % 3 == 0) plan.cluster.config.worker.max_loras = 1 + static_cast<int32_t>(seed / 3 % 2);
   return plan;
 }

@@ -131,6 +131,18 @@ class Stream {
   virtual std::vector<KernelCounters> counters() const { return {}; }
 };
 
+// Copies between memory of the device and of the host beside the device's streams: made by the
+// device thread, then called by one other thread. The copies are in no order with launches.
+class Copier {
+ public:
+  virtual ~Copier() = default;
+  // Device memory is memory of this process: it may be read and written without a copier.
+  virtual bool is_host_memory() const = 0;
+  // Begun, and done when finish() returns. Copies are quickest from and to allocate_pinned().
+  virtual void copy(void* to, const void* from, size_t bytes) = 0;
+  virtual void finish() = 0;
+};
+
 class Communicator;  // worker/comm/communicator.h
 struct GroupOptions;
 
@@ -190,6 +202,7 @@ class Device {
   // at the same time as those of its parts.
   virtual std::unique_ptr<Stream> create_stream(const DeviceShare& share) = 0;
   std::unique_ptr<Stream> create_stream() { return create_stream({}); }
+  virtual std::unique_ptr<Copier> create_copier() = 0;
   virtual MemoryAccount memory() const = 0;
   // Named ranges for a profiler around what this thread does; nothing where there is none.
   virtual void push_range(const std::string& /*name*/) {}

@@ -24,6 +24,7 @@ struct PagedPart {
   int64_t units = 0;                   // of this rank: KV heads, …
   int64_t elements = 0;                // a unit and token
   DType dtype = DType::kBFloat16;
+  int64_t first_unit = 0;  // of this rank, counted over all ranks
 
   int64_t unit_bytes() const { return elements * static_cast<int64_t>(size_of(dtype)); }
   int64_t token_bytes() const { return units * unit_bytes(); }

@@ -17,6 +17,7 @@
 #include "runtime/config/model_config.h"
 #include "worker/comm/communicator.h"
 #include "worker/device/device.h"
+#include "worker/kv/kv_memory.h"
 #include "worker/models/models.h"
 
 namespace refrain::worker {
@@ -60,6 +61,9 @@ class ModelRunner {
   virtual Status capture() = 0;  // warm-ups and captures; ranks agree on every key
   // The cache's memory, unless it has it already, and what the start came to.
   virtual Result<ipc::Ready> back_cache() = 0;
+
+  // Where the blocks of all state groups lie, when the cache has its memory.
+  virtual KvMemory kv_memory() const { return {}; }
 
   // Checks, fills the pinned block, dispatches, pads, runs the pieces (CG-34). Scheduling
   // mistakes (unknown slot, more tokens than the budget) are FatalErrors.

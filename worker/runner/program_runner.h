@@ -21,6 +21,7 @@ class ProgramRunner final : public ModelRunner {
   Status init_cache(const std::vector<int64_t>& num_blocks) override;
   Status capture() override;
   Result<ipc::Ready> back_cache() override;
+  KvMemory kv_memory() const override;
   void submit(const ipc::Step& step) override { runner().submit(step); }
   bool needs_tokens_before(const ipc::Step& step) const override {
     return runner().needs_tokens_before(step);

@@ -37,6 +37,12 @@ class DeviceSigns {
   Epoch epoch() const { return epoch_; }
 
   void report(ipc::Message message) { report_({epoch_, std::move(message)}); }
+  // For another thread: reports of this epoch, whatever comes after it.
+  auto reporter() const {
+    return [report = report_, epoch = epoch_](ipc::Message message, std::optional<int> exit_code) {
+      report({epoch, std::move(message), exit_code});
+    };
+  }
   // The last report of the process.
   void report_end(const Error& error);
   // Of a start: milestones, and others at an interval.

@@ -19,7 +19,8 @@ Overloaded(Cases...) -> Overloaded<Cases...>;
 
 DeviceThread::DeviceThread(Options options)
     : options_(std::move(options)),
-      signs_(options_.report, options_.heartbeat, options_.flight_fd) {}
+      signs_(options_.report, options_.heartbeat, options_.flight_fd),
+      transfers_(options_.transfer_address) {}
 
 DeviceThread::~DeviceThread() {
   commands_.stop();
@@ -55,8 +56,8 @@ void DeviceThread::run(std::promise<Result<std::string>> started) {
     }
     device_ = std::move(*device);
     signs_.set_launches(device_->launch_counter());
-    group_ = std::make_unique<HostedGroup>(*device_, commands_, signs_, options_.make_runner,
-                                           options_.fault);
+    group_ = std::make_unique<HostedGroup>(*device_, commands_, signs_, transfers_,
+                                           options_.make_runner, options_.fault);
     started.set_value(device_->name());
     named = true;
     serve();

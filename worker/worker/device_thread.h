@@ -19,6 +19,7 @@
 #include "worker/worker/device_commands.h"
 #include "worker/worker/device_signs.h"
 #include "worker/worker/fault_hook.h"
+#include "worker/worker/group_transfers.h"
 #include "worker/worker/hosted_group.h"
 
 namespace refrain::worker {
@@ -38,6 +39,8 @@ class WorkerDevice {
   virtual void grammar(ipc::Grammar message) = 0;
   virtual void load_adapter(ipc::LoadAdapter message) = 0;
   virtual void unload_adapter(const ipc::UnloadAdapter& message) = 0;
+  // Blocks of other groups; beside the steps. Dropped where there is no group that exports its own.
+  virtual void transfer(TransferThread::Command command) = 0;
   // Of the device now, even while it hangs in a step.
   virtual ipc::Position position() const = 0;
 };
@@ -49,9 +52,10 @@ class DeviceThread final : public WorkerDevice {
     DeviceFactory make_device;
     RunnerFactory make_runner;
     Duration heartbeat = std::chrono::milliseconds(250);
-    std::function<void(DeviceReport)> report;  // called on the device thread
-    int flight_fd = -1;                        // of the flight recorder; -1: none
-    FaultHook* fault = nullptr;                // outlives the thread
+    std::function<void(DeviceReport)> report;  // called on the device or the transfer thread
+    GroupTransfers::Address transfer_address = {};
+    int flight_fd = -1;          // of the flight recorder; -1: none
+    FaultHook* fault = nullptr;  // outlives the thread
   };
 
   explicit DeviceThread(Options options);
@@ -72,6 +76,7 @@ class DeviceThread final : public WorkerDevice {
   void grammar(ipc::Grammar message) override { commands_.post(std::move(message)); }
   void load_adapter(ipc::LoadAdapter message) override { commands_.post(std::move(message)); }
   void unload_adapter(const ipc::UnloadAdapter& message) override { commands_.post(message); }
+  void transfer(TransferThread::Command command) override { transfers_.post(std::move(command)); }
   ipc::Position position() const override { return signs_.position(); }
   // Ends after the command under way. False: it had not ended after `timeout`.
   bool stop(Duration timeout);
@@ -84,6 +89,7 @@ class DeviceThread final : public WorkerDevice {
   Options options_;
   DeviceCommands commands_;
   DeviceSigns signs_;
+  GroupTransfers transfers_;
   // Of the device thread.
   std::unique_ptr<Device> device_;
   std::unique_ptr<HostedGroup> group_;

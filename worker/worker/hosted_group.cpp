@@ -8,14 +8,17 @@
 namespace refrain::worker {
 
 HostedGroup::HostedGroup(Device& device, DeviceCommands& commands, DeviceSigns& signs,
-                         const RunnerFactory& make_runner, FaultHook* fault)
+                         GroupTransfers& transfers, const RunnerFactory& make_runner,
+                         FaultHook* fault)
     : device_(device),
       commands_(commands),
       signs_(signs),
+      transfers_(transfers),
       make_runner_(make_runner),
       fault_(fault) {}
 
 Status HostedGroup::start(StartGroup command) {
+  transfers_.end();
   runner_.reset();
   if (signs_.epoch() != 0) start_times_.restart();
   start_times_.mark("coordinator");
@@ -32,6 +35,8 @@ Status HostedGroup::start(StartGroup command) {
     return commands_.wait_for_peers(timeout);
   };
   command.options.stop_joining = [this] { return commands_.overtaken(); };
+  moves_blocks_ = command.options.config.kv_transfer;
+  rank_ = command.options.rank;
   auto runner = make_runner_(std::move(command.options), device_,
                              [this](const ipc::Progress& p) { signs_.report_progress(p); });
   if (!runner && commands_.overtaken()) return {};
@@ -50,6 +55,7 @@ Status HostedGroup::start(StartGroup command) {
 // that it has written.
 Status HostedGroup::adopt(const Adopt& command) {
   REFRAIN_CHECK(report_.has_value(), "adopted before it was ready");
+  transfers_.end();  // of a coordinator that is gone
   while (runner_->in_flight() > 0) runner_->wait();
   runner_->forget_adapters();
   ready_ = false;
@@ -100,7 +106,8 @@ Status HostedGroup::init_cache(const ipc::InitCache& message) {
   ready_ = true;
   signs_.record({.phase = ipc::FlightPhase::kReady});
   signs_.report(*report_);
-  return {};
+  if (!moves_blocks_) return {};
+  return transfers_.start(device_, rank_, runner_->kv_memory(), signs_);
 }
 
 Status HostedGroup::submit(const ipc::Step& message) {

@@ -13,6 +13,7 @@
 #include "worker/worker/device_commands.h"
 #include "worker/worker/device_signs.h"
 #include "worker/worker/fault_hook.h"
+#include "worker/worker/group_transfers.h"
 #include "worker/worker/start_times.h"
 
 namespace refrain::worker {
@@ -24,7 +25,8 @@ class HostedGroup {
  public:
   // All outlive it; `fault` may be null.
   HostedGroup(Device& device, DeviceCommands& commands, DeviceSigns& signs,
-              const RunnerFactory& make_runner, FaultHook* fault);
+              GroupTransfers& transfers, const RunnerFactory& make_runner, FaultHook* fault);
+  ~HostedGroup() { transfers_.end(); }
 
   // Gives up the group before.
   Status start(StartGroup command);
@@ -49,11 +51,14 @@ class HostedGroup {
   Device& device_;
   DeviceCommands& commands_;
   DeviceSigns& signs_;
+  GroupTransfers& transfers_;
   const RunnerFactory& make_runner_;
   FaultHook* const fault_;
   std::unique_ptr<ModelRunner> runner_;
   StartTimes start_times_{"process and device"};
   bool ready_ = false;
+  bool moves_blocks_ = false;  // of the group, and the own rank in it
+  int rank_ = 0;
   ipc::Loaded loaded_;                // with the cache that it was given
   std::optional<ipc::Ready> report_;  // what it said when it was ready
 };

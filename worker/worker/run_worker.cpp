@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "ipc/transport/address.h"
 #include "runtime/actor/io_context.h"
 #include "runtime/base/host_name.h"
 #include "runtime/base/log.h"
@@ -82,6 +83,9 @@ int run_worker(const WorkerOptions& options) {
   device_options.make_runner = ModelRunner::create;
   device_options.heartbeat = options.heartbeat;
   device_options.flight_fd = options.flight_fd;
+  device_options.transfer_address = [&options] {
+    return ipc::transfer_address_of(options.local_addr, options.coordinator);
+  };
   if (fault) device_options.fault = &*fault;
   device_options.report = [&](DeviceReport report) {
     strand->post(

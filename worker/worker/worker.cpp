@@ -53,6 +53,7 @@ void Worker::say_hello() {
   hello.realm = identity_.process.realm;
   hello.host = identity_.host;
   hello.device = identity_.device;
+  hello.role = options_.role;
   if (held_) hello.held_group = group_.token;
   hello.last_epoch = link_.epoch();
   awaiting_welcome_ = true;
@@ -166,6 +167,12 @@ void Worker::on_message(ipc::Message message) {
     device_.load_adapter(std::move(*load));
   } else if (const auto* unload = std::get_if<ipc::UnloadAdapter>(&message)) {
     device_.unload_adapter(*unload);
+  } else if (auto* others = std::get_if<ipc::KvPeers>(&message)) {
+    device_.transfer(std::move(*others));
+  } else if (auto* pull = std::get_if<ipc::PullBlocks>(&message)) {
+    device_.transfer(std::move(*pull));
+  } else if (const auto* cancel = std::get_if<ipc::CancelPull>(&message)) {
+    device_.transfer(*cancel);
   } else if (const auto* shutdown = std::get_if<ipc::Shutdown>(&message)) {
     end(kExitOk, fmt::format("shut down by the coordinator: {}", shutdown->reason));
   } else {

@@ -31,6 +31,8 @@ struct WorkerOptions {
   std::string coordinator;  // ipc:///path/socket or tcp://host:port
   ipc::CurveOptions curve;  // tcp:// needs it
   std::string listen_on;    // tcp://host:port for ranks that share no memory; empty: no such
+  std::string local_addr;   // as it is told, for those and ranks of other groups; empty: it is not
+  std::string role;         // of its group; empty: not told
   std::string device = "auto";
   HostDeviceOptions host;
   int flight_fd = -1;  // inherited memory of the flight recorder; -1: none

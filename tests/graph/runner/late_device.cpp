@@ -162,6 +162,7 @@ class LateDevice final : public worker::Device {
     host_->upload_weight(stream, weight, to, row_begin, rows, source);
   }
   int warmup_runs() const override { return 1; }
+  std::unique_ptr<worker::Copier> create_copier() override { return host_->create_copier(); }
   std::unique_ptr<Buffer> allocate(size_t bytes, MemoryTag tag) override {
     return host_->allocate(bytes, tag);
   }

@@ -261,5 +261,33 @@ TEST(NearestName, IsNoneWhenNothingIsNear) {
   EXPECT_EQ(nearest_name("--x", {}), "");
 }
 
+TEST_F(FinishConfig, GroupsWithRolesNeedEachOther) {
+  config_.prefill_groups = 1;
+  EXPECT_THAT(error(), HasSubstr("--decode-groups is missing"));
+  config_.decode_groups = 2;
+  ASSERT_EQ(error(), "");
+  EXPECT_TRUE(config_.worker.kv_transfer);
+  config_.prefill_tensor_parallel_size = 2;
+  ASSERT_EQ(error(), "");
+  EXPECT_EQ(config_.num_workers(), 2 + 1 + 1);
+  EXPECT_EQ(config_.groups()[2].first_worker, 3);
+  EXPECT_EQ(config_.worker_of(config_.groups()[0]).tensor_parallel_size, 2);
+  config_.decode_tensor_parallel_size = 4;
+  EXPECT_THAT(error(), HasSubstr("--decode-tensor-parallel-size 4 is more than the model's 3"));
+  config_.decode_tensor_parallel_size = 0;
+  config_.data_parallel_size = 2;
+  EXPECT_THAT(error(), HasSubstr("leave it out"));
+  config_.data_parallel_size = 1;
+  config_.worker.pooling = "LAST";
+  config_.convert = "embed";
+  model_.hidden_size = 64;
+  EXPECT_THAT(error(), HasSubstr("--prefill-groups: a model that pools"));
+}
+
+TEST_F(FinishConfig, RanksOfARoleNeedGroupsOfIt) {
+  config_.prefill_tensor_parallel_size = 2;
+  EXPECT_THAT(error(), HasSubstr("needs --prefill-groups and --decode-groups"));
+}
+
 }  // namespace
 }  // namespace refrain

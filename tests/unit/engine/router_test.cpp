@@ -19,13 +19,13 @@ std::vector<TokenId> prompt(TokenId first, size_t length) {
 }
 
 Router open_router(int32_t groups) {
-  Router router(groups, kBlock);
+  Router router(std::vector<ipc::GroupRole>(static_cast<size_t>(groups)), kBlock);
   for (int32_t group = 0; group < groups; ++group) router.open(group);
   return router;
 }
 
 TEST(Router, GivesNothingToAGroupThatIsClosed) {
-  Router router(2, kBlock);
+  Router router({ipc::GroupRole::kBoth, ipc::GroupRole::kBoth}, kBlock);
   EXPECT_FALSE(router.any_open());
   EXPECT_EQ(router.place(1, prompt(0, 8), {}, 16), std::nullopt);
   router.open(1);

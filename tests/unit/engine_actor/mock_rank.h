@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,6 +32,7 @@ struct MockRankOptions {
   uint64_t eos_every = 0;
   bool logprobs = false;
   bool draws = false;  // tokens depend on the seed, but for greedy requests
+  int32_t group = 0;
 };
 
 // Differs from token to token, so that one that goes with another token is seen.
@@ -56,6 +58,7 @@ class MockRank {
     ipc::Hello hello;
     hello.build_id = options.build_id;
     hello.model_digest = options.model_digest;
+    hello.group = options.group;
     hello.rank = options.rank;
     hello.tensor_parallel_size = options.tensor_parallel_size;
     hello.pid = options.pid;
@@ -84,6 +87,18 @@ class MockRank {
     say(result);
   }
 
+  // Does what an order says, as the ranks of its group are now.
+  void pull(const ipc::PullBlocks& order) {
+    const ipc::KvPeers& from = peers[order.group];
+    if (pull_error.empty() && from.epoch == order.epoch && !from.ranks.empty()) {
+      const size_t at = static_cast<size_t>(options.rank) % from.ranks.size();
+      MockRank* other = find_rank(from.ranks[at].pid);
+      device_->pull(*other->device_, order.blocks);
+      return say(ipc::Pulled{order.id, 1000, true, ""});
+    }
+    say(ipc::Pulled{order.id, 0, true, pull_error.empty() ? "the group is gone" : pull_error});
+  }
+
   MockRankOptions options;
   ipc::Ready ready;
   bool dead = false;           // hears and says nothing any more
@@ -105,6 +120,13 @@ class MockRank {
   bool checks_weights = false;  // as it was welcomed
   Epoch epoch = 0;
   std::vector<ipc::StepResult> held;
+  // Blocks of other groups: who has the pid of an export, and orders as they came.
+  std::function<MockRank*(int64_t pid)> find_rank;
+  bool hold_pulls = false;                         // a test calls pull() or refuse()
+  std::string pull_error;                          // every pull ends with it
+  std::vector<ipc::PullBlocks> pulls, held_pulls;  // all; those that have not ended
+  std::vector<TransferId> cancelled;
+  std::map<int32_t, ipc::KvPeers> peers;
   std::vector<ipc::Step> steps;
   std::string refused, shut_down, group_token;
   int64_t num_blocks = 0;
@@ -152,7 +174,17 @@ class MockRank {
                                            options.vocab, options.eos_every, options.draws);
     ready.num_blocks = {num_blocks - options.blocks_lost_to_graphs};
     if (!hold_ready) say(ready);
+    if (!config_.kv_transfer || hold_ready) return;
+    ipc::KvExport own;
+    own.pid = options.pid;
+    say(own);
   }
+  void on(ipc::KvPeers& told) { peers[told.group] = told; }
+  void on(ipc::PullBlocks& order) {
+    pulls.push_back(order);
+    hold_pulls ? held_pulls.push_back(order) : pull(order);
+  }
+  void on(ipc::CancelPull& cancel) { cancelled.push_back(cancel.id); }
   void on(ipc::Step& step) {
     steps.push_back(step);
     if (ends_with && ends_with(step)) {

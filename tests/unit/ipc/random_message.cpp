@@ -63,12 +63,13 @@ void fill(Generator& g, WorkerConfig& m) {
         m.prompt_lookup_max, m.has_splitting_ops, m.splitting_ops, m.disable_padding,
         m.max_padding_ratio, m.debug_cudagraph, m.collective_timeout_ms,
         m.disable_custom_all_reduce, m.audit, m.max_loras, m.max_lora_rank,
-        m.cudagraph_specialize_lora, m.draft_tensor_parallel_size, m.split_prefill);
+        m.cudagraph_specialize_lora, m.draft_tensor_parallel_size, m.split_prefill, m.pooling,
+        m.kv_transfer);
   g.choose(m.draft_head, DraftHead::kEagle3);
 }
 void fill(Generator& g, Hello& m) {
   g.all(m.protocol_version, m.build_id, m.model_digest, m.group, m.rank, m.tensor_parallel_size,
-        m.pid, m.process_start, m.realm, m.host, m.device, m.held_group, m.last_epoch);
+        m.pid, m.process_start, m.realm, m.host, m.device, m.held_group, m.last_epoch, m.role);
 }
 void fill(Generator& g, Welcome& m) {
   fill(g, m.config);
@@ -110,7 +111,7 @@ void fill(Generator& g, SlotSetup& m) {
 }
 void fill(Generator& g, Run& m) {
   g.choose(m.program, ProgramId::kDraftModel);
-  g.choose(m.mode, ForwardMode::kDraftExtend);
+  g.choose(m.mode, ForwardMode::kPrebuilt);
   g.all(m.part, m.parts, m.rows.slot);
   const size_t rows = m.rows.slot.size();
   m.rows.num_tokens.resize(rows);
@@ -182,6 +183,32 @@ void fill(Generator& g, Peers& m) {
   m.ranks.resize(g.count() % 4);
   for (auto& rank : m.ranks) fill(g, rank);
 }
+void fill(Generator& g, KvStates& m) {
+  g.all(m.num_layers, m.num_blocks);
+  m.parts.resize(g.count() % 3);
+  for (auto& part : m.parts) g.all(part.name, part.first_unit, part.units, part.unit_bytes);
+}
+void fill(Generator& g, KvExport& m) {
+  g.all(m.realm, m.pid, m.process_start, m.regions);
+  fill(g, m.tcp);
+  m.states.resize(g.count() % 3);
+  for (auto& states : m.states) fill(g, states);
+}
+void fill(Generator& g, KvPeers& m) {
+  g.all(m.group, m.epoch);
+  m.ranks.resize(g.count() % 3);
+  for (auto& rank : m.ranks) fill(g, rank);
+}
+void fill(Generator& g, PullBlocks& m) {
+  g.all(m.id, m.group, m.epoch);
+  m.blocks.resize(g.count() % 3);
+  for (auto& blocks : m.blocks) {
+    g.all(blocks.from);
+    g.set(blocks.to, blocks.from.size());
+  }
+}
+void fill(Generator& g, CancelPull& m) { g.all(m.id); }
+void fill(Generator& g, Pulled& m) { g.all(m.id, m.bytes, m.ended, m.error); }
 
 template <size_t I = 0>
 Message make(size_t type, Generator& g) {

@@ -99,6 +99,14 @@ class MockDevice {
       caches_.emplace_back(static_cast<size_t>(group.num_blocks * block_size), kNothing);
   }
 
+  // What a transfer does: blocks of another rank's caches become this one's.
+  void pull(const MockDevice& other, const std::vector<ipc::KvBlocks>& blocks) {
+    for (size_t group = 0; group < blocks.size(); ++group)
+      for (size_t i = 0; i < blocks[group].from.size(); ++i)
+        std::copy_n(other.caches_[group].begin() + blocks[group].from[i] * block_size_, block_size_,
+                    caches_[group].begin() + blocks[group].to[i] * block_size_);
+  }
+
   ipc::StepResult run(const ipc::Step& step) {
     for (const ipc::AdapterPlacement& placement : step.placements)
       in_place_[placement.place] = placement.adapter;

@@ -50,6 +50,7 @@ class RowMajorDevice final : public Device {
     ++uploads;
   }
   int warmup_runs() const override { return 0; }
+  std::unique_ptr<Copier> create_copier() override { throw DeviceError("no copier here"); }
   std::unique_ptr<Buffer> allocate(size_t bytes, MemoryTag) override {
     return std::make_unique<HeapBuffer>(bytes);
   }

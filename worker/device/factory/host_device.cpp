@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
+
 #include "kernels/host/isa.h"
 #include "kernels/host/pack.h"
 #include "worker/comm/communicator.h"
@@ -17,6 +19,13 @@ namespace refrain::worker {
 namespace {
 
 constexpr int kMaxThreads = 1024;
+
+class HostCopier final : public Copier {
+ public:
+  bool is_host_memory() const override { return true; }
+  void copy(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+  void finish() override {}
+};
 
 class HostDevice final : public Device {
  public:
@@ -63,6 +72,7 @@ class HostDevice final : public Device {
   std::unique_ptr<Stream> create_stream(const DeviceShare& share) override {
     return std::make_unique<HostStream>(context_, share);
   }
+  std::unique_ptr<Copier> create_copier() override { return std::make_unique<HostCopier>(); }
   MemoryAccount memory() const override { return context_->memory->account(); }
 
   Result<std::unique_ptr<Communicator>> create_communicator(const GroupOptions& options) override {

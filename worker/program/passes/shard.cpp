@@ -169,6 +169,7 @@ void narrow_states(Program& program, const Split& split) {
       if (part.split == SplitUnit::kNone) continue;
       const UnitRange units = rank_share(part.units, split.rank, split.size);
       part.units = units.end - units.begin;
+      part.first_unit = units.begin;
     }
     group.slot.elements = split.share(group.slot.split, group.slot.elements).size();
   }

@@ -1,0 +1,68 @@
+#pragma once
+// Blocks that outlast their request for a reader in another group. The owner keeps them
+// until the reader ends the lease or stops renewing it. Whoever has read asks commit(), which the
+// owner answers by the blocks' generations: blocks that were given out anew meanwhile held another
+// request's tokens, and nothing that was read of them may be used. Owned by the Scheduler, on the
+// engine's executor, where readers hold their leases too.
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "runtime/base/clock.h"
+#include "runtime/sched/block_pools.h"
+
+namespace refrain {
+
+class BlockLeases;
+
+class BlockLease {
+ public:
+  ~BlockLease();
+  BlockLease(const BlockLease&) = delete;
+  BlockLease& operator=(const BlockLease&) = delete;
+
+  int32_t tokens() const { return tokens_; }  // whose state the blocks hold
+  const std::vector<BlockPools::Source>& blocks() const { return blocks_; }  // by state group
+  // False: the owner is gone or has the blocks back. What was read may still be good: commit().
+  bool held() const { return !held_.empty(); }
+  void renew(TimePoint until) { until_ = std::max(until_, until); }
+  // Whether no block was given out anew since the lease was granted.
+  bool commit() const;
+
+  int32_t group = 0;  // of workers that has the blocks, and its epoch; set by who grants it
+  Epoch epoch = 0;
+
+ private:
+  friend class BlockLeases;
+  BlockLease() = default;
+  BlockLeases* owner_ = nullptr;  // null: gone
+  int32_t tokens_ = 0;
+  TimePoint until_{};
+  std::vector<HeldBlocks> held_;
+  std::vector<BlockPools::Source> blocks_;
+  std::vector<std::vector<uint64_t>> generations_;  // of those
+};
+
+class BlockLeases {
+ public:
+  // `pools` outlives it.
+  explicit BlockLeases(const BlockPools& pools) : pools_(pools) {}
+  ~BlockLeases();
+  BlockLeases(const BlockLeases&) = delete;
+  BlockLeases& operator=(const BlockLeases&) = delete;
+
+  // On what a sequence held of its first `tokens` tokens.
+  std::shared_ptr<BlockLease> grant(std::vector<HeldBlocks> held, int32_t tokens, TimePoint until);
+  // Blocks whose leases were not renewed in time are free again; returns the number of those.
+  size_t expire(TimePoint now);
+  size_t size() const;  // leases that hold blocks
+
+ private:
+  friend class BlockLease;
+  const BlockPools& pools_;
+  std::set<BlockLease*> leases_;
+};
+
+}  // namespace refrain

@@ -1,0 +1,99 @@
+#include "runtime/sched/kv_arrivals.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/check.h"
+#include "runtime/sched/block_leases.h"
+
+namespace refrain {
+
+bool KvArrivals::begin(Sequence& sequence, TimePoint now) {
+  const BlockLease& lease = *sequence.source;
+  auto blocks = pools_.to_fill(sequence, lease.tokens(), lease.blocks());
+  if (!blocks) return false;
+  const auto ranks = static_cast<size_t>(num_ranks_);
+  const TransferId id = next_++;
+  transfers_.emplace(id, Transfer{&sequence,
+                                  std::vector<int64_t>(ranks, 0),
+                                  std::vector<bool>(ranks, false),
+                                  now + timeout_,
+                                  {}});
+  orders_.emplace_back(ipc::PullBlocks{id, lease.group, lease.epoch, std::move(*blocks)});
+  return true;
+}
+
+bool KvArrivals::drained(const Transfer& transfer) {
+  return std::ranges::all_of(transfer.ended, [](bool ended) { return ended; });
+}
+
+// Nobody waits for it any more. Its blocks are written until every rank has said that it ended.
+Sequence* KvArrivals::give_up(Map::value_type& entry) {
+  auto& [id, transfer] = entry;
+  Sequence* sequence = std::exchange(transfer.sequence, nullptr);
+  transfer.quarantine = pools_.detach(*sequence);
+  if (!drained(transfer)) orders_.emplace_back(ipc::CancelPull{id});
+  return sequence;
+}
+
+std::optional<KvArrivals::Ended> KvArrivals::report(int32_t rank, const ipc::Pulled& pulled,
+                                                    TimePoint now) {
+  const auto found = transfers_.find(pulled.id);
+  if (found == transfers_.end()) return std::nullopt;
+  Transfer& transfer = found->second;
+  const auto at = static_cast<size_t>(rank);
+  if (transfer.ended[at]) return std::nullopt;
+  const int64_t more = pulled.bytes - transfer.bytes[at];
+  if (more > 0) {
+    counts_.bytes += static_cast<uint64_t>(more);
+    transfer.bytes[at] = pulled.bytes;
+    transfer.deadline = now + timeout_;
+    if (transfer.sequence != nullptr) transfer.sequence->source->renew(now + 2 * timeout_);
+  }
+  transfer.ended[at] = pulled.ended;
+  const bool whole = drained(transfer);
+  std::optional<Ended> ended;
+  if (transfer.sequence != nullptr && pulled.ended) {
+    if (!pulled.error.empty()) {
+      ended = Ended{give_up(*found), false, pulled.error};
+    } else if (whole && !transfer.sequence->source->commit()) {
+      ended = Ended{give_up(*found), false, "its blocks were given to another request meanwhile"};
+    } else if (whole) {
+      ended = Ended{transfer.sequence, true, ""};
+    }
+    if (ended) ++(ended->good ? counts_.done : counts_.failed);
+  }
+  if (whole) transfers_.erase(found);
+  return ended;
+}
+
+std::vector<KvArrivals::Ended> KvArrivals::give_up_overdue(TimePoint now) {
+  std::vector<Ended> ended;
+  for (auto& entry : transfers_) {
+    Transfer& transfer = entry.second;
+    if (transfer.sequence == nullptr) continue;
+    const bool gone = !transfer.sequence->source->held();
+    if (!gone && transfer.deadline > now) continue;
+    ended.push_back(
+        {give_up(entry), false,
+         gone ? "the group that has its blocks keeps them no longer" : "it made no progress"});
+    ++counts_.failed;
+  }
+  return ended;
+}
+
+void KvArrivals::abandon(Sequence& sequence) {
+  const auto found = std::ranges::find_if(
+      transfers_, [&](const auto& entry) { return entry.second.sequence == &sequence; });
+  REFRAIN_CHECK(found != transfers_.end(), "request {} receives nothing", sequence.id);
+  give_up(*found);
+}
+
+TransferCounts KvArrivals::counts() const {
+  TransferCounts counts = counts_;
+  for (const auto& [id, transfer] : transfers_)
+    ++(transfer.sequence != nullptr ? counts.running : counts.quarantined);
+  return counts;
+}
+
+}  // namespace refrain

@@ -1,0 +1,69 @@
+#pragma once
+// Requests whose KV blocks are on their way from another group: what the ranks are told to pull,
+// how far they are, and what of it may be used. A transfer is good when every rank has all
+// of it and the owner's COMMIT is valid. The blocks of one that is given up are in quarantine until
+// every rank has said that it writes them no more. Owned by the Scheduler, on the engine's
+// executor.
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ipc/protocol/messages.h"
+#include "runtime/base/clock.h"
+#include "runtime/sched/block_pools.h"
+#include "runtime/sched/transfer_counts.h"
+
+namespace refrain {
+
+class KvArrivals {
+ public:
+  KvArrivals(BlockPools& pools, int32_t num_ranks, Duration timeout)
+      : pools_(pools), num_ranks_(num_ranks), timeout_(timeout) {}
+
+  // The sequence holds the blocks that it needs, those that it lacks are pulled. False: the lease
+  // does not have them all.
+  bool begin(Sequence& sequence, TimePoint now);
+
+  struct Ended {
+    Sequence* sequence = nullptr;
+    bool good = false;  // false: its blocks are in quarantine
+    std::string why;    // not good
+  };
+  // A rank of the reader says how far it is. Set when a transfer was decided by it.
+  std::optional<Ended> report(int32_t rank, const ipc::Pulled& pulled, TimePoint now);
+  // Transfers that made no progress in time, or whose owner is gone: they are given up.
+  std::vector<Ended> give_up_overdue(TimePoint now);
+  // Its request has ended.
+  void abandon(Sequence& sequence);
+
+  // What all ranks are to be told, in order.
+  std::vector<ipc::Message> take_orders() { return std::exchange(orders_, {}); }
+  bool empty() const { return transfers_.empty(); }
+  TransferCounts counts() const;
+
+ private:
+  struct Transfer {
+    Sequence* sequence = nullptr;  // null: given up
+    std::vector<int64_t> bytes;    // by rank
+    std::vector<bool> ended;       // by rank
+    TimePoint deadline;
+    std::vector<HeldBlocks> quarantine;
+  };
+  using Map = std::map<TransferId, Transfer>;
+  Sequence* give_up(Map::value_type& entry);
+  static bool drained(const Transfer& transfer);
+
+  BlockPools& pools_;
+  const int32_t num_ranks_;
+  const Duration timeout_;
+  Map transfers_;
+  TransferId next_ = 1;
+  std::vector<ipc::Message> orders_;
+  TransferCounts counts_;
+};
+
+}  // namespace refrain

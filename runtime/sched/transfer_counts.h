@@ -1,0 +1,19 @@
+#pragma once
+// How KV blocks that move between groups fare, as statistics tell of it. A plain record.
+
+#include <cstdint>
+
+namespace refrain {
+
+struct TransferCounts {
+  uint64_t running = 0, quarantined = 0;  // now; quarantined: given up, and perhaps still written
+  uint64_t done = 0, failed = 0;          // failed: given up, those of requests that ended excepted
+  uint64_t bytes = 0;                     // that ranks have pulled
+};
+
+inline TransferCounts operator+(const TransferCounts& a, const TransferCounts& b) {
+  return {a.running + b.running, a.quarantined + b.quarantined, a.done + b.done,
+          a.failed + b.failed, a.bytes + b.bytes};
+}
+
+}  // namespace refrain

@@ -1,0 +1,165 @@
+"""Prefill and decode groups (--prefill-groups, --decode-groups): the tokens of one group, prompts that the decode group
+never computes, and either side lost in mid load without a token lost (R-8, R-28)."""
+import json
+import os
+import re
+import signal
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from adapters import write_adapter
+from conftest import BIN, TINY, Server, wait_for, within
+from test_groups import ask, groups, of_groups, worker_of
+from test_two_hosts import EXPECTED, hosts, signal_program  # noqa: F401 (a fixture)
+from test_windows import with_windows
+from tiny_head import write_head
+
+MODEL = TINY / "qwen3"
+OPTIONS = ["--device", "host", "--host-threads", 1, "--dtype", "float32", "--max-num-seqs", 16, "--max-model-len", 512,
+           "--max-num-batched-tokens", 64, "--block-size", 16]
+LENGTHS = [1, 15, 16, 17, 31, 33, 63, 64, 65, 130]  # around blocks and chunks
+
+
+def start_divided(start_server, prefill_tp, decode_tp, *options, model=MODEL):
+    server = start_server(*OPTIONS, "--prefill-groups", 1, "--decode-groups", 1, "--prefill-tensor-parallel-size",
+                          prefill_tp, "--decode-tensor-parallel-size", decode_tp, *options, model=model, tp=1)
+    wait_for(lambda: set(of_groups(server, "ready").values()) == {1.0}, 60, "both groups ready")
+    return server
+
+
+def answers(server, tokens=12, **fields):
+    def one(length):
+        status, text = server.post("/v1/completions", {"prompt": [7 + (length * 31 + i) % 50 for i in range(length)],
+                                                       "max_tokens": tokens, "temperature": 0, "ignore_eos": True,
+                                                       "return_token_ids": True, **fields})
+        assert status == 200, text
+        return json.loads(text)["choices"][0]["token_ids"]
+    with ThreadPoolExecutor(4) as pool:
+        return list(pool.map(one, LENGTHS))
+
+
+def all_free(server):
+    used = float(re.search(r"^refrain:kv_cache_usage_perc\S* (\S+)$", server.get("/metrics")[1], re.M)[1])
+    busy = [of_groups(server, f"kv_{name}") for name in ("leases", "transfers_running", "transfers_quarantined")]
+    return used == 0 and all(value == 0 for series in busy for value in series.values())
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    server = Server(tmp_path_factory.mktemp("one") / "log", *OPTIONS, model=MODEL, tp=1).start()
+    found = answers(server)
+    assert server.stop() == 0
+    return found
+
+
+@pytest.mark.parametrize("prefill_tp, decode_tp", [(1, 1), (2, 1), (1, 2), (2, 2)])
+def test_the_tokens_are_those_of_one_group_R28(start_server, expected, prefill_tp, decode_tp):
+    server = start_divided(start_server, prefill_tp, decode_tp)
+    assert len(server.workers()) == prefill_tp + decode_tp
+    assert answers(server) == expected
+    assert of_groups(server, "kv_transfers_total")[1] == len(LENGTHS)
+    assert of_groups(server, "kv_transfer_bytes_total")[1] > 0
+    assert of_groups(server, "prompt_tokens_total")[1] == 0, "the decode group computed prompts"
+    page = groups(server)
+    assert [(g["role"], g["ranks"]) for g in page] == [("prefill", prefill_tp), ("decode", decode_tp)]
+    assert page[1]["transfers"]["done"] == len(LENGTHS)
+    wait_for(lambda: all_free(server), 5, "all blocks free, no leases")
+    assert answers(server) == expected, "with what both groups have cached"
+    wait_for(lambda: all_free(server), 5, "all blocks free, no leases")
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize("method", ["ngram", "eagle3"])
+def test_checked_drafts_go_on_from_the_blocks_of_the_prompt(start_server, expected, tmp_path, method):
+    options = {"method": method, "num_speculative_tokens": 3}
+    if method == "eagle3":
+        write_head(tmp_path / "head", MODEL, method)
+        options["model"] = str(tmp_path / "head")
+    server = start_divided(start_server, 1, 1, "--speculative-config", json.dumps(options))
+    assert answers(server) == expected
+    assert of_groups(server, "kv_transfers_total")[1] == len(LENGTHS)
+    wait_for(lambda: all_free(server), 5, "all blocks free, no leases")
+    assert server.stop() == 0
+
+
+def test_a_request_with_an_adapter_goes_on_with_it(start_server, tmp_path):
+    model = TINY / "llama-bias-f32"
+    adapter = ["--enable-lora", "--lora-modules", f"odd={write_adapter(tmp_path / 'odd', model, 5)}"]
+    one = start_server(*OPTIONS, *adapter, model=model, tp=1)
+    expected = answers(one, model="odd")
+    assert expected != answers(one) and one.stop() == 0
+    server = start_divided(start_server, 1, 1, *adapter, model=model)
+    assert answers(server, model="odd") == expected
+    assert of_groups(server, "kv_transfers_total")[1] == len(LENGTHS)
+    wait_for(lambda: all_free(server), 5, "all blocks free, no leases")
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize("layer_types", [["full_attention", "sliding_attention"], ["sliding_attention"] * 2])
+def test_of_layers_with_a_window_only_what_they_see_moves(start_server, copy_model, layer_types):
+    model = with_windows(copy_model(TINY / "qwen2"), layer_types)
+    one = start_server(*OPTIONS, model=model, tp=1)
+    expected = answers(one)
+    assert one.stop() == 0
+    server = start_divided(start_server, 2, 1, model=model)
+    assert answers(server) == expected
+    assert of_groups(server, "kv_transfers_total")[1] == len(LENGTHS)
+    wait_for(lambda: all_free(server), 5, "all blocks free, no leases")
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_either_side_killed_under_load_loses_nothing_R8(start_server, side):
+    server = start_divided(start_server, 1, 1)
+    expected = [ask(server, first, 200) for first in range(10, 18)]
+    with ThreadPoolExecutor(8) as pool:
+        jobs = [pool.submit(ask, server, first, 200) for first in range(10, 18)]
+        wait_for(lambda: of_groups(server, "requests_running").get(1, 0) >= 2, 20, "the decode group has requests")
+        os.kill(worker_of(server, side), signal.SIGKILL)
+        more = [pool.submit(ask, server, first, 200) for first in range(10, 18)]
+        assert [job.result() for job in jobs] == expected
+        assert [job.result() for job in more] == expected
+    wait_for(lambda: set(of_groups(server, "ready").values()) == {1.0}, 60, "both groups ready again")
+    before = of_groups(server, "kv_transfers_total")[1]
+    assert ask(server, 10, 200) == expected[0]
+    assert of_groups(server, "kv_transfers_total")[1] == before + 1, "the new group is joined to the other"
+    wait_for(lambda: all_free(server), 5, "all blocks free, no leases")
+    assert server.stop() == 0
+
+
+def test_groups_on_two_hosts_move_blocks_over_tcp_R28(hosts, tmp_path):  # noqa: F811
+    (first, second), (address, _) = hosts
+    keys = tmp_path / "keys"
+    subprocess.run([BIN / "refrain", "keygen", keys, "prefill", "decode"], check=True, capture_output=True)
+
+    def start(host, program, key, allow, *options):
+        return host.start(BIN / program, "--model", MODEL, "--curve-key", keys / f"{key}.key", "--curve-allow",
+                          keys / f"{allow}.allow", *options, log=tmp_path / f"{key}.log")
+
+    def worker(host, group, role):
+        return start(host, "worker", role, "worker", "--coordinator", f"tcp://{address}:5555", "--rank", 0, "--group",
+                     group, "--role", role)
+
+    programs = [start(first, "coordinator", "coordinator", "coordinator", "--listen", f"tcp://{address}:5555", "--port",
+                      8000, "--dtype", "float32", "--max-num-seqs", 8, "--prefill-groups", 1, "--decode-groups", 1),
+                worker(first, 0, "prefill"), worker(second, 1, "decode")]
+
+    def metric(name):
+        text = first.ask(8000, "/metrics") or ""
+        return {int(group): float(value)
+                for group, value in re.findall(rf'^refrain:group_{name}{{group="(\d+)".*?}} (\S+)$', text, re.M)}
+    wait_for(lambda: metric("ready") == {0: 1.0, 1: 1.0}, 60, f"both groups ready ({tmp_path})")
+    for entry in EXPECTED[:4]:
+        body = {"prompt": entry["prompt_ids"], "max_tokens": len(entry["output_ids"]), "temperature": 0,
+                "ignore_eos": True, "return_token_ids": True}
+        answer = json.loads(first.ask(8000, "/v1/completions", body))
+        assert answer["choices"][0]["token_ids"] == entry["output_ids"], entry["name"]
+    assert "of group 0 come over tcp" in (tmp_path / "decode.log").read_text()
+    assert metric("kv_transfers_total")[1] == 4 and metric("kv_transfers_failed_total")[1] == 0
+    assert metric("kv_leases") == {0: 0.0, 1: 0.0}
+    for program in programs:
+        signal_program(program, signal.SIGTERM)
+    assert [program.wait(timeout=within(30)) for program in programs] == [0, 0, 0], tmp_path
+    for host in (first, second):
+        wait_for(lambda host=host: not host.leftovers(), 10, f"nothing left ({host.leftovers()})")

@@ -1,0 +1,90 @@
+#pragma once
+// A made-up model's blocks as the ranks of a group hold them: every byte follows from its layer,
+// block, part, unit and place, so that a byte in a wrong place is seen.
+
+#include <algorithm>
+#include <vector>
+
+#include "worker/kv/kv_memory.h"
+
+namespace refrain::worker {
+
+struct Shape {
+  int layers = 3;
+  int64_t blocks = 7;
+  int64_t units = 5;  // of the parts that are split
+  int64_t unit_bytes = 24;
+  int64_t latent_bytes = 40;  // of a part that every rank has
+};
+
+// One rank's, of `size` ranks.
+class Shard {
+ public:
+  Shard(const Shape& shape, int rank, int size, int salt) {
+    const int64_t each = shape.units / size, more = shape.units % size;
+    const int64_t first = rank * each + std::min<int64_t>(rank, more);
+    const int64_t units = each + (rank < more ? 1 : 0);
+    memory.states.push_back({shape.layers,
+                             shape.blocks,
+                             {{"k", first, units, shape.unit_bytes},
+                              {"latent", 0, 1, shape.latent_bytes},
+                              {"v", first, units, shape.unit_bytes}}});
+    memory.states.push_back({1, shape.blocks, {{"scales", first, units, 8}}});
+    for (size_t group = 0; group < memory.states.size(); ++group)
+      for (int layer = 0; layer < memory.states[group].num_layers; ++layer)
+        bytes_.emplace_back(memory.region_bytes(group));
+    for (auto& region : bytes_) memory.regions.push_back(region.data());
+    each_byte([&](std::byte& byte, size_t, int64_t block, uint64_t place) {
+      byte = content(salt, block, place);
+    });
+  }
+  Shard(const Shard&) = delete;
+
+  // Whether block `to` of these regions has what block `from` of a group with `salt` has.
+  bool holds(size_t first_region, size_t regions, int64_t to, int salt, int64_t from) {
+    bool equal = true;
+    each_byte([&](const std::byte& byte, size_t region, int64_t block, uint64_t place) {
+      if (block == to && region >= first_region && region < first_region + regions)
+        equal = equal && byte == content(salt, from, place);
+    });
+    return equal;
+  }
+
+  KvMemory memory;
+
+ private:
+  static std::byte content(int salt, int64_t block, uint64_t place) {
+    uint64_t hash =
+        (place * 1000003 + static_cast<uint64_t>(block)) * 31 + static_cast<uint64_t>(salt);
+    hash = (hash ^ (hash >> 29)) * 0xbf58476d1ce4e5b9ULL;
+    return static_cast<std::byte>(hash >> 40);
+  }
+  template <class Call>
+  void each_byte(const Call& call) {
+    for (size_t group = 0, region = 0; group < memory.states.size(); ++group) {
+      const ipc::KvStates& states = memory.states[group];
+      for (int layer = 0; layer < states.num_layers; ++layer, ++region) {
+        std::byte* at = bytes_[region].data();
+        for (int64_t block = 0; block < states.num_blocks; ++block)
+          for (size_t part = 0; part < states.parts.size(); ++part)
+            for (int64_t i = 0; i < states.parts[part].units * states.parts[part].unit_bytes; ++i) {
+              // The same in every group, however its ranks share the units.
+              const int64_t in_part =
+                  states.parts[part].first_unit * states.parts[part].unit_bytes + i;
+              call(*at++, region, block,
+                   (region * 16 + part) * 1000000 + static_cast<uint64_t>(in_part));
+            }
+      }
+    }
+  }
+
+  std::vector<std::vector<std::byte>> bytes_;
+};
+
+inline ipc::KvExport export_of(const KvMemory& memory) {
+  ipc::KvExport own;
+  own.states = memory.states;
+  return own;
+}
+
+}  // namespace refrain::worker

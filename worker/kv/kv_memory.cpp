@@ -1,0 +1,28 @@
+#include "worker/kv/kv_memory.h"
+
+namespace refrain::worker {
+
+size_t KvMemory::first_region(size_t group) const {
+  size_t first = 0;
+  for (size_t i = 0; i < group; ++i) first += static_cast<size_t>(states[i].num_layers);
+  return first;
+}
+
+void add_states(const Program& program, const KvCache& cache, int64_t block_size, size_t first,
+                size_t count, KvMemory& memory) {
+  for (size_t group = first; group < first + count; ++group) {
+    ipc::KvStates& states = memory.states.emplace_back();
+    if (program.states[group].kind != StateKind::kPaged) continue;
+    states.num_blocks = cache.num_blocks()[group];
+    for (const PagedPart& part : program.states[group].paged.parts)
+      states.parts.push_back(
+          {part.name, part.first_unit, part.units, part.unit_bytes() * block_size});
+    for (const PagedLayer& layer : cache.layers()) {
+      if (layer.group != static_cast<int>(group)) continue;
+      memory.regions.push_back(cache.address(layer));
+      ++states.num_layers;
+    }
+  }
+}
+
+}  // namespace refrain::worker

@@ -1,0 +1,28 @@
+#pragma once
+// Where a rank's paged blocks lie and what is in them, for those who move blocks between groups
+// without knowing what they hold. A record; the memory is the caches'.
+
+#include <cstddef>
+#include <vector>
+
+#include "ipc/protocol/kv_transfer.h"
+#include "worker/kv/kv_cache.h"
+
+namespace refrain::worker {
+
+struct KvMemory {
+  std::vector<ipc::KvStates> states;  // by state group; one of slots has no layers
+  std::vector<std::byte*> regions;    // by state group and layer: block after block
+
+  // Of the state group, where its first layer's region stands.
+  size_t first_region(size_t group) const;
+  size_t region_bytes(size_t group) const {
+    return static_cast<size_t>(states[group].num_blocks * states[group].block_bytes());
+  }
+};
+
+// Adds `count` state groups of the Program, from its `first` on, with so many blocks each.
+void add_states(const Program& program, const KvCache& cache, int64_t block_size, size_t first,
+                size_t count, KvMemory& memory);
+
+}  // namespace refrain::worker

@@ -1,0 +1,110 @@
+#include "worker/transfer/process_memory.h"
+
+#include <sys/prctl.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "runtime/base/process_identity.h"
+
+namespace refrain::worker {
+namespace {
+
+constexpr size_t kSliceReads = 512,
+                 kSliceBytes = 4 << 20;  // between two looks at what else there is
+
+}  // namespace
+
+// Where a process may read another one's memory only with its leave (Yama), the children of this
+// one's parent have it: the ranks that one supervisor started.
+ProcessMemory::ProcessMemory(const KvMemory& own) {
+  for (const std::byte* region : own.regions)
+    regions_.push_back(reinterpret_cast<uintptr_t>(region));
+  prctl(PR_SET_PTRACER, static_cast<unsigned long>(getppid()), 0, 0, 0);
+}
+
+void ProcessMemory::describe(ipc::KvExport& own) const {
+  const ProcessIdentity process = own_process();
+  own.realm = process.realm;
+  own.pid = process.pid;
+  own.process_start = process.start;
+  own.regions = regions_;
+}
+
+Status ProcessMemory::import(PeerId peer, const ipc::KvExport& other) {
+  const ProcessIdentity process{other.realm, other.pid, other.process_start};
+  if (other.regions.empty())
+    return fail(ErrorCode::kUnavailable, "its blocks are not in memory of its process");
+  if (!process.same_realm(own_process()))
+    return fail(ErrorCode::kUnavailable, "its process is on another machine or in a container");
+  if (process_start(process.pid) != process.start)
+    return fail(ErrorCode::kUnavailable, "its process has ended");
+  std::byte probe{};
+  const iovec local{&probe, 1};
+  const iovec remote{reinterpret_cast<void*>(other.regions.front()), 1};
+  if (process_vm_readv(static_cast<pid_t>(process.pid), &local, 1, &remote, 1, 0) != 1)
+    return fail(ErrorCode::kUnavailable, "its memory cannot be read: {}", std::strerror(errno));
+  peers_[peer] = {static_cast<pid_t>(process.pid), other.regions};
+  return {};
+}
+
+void ProcessMemory::forget(PeerId peer) {
+  peers_.erase(peer);
+  for (Job& job : jobs_)
+    if (job.peer == peer) job.error = "the group that has the blocks is gone";
+}
+
+void ProcessMemory::post(ReadId id, PeerId peer, std::vector<Read> reads) {
+  jobs_.push_back({id, peer, std::move(reads), 0, ""});
+}
+
+void ProcessMemory::cancel(ReadId id) {
+  for (Job& job : jobs_)
+    if (job.id == id) job.error = "cancelled";
+}
+
+// Bytes that came; an error is the job's.
+int64_t ProcessMemory::read_slice(Job& job) {
+  const auto found = peers_.find(job.peer);
+  if (found == peers_.end()) {
+    job.error = "the group that has the blocks is gone";
+    return 0;
+  }
+  std::array<iovec, kSliceReads> local, remote;
+  size_t count = 0, bytes = 0;
+  for (; job.next < job.reads.size() && count < kSliceReads && bytes < kSliceBytes; ++job.next) {
+    const Read& read = job.reads[job.next];
+    local[count] = {read.to, read.bytes};
+    remote[count] = {reinterpret_cast<void*>(found->second.regions.at(read.region) + read.offset),
+                     read.bytes};
+    bytes += read.bytes;
+    ++count;
+  }
+  const ssize_t got =
+      process_vm_readv(found->second.pid, local.data(), count, remote.data(), count, 0);
+  if (got == static_cast<ssize_t>(bytes)) return got;
+  job.error = fmt::format("the memory of process {} cannot be read: {}", found->second.pid,
+                          got < 0 ? std::strerror(errno) : "a part of it is gone");
+  return 0;
+}
+
+std::vector<Transport::Progress> ProcessMemory::poll(std::chrono::milliseconds) {
+  if (jobs_.empty()) return {};
+  Job& job = jobs_.front();
+  const int64_t bytes = job.error.empty() ? read_slice(job) : 0;
+  const bool ended = !job.error.empty() || job.next == job.reads.size();
+  Progress progress{job.id, bytes, ended, std::move(job.error)};
+  if (ended) {
+    jobs_.pop_front();
+  } else {
+    std::rotate(jobs_.begin(), jobs_.begin() + 1, jobs_.end());  // all get on
+  }
+  return {std::move(progress)};
+}
+
+}  // namespace refrain::worker
