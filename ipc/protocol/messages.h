@@ -8,13 +8,14 @@
 #include <variant>
 #include <vector>
 
+#include "ipc/protocol/adapter_messages.h"
 #include "ipc/protocol/draft_head.h"
 #include "ipc/protocol/rank_address.h"
 #include "runtime/base/ids.h"
 
 namespace refrain::ipc {
 
-inline constexpr uint16_t kProtocolVersion = 20;
+inline constexpr uint16_t kProtocolVersion = 21;
 
 // ---- configuration (coordinator -> worker, inside Welcome)
 
@@ -210,8 +211,13 @@ struct SlotSetup {
   std::vector<uint32_t> allowed_mask;   // token t: bit t % 32 of word t / 32; ends at its last word
   int32_t min_tokens = 0;               // of output, before which no end token may be sampled
   std::vector<TokenId> end_tokens;      // eos and stop tokens; empty without min_tokens
-  std::vector<uint8_t> grammar;    // source that the output keeps to (runtime/grammar); empty: none
-  std::vector<TokenId> bad_words;  // sequences that may not come, each ended by -1
+  std::vector<uint8_t> grammar;  // source that the output keeps to (runtime/grammar); empty: none
+  // The grammar begins behind these tokens: sequences that come one after another, divided by -1
+  // where others may be between them. Empty: with the first token. With `reasoning_begin` it does
+  // so too, unless the first token is that one.
+  std::vector<TokenId> reasoning_end;
+  TokenId reasoning_begin = -1;
+  std::vector<TokenId> bad_words;      // sequences that may not come, each ended by -1
   std::vector<TokenId> output_tokens;  // with these: that there are, after a preemption
   int32_t history_begin = 0;           // with speculation: position of the first
   std::vector<TokenId> history;        // token that the cache holds and no row will bring
@@ -319,7 +325,9 @@ struct StepResult {
   std::vector<TokenId> top_tokens;
   std::vector<float> top_logprobs;
   std::vector<int32_t> drafted;  // [R] drafts proposed for each row; empty: no speculation
-  AuditResult audit;             // StepGather makes it that of all ranks
+  // Rows whose grammar the rank could not follow in time: they end. Of all ranks, by StepGather.
+  std::vector<int32_t> too_slow;
+  AuditResult audit;  // StepGather makes it that of all ranks
   PromptScores prompt;
   std::vector<float> pooled;  // [N, hidden size] where the model pools; then tokens are all 0
 };
@@ -361,25 +369,6 @@ struct Failed {
   StepId step = 0;
   std::string message;
   bool configuration = false;  // true: the input is at fault (exit 64), a restart will not help
-};
-
-// ---- LoRA adapters
-
-// Every rank reads the adapter into host memory and answers AdapterLoaded, in the order of the
-// messages. `name` is one of the worker's own --lora-modules or of a folder in its --lora-dir.
-struct LoadAdapter {
-  AdapterId id = 0;  // > 0, never given twice by a coordinator
-  std::string name;
-  std::string digest;  // of the files as the coordinator has them
-};
-
-struct AdapterLoaded {
-  AdapterId id = 0;
-  std::string error;  // names file and tensor; empty: it is there
-};
-
-struct UnloadAdapter {  // no step names it any more
-  AdapterId id = 0;
 };
 
 using Message =

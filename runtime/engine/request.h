@@ -34,7 +34,10 @@ struct SamplingParams {
   std::vector<std::pair<TokenId, float>> logit_bias;
   std::optional<std::vector<TokenId>> allowed_token_ids;
   std::vector<std::vector<TokenId>> bad_words;  // sequences that the answer must not have
-  std::string grammar;           // that the answer keeps to (runtime/grammar); empty: none
+  std::string grammar;  // that the answer keeps to (runtime/grammar); empty: none
+  // Where it begins, as ipc::SlotSetup says it; by default with the first token.
+  std::vector<TokenId> reasoning_end;
+  TokenId reasoning_begin = -1;
   int32_t logprobs = -1;         // -1: none; n: top n beside the sampled token's
   int32_t prompt_logprobs = -1;  // the same of the prompt's tokens
   int64_t max_tokens = 16;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "runtime/server/prompt_logprobs.h"
+#include "runtime/server/structured_output.h"
 #include "runtime/text/tokenizer.h"
 
 namespace refrain {
@@ -66,10 +67,13 @@ void CompletionSession::start(std::vector<std::vector<TokenId>> prompts) {
 }
 
 Result<RequestId> CompletionSession::submit(size_t index, std::vector<TokenId> prompt) {
-  GenerateRequest generate;
   const int64_t room = engine_.config().worker.max_model_len - static_cast<int64_t>(prompt.size());
-  generate.prompt = std::move(prompt);
+  GenerateRequest generate =
+      begin_request(request_, std::move(prompt), lease_.key().cache_salt(), exchange_->io_thread());
   generate.sampling = request_.sampling;
+  if (head_.chat && !generate.sampling.grammar.empty())
+    REFRAIN_RETURN_IF_ERROR(
+        begin_behind_reasoning(answer_format(), request_.thinking, *tokenizer_, generate.sampling));
   if (head_.chat && answer_format().is_harmony()) generate.sampling.skip_special_tokens = false;
   // Choices of one prompt share what is told of it; each stream tells it anew.
   if (!request_.stream && index % static_cast<size_t>(request_.n) != 0)
@@ -77,8 +81,6 @@ Result<RequestId> CompletionSession::submit(size_t index, std::vector<TokenId> p
   if (generate.sampling.seed) *generate.sampling.seed += index % static_cast<size_t>(request_.n);
   // An echo alone needs the step of the first token too.
   generate.sampling.max_tokens = std::max<int64_t>(request_.max_tokens.value_or(room), 1);
-  generate.cache_salt = lease_.key().cache_salt();
-  if (!request_.cache_salt.empty()) generate.cache_salt += '\n' + request_.cache_salt;
   const auto& names = engine_.config().served_model_names;
   if (std::ranges::find(names, head_.model) == names.end()) {
     const auto adapter = engine_.find_adapter(head_.model);
@@ -86,10 +88,6 @@ Result<RequestId> CompletionSession::submit(size_t index, std::vector<TokenId> p
       return fail(ErrorCode::kNotFound, "the model '{}' has been unloaded", head_.model);
     generate.adapter = *adapter;
   }
-  generate.priority = request_.priority;
-  generate.max_queue_wait = request_.max_queue_wait;
-  generate.timeout = request_.timeout;
-  generate.output_thread = exchange_->io_thread();
   return engine_.submit(std::move(generate),
                         [self = shared_from_this(), index](RequestOutput output) {
                           self->on_output(index, std::move(output));
@@ -149,8 +147,10 @@ void CompletionSession::keep_alive() {
 }
 
 text::AnswerFormat CompletionSession::answer_format() const {
-  if (request_.forces_tool_call) return {"llama3_json", ""};
-  return {engine_.config().tool_call_parser, engine_.config().reasoning_parser};
+  const text::AnswerFormat format{engine_.config().tool_call_parser,
+                                  engine_.config().reasoning_parser};
+  if (!request_.forces_tool_call) return format;
+  return {"llama3_json", format.is_harmony() ? "" : format.reasoning_parser};
 }
 
 // A chat's text is read for what else it may hold: reasoning, or calls of the request's tools.
@@ -180,11 +180,14 @@ void CompletionSession::stream_output(Choice& choice, RequestOutput output) {
   begin_stream();
   ChoiceText part;
   part.index = choice.text.index;
+  if (request_.continuous_usage) part.usage = Usage{output.prompt_tokens, 0};
   if (!std::exchange(choice.opened, true) && head_.chat) {
-    exchange_->write(
-        writer_->begin(part.index, head_.token_ids ? choice.text.prompt.get() : nullptr));
-    choice.text.prompt.reset();
+    const auto prompt = std::exchange(choice.text.prompt, nullptr);
+    if (head_.token_ids) part.prompt = prompt;
+    exchange_->write(writer_->begin(part));
+    part.prompt.reset();
   }
+  if (part.usage) part.usage->completion_tokens = output.output_tokens;
   part.text = std::move(choice.text.text) + output.text;  // an echoed prompt comes first
   choice.text.text.clear();
   if (choice.answer) {

@@ -114,6 +114,8 @@ class ProgramBuilder {
   bool speculates() const { return limits_.num_drafts > 0; }
   ValueId activation(const std::string& name, Dim rows, int64_t cols);
   ValueId input(const char* name, DType dtype, Dim rows);
+  // int32 that the host makes while the step runs.
+  ValueId pinned_input(const char* name, Dim rows, int64_t cols);
   ValueId of_slots(std::string name, DType dtype, int64_t cols, bool zeroed = false);
   void keep_in(int group, int layer, StateKind kind);
   // Of a cache's group among the paged ones.

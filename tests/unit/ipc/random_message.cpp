@@ -104,8 +104,8 @@ void fill(Generator& g, SlotSetup& m) {
   g.all(m.slot, m.temperature, m.top_p, m.min_p, m.repetition_penalty, m.presence_penalty,
         m.frequency_penalty, m.top_k, m.num_logprobs, m.num_prompt_logprobs, m.adapter,
         m.prompt_len, m.seed, m.bias_tokens, m.has_allowed_tokens, m.allowed_tokens, m.allowed_mask,
-        m.min_tokens, m.end_tokens, m.grammar, m.bad_words, m.output_tokens, m.history_begin,
-        m.history);
+        m.min_tokens, m.end_tokens, m.grammar, m.reasoning_end, m.reasoning_begin, m.bad_words,
+        m.output_tokens, m.history_begin, m.history);
   g.set(m.bias_values, m.bias_tokens.size());
 }
 void fill(Generator& g, Run& m) {

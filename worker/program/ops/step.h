@@ -296,6 +296,8 @@ struct Definition<SampleOp> {
   static bool grammar_agrees(const Shapes& v, const O& op) {
     if (op.grammar_mask == kNoValue) return op.grammar_ready == kNoValue;
     return op.grammar_ready != kNoValue && v[op.grammar_mask].storage == Storage::kPinned &&
+           v.same_rows(op.grammar_mask, op.row_slot) &&
+           v.same_rows(op.grammar_ready, op.row_slot) &&
            v[op.grammar_mask].cols == v[op.allowed_mask].cols;
   }
   static std::string shape(const Shapes& v, const O& op) {
