@@ -15,7 +15,7 @@
 
 namespace refrain::ipc {
 
-inline constexpr uint16_t kProtocolVersion = 21;
+inline constexpr uint16_t kProtocolVersion = 22;
 
 // ---- configuration (coordinator -> worker, inside Welcome)
 
@@ -57,6 +57,7 @@ struct WorkerConfig {
   bool cudagraph_specialize_lora = true;     // CG-15
   int32_t split_prefill = 1;  // parts that a long prompt's run is cut into (CG-39); 1: none
   std::string pooling;  // LAST, MEAN or CLS: of prompts' hidden states; empty: the model generates
+  bool raw_logits = false;  // StepResult::logprobs are logits (--logprobs-mode)
   bool operator==(const WorkerConfig&) const = default;
 };
 

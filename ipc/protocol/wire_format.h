@@ -11,7 +11,7 @@ namespace refrain::ipc {
 
 template <class Archive>
 void serialize(Archive& ar, WorkerConfig& m) {
-  static_assert(wire::field_count<WorkerConfig>() == 38);
+  static_assert(wire::field_count<WorkerConfig>() == 39);
   ar(m.tensor_parallel_size, m.max_num_seqs, m.max_num_batched_tokens, m.max_model_len,
      m.block_size, wire::Name{"dtype", m.dtype}, wire::Name{"kv_cache_dtype", m.kv_cache_dtype},
      wire::Name{"attention_backend", m.attention_backend}, m.disable_cascade_attn,
@@ -24,7 +24,7 @@ void serialize(Archive& ar, WorkerConfig& m) {
      wire::Texts{"splitting_ops", m.splitting_ops, kMaxSplittingOps, kMaxNameBytes},
      m.disable_padding, m.max_padding_ratio, m.debug_cudagraph, m.collective_timeout_ms,
      m.disable_custom_all_reduce, m.audit, m.max_loras, m.max_lora_rank,
-     m.cudagraph_specialize_lora, m.split_prefill, wire::Name{"pooling", m.pooling});
+     m.cudagraph_specialize_lora, m.split_prefill, wire::Name{"pooling", m.pooling}, m.raw_logits);
 }
 
 template <class Archive>

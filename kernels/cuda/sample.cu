@@ -213,8 +213,8 @@ __device__ void Sampler::write_logprobs(Sum best, int32_t token) {
   const Distance distance{highest, kOctavesANat};
   Sum mine = 0;
   cluster.each_token([&](int32_t, float x) { mine += x >= -FLT_MAX ? weight_of(distance, x) : 0; });
-  const auto log_sum =
-      static_cast<float>(highest + log(static_cast<double>(cluster.sum(mine)) / kWeightOne));
+  const double sum = static_cast<double>(cluster.sum(mine)) / kWeightOne;
+  const float log_sum = args.raw_logits ? 0.0f : static_cast<float>(highest + log(sum));
   const int32_t at = token - cluster.begin;
   if (at >= 0 && at < cluster.count && threadIdx.x == 0) {
     out.logprobs[row] = logits[at] - log_sum;

@@ -1,5 +1,7 @@
 #include "worker/runner/grammar_masks.h"
 
+#include <time.h>
+
 #include <algorithm>
 
 #include "runtime/base/log.h"
@@ -60,9 +62,22 @@ void fill(Follower& follower, const Row& row, int64_t vocab_size, std::vector<ui
   for (size_t i = 0; i < mask.size(); ++i) mask[i] = both(i);
 }
 
+struct Job {
+  Row row;
+  bool done = false;  // all of it is published
+};
+
+double thread_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
 // Drafts first: the step begins with them, and samples when it has run. Masks behind the first that
 // the grammar does not take are not made, as nothing is sampled by them.
-void make(const Row& row, uint32_t turn, int64_t vocab_size) {
+void make(Job& job, uint32_t turn, int64_t vocab_size) {
+  const double begun = thread_seconds();
+  const Row& row = job.row;
   Follower& follower = *row.follower;
   PatientStrands::Strand& strand = *follower.strand;
   std::vector<TokenId> drafts;
@@ -89,10 +104,16 @@ void make(const Row& row, uint32_t turn, int64_t vocab_size) {
   if (follower.matcher) follower.matcher->roll_back(made);
   strand.publish([&] {
     for (int32_t i = made + 1; i < row.num_logits; ++i) set_ready(row.ready + i, turn);
+    job.done = true;
   });
+  const double usual = (1 + made) * GrammarMasks::kUsualSeconds;
+  follower.slow_seconds += std::max(0.0, thread_seconds() - begun - usual);
+  if (follower.slow_seconds > GrammarMasks::kMostSlowSeconds) strand.give_up();
 }
 
-void make_none(const Row& row, uint32_t turn, int64_t vocab_size) {
+void make_none(const Job& job, uint32_t turn, int64_t vocab_size) {
+  if (job.done) return;  // its memory may be another row's by now
+  const Row& row = job.row;
   if (row.drafts != nullptr) {
     std::fill_n(row.drafts, row.num_logits - 1, -1);
     set_ready(row.drafts_ready, turn);
@@ -181,11 +202,10 @@ void GrammarMasks::post(std::vector<Taken> taken, uint32_t turn, std::vector<Row
         strand, [one = std::move(one)] { take(*one.follower, one.tokens); }, [] {});
   }
   for (Row& row : rows) {
-    const auto shared = std::make_shared<const Row>(std::move(row));
+    const auto job = std::make_shared<Job>(std::move(row));
     strands_.post(
-        shared->follower->strand,
-        [shared, turn, vocab = vocab_size_] { make(*shared, turn, vocab); },
-        [shared, turn, vocab = vocab_size_] { make_none(*shared, turn, vocab); });
+        job->row.follower->strand, [job, turn, vocab = vocab_size_] { make(*job, turn, vocab); },
+        [job, turn, vocab = vocab_size_] { make_none(*job, turn, vocab); });
   }
 }
 

@@ -38,6 +38,7 @@ class GrammarMasks {
     ReasoningGate reasoning;
     BadWords bad_words;
     std::deque<TokenId> forced;  // how the tokenizer writes the text that comes next in any case
+    double slow_seconds = 0;     // of a processor, beyond what masks usually take
 
     // What it allows could not be said in time: its request ends.
     bool given_up() const { return strand->given_up(); }
@@ -61,6 +62,8 @@ class GrammarMasks {
   };
   // Two of these are less than what a step may stand still (StepDeadline::kLeastStall).
   static constexpr Duration kPatience = std::chrono::milliseconds(700);
+  // What the masks of one answer may cost beyond kUsualSeconds each: all steps wait for them.
+  static constexpr double kUsualSeconds = 0.02, kMostSlowSeconds = 1;
 
   GrammarMasks(std::filesystem::path model_directory, int64_t vocab_size,
                std::vector<TokenId> end_tokens, int32_t num_slots, int num_threads);

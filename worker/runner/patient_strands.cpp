@@ -14,6 +14,11 @@ bool PatientStrands::Strand::given_up() const {
   return given_up_;
 }
 
+void PatientStrands::Strand::give_up() {
+  const std::lock_guard lock(mutex_);
+  given_up_ = true;
+}
+
 PatientStrands::PatientStrands(int num_threads, Duration patience)
     : num_threads_(num_threads), patience_(patience) {}
 
@@ -83,9 +88,12 @@ void PatientStrands::run(const std::shared_ptr<Shared>& shared, int most) {
       lock.unlock();
       task();
       lock.lock();
-      if (strand->given_up()) return strand->tasks_.clear();
+      if (strand->state_ != Strand::State::kRuns) return strand->tasks_.clear();
       strand->tasks_.pop_front();
       strand->late_ = false;
+      if (!strand->given_up()) continue;
+      for (const Strand::Task& left : strand->tasks_) left.instead();
+      strand->tasks_.clear();
     }
     strand->state_ = Strand::State::kIdle;
     if (shared->waiting.empty() && shared->threads > most) break;
@@ -133,7 +141,9 @@ void PatientStrands::give_up(Strand& strand) {
     strand.given_up_ = true;
     for (const Strand::Task& task : strand.tasks_) task.instead();
   }
-  if (strand.state_ != Strand::State::kRuns) return strand.tasks_.clear();
+  const bool runs = strand.state_ == Strand::State::kRuns;
+  strand.state_ = Strand::State::kIdle;
+  if (!runs) return strand.tasks_.clear();
   --shared_->threads;
   if (!shared_->stop) start_thread();
 }

@@ -25,6 +25,8 @@ class PatientStrands {
     // its strand it leaves so.
     void publish(const std::function<void()>& write);
     bool given_up() const;
+    // By a task of its own that has seen enough: those behind it are replaced.
+    void give_up();
 
    private:
     friend class PatientStrands;

@@ -78,6 +78,27 @@ TEST(PatientStrands, AStrandThatWaitsForAThreadIsGivenOne) {
   back.set_value();
 }
 
+TEST(PatientStrands, ATaskMayGiveItsOwnStrandUp) {
+  PatientStrands threads(1, kLong);
+  const auto strand = threads.make_held(), other = make(threads);
+  std::atomic<int> ran = 0, replaced = 0;
+  std::promise<void> done;
+  for (int i = 0; i < 3; ++i)
+    threads.post(
+        strand,
+        [&] {
+          ++ran;
+          strand->give_up();
+        },
+        [&] { ++replaced; });
+  threads.release(strand);
+  threads.post(
+      other, [&] { done.set_value(); }, [] {});  // behind it, by the same thread
+  done.get_future().wait();
+  EXPECT_EQ(ran, 1);
+  EXPECT_EQ(replaced, 2);
+}
+
 TEST(PatientStrands, TasksOfAStrandKeepTheirOrder) {
   PatientStrands threads(4, kLong);
   const auto strand = threads.make_held();

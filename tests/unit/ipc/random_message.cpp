@@ -63,7 +63,8 @@ void fill(Generator& g, WorkerConfig& m) {
         m.prompt_lookup_max, m.has_splitting_ops, m.splitting_ops, m.disable_padding,
         m.max_padding_ratio, m.debug_cudagraph, m.collective_timeout_ms,
         m.disable_custom_all_reduce, m.audit, m.max_loras, m.max_lora_rank,
-        m.cudagraph_specialize_lora, m.draft_tensor_parallel_size, m.split_prefill);
+        m.cudagraph_specialize_lora, m.draft_tensor_parallel_size, m.split_prefill, m.pooling,
+        m.raw_logits);
   g.choose(m.draft_head, DraftHead::kEagle3);
 }
 void fill(Generator& g, Hello& m) {
