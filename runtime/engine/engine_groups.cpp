@@ -240,7 +240,7 @@ void EngineCore::on_slow_grammar(RequestId id) {
                         "those of the prompt included, it takes too long to say what may come; "
                         "give a simpler one",
                         tokens),
-            {}});
+            kSlowGrammarField});
   stats_.change([](EngineStats& stats) { ++stats.requests_with_slow_grammar; });
 }
 

@@ -65,6 +65,9 @@ struct GenerateRequest {
   size_t output_thread = 0;         // which output executor calls its sink, modulo their number
 };
 
+// The field of the error that ends a request whose grammar could not be followed in time.
+inline constexpr const char* kSlowGrammarField = "response_format";
+
 enum class FinishReason : uint8_t { kNone, kStop, kLength, kAbort, kError };
 const char* to_string(FinishReason reason);  // OpenAI's words: stop, length, abort, error
 

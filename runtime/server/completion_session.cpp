@@ -13,7 +13,8 @@ CompletionSession::CompletionSession(ApiRequest request, AnswerHead head, Engine
                                      std::shared_ptr<const text::Tokenizer> tokenizer,
                                      std::shared_ptr<Metrics> metrics,
                                      std::shared_ptr<HttpExchange> exchange, KeyLease lease,
-                                     const MakeWriter& make_writer)
+                                     const MakeWriter& make_writer,
+                                     std::shared_ptr<GrammarHelper> grammars)
     : request_(std::move(request)),
       head_(std::move(head)),
       engine_(engine),
@@ -21,6 +22,7 @@ CompletionSession::CompletionSession(ApiRequest request, AnswerHead head, Engine
       writer_(make_writer(head_, request_, *tokenizer_)),
       metrics_(std::move(metrics)),
       exchange_(std::move(exchange)),
+      grammars_(std::move(grammars)),
       lease_(std::move(lease)),
       times_{.begun = steady_clock().now()} {}
 
@@ -97,7 +99,12 @@ Result<RequestId> CompletionSession::submit(size_t index, std::vector<TokenId> p
 void CompletionSession::on_output(size_t index, RequestOutput output) {
   const std::lock_guard lock(mutex_);
   if (ended_) return;
-  if (output.error) return fail_all(*output.error);
+  if (output.error) {
+    if (output.error->field == kSlowGrammarField && grammars_ != nullptr)
+      grammars_->refuse(request_.sampling.grammar,
+                        "an answer showed that it takes too long to follow");
+    return fail_all(*output.error);
+  }
   Choice& choice = choices_[index];
   if (output.prompt && !are_numbers(*output.prompt)) return fail_all(no_finite_logits());
   if (output.prompt) choice.text.scores = std::move(output.prompt);

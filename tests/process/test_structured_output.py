@@ -124,6 +124,8 @@ def test_a_grammar_that_becomes_slow_ends_its_own_request_and_no_group_is_lost(s
             assert client.completions.create(**other).choices[0].text == expected
     with pytest.raises(openai.BadRequestError, match="grammar of this answer cannot be followed in time: after [0-9]+ tokens"):
         bomb.result()
+    with pytest.raises(openai.BadRequestError, match="refused: an answer showed that it takes too long to follow"):
+        chat(client, guided_regex=LATE_BOMB)
     assert server.workers() == workers
     assert number(server, "requests_with_slow_grammar_total") == 1 and number(server, "worker_group_restarts_total") == 0
 
