@@ -79,7 +79,7 @@ inline constexpr size_t kMinRunBytes = 1 + 1 + 6 * 4 + 2 * 4;
 inline constexpr size_t kMinStateGroupBytes = 4 + 1 + 4 + 8 + 8 + 8;
 inline constexpr size_t kMinBlockUpdatesBytes = 3 * 4;
 inline constexpr size_t kMinSlotSetupBytes =
-    4 + 6 * 4 + 5 * 4 + 8 + 4 + 4 + 4 + 1 + 4 + 4 + 4 + 4 + 4 + 4 + 4 + 4;
+    4 + 6 * 4 + 5 * 4 + 8 + 4 + 4 + 4 + 1 + 4 + 4 + 4 + 4 + 4 + 4 + 4 + 4 + 4 + 4;
 
 // What the parts of a Step take in its payload, so that its maker can keep it sendable.
 inline constexpr size_t kMaxStepBytes = kMaxFrameBytes - kHeaderBytes;
@@ -91,8 +91,8 @@ inline constexpr size_t kBlockUpdateBytes = 3 * 4;
 inline size_t bytes_of(const SlotSetup& setup) {
   return kMinSlotSetupBytes +
          4 * (setup.bias_tokens.size() + setup.bias_values.size() + setup.allowed_tokens.size() +
-              setup.allowed_mask.size() + setup.end_tokens.size() + setup.bad_words.size() +
-              setup.output_tokens.size() + setup.history.size()) +
+              setup.allowed_mask.size() + setup.end_tokens.size() + setup.reasoning_end.size() +
+              setup.bad_words.size() + setup.output_tokens.size() + setup.history.size()) +
          setup.grammar.size();
 }
 

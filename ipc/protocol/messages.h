@@ -17,7 +17,7 @@
 
 namespace refrain::ipc {
 
-inline constexpr uint16_t kProtocolVersion = 21;
+inline constexpr uint16_t kProtocolVersion = 22;
 
 // ---- configuration (coordinator -> worker, inside Welcome)
 
@@ -60,6 +60,7 @@ struct WorkerConfig {
   int32_t split_prefill = 1;  // parts that a long prompt's run is cut into (CG-39); 1: none
   std::string pooling;  // LAST, MEAN or CLS: of prompts' hidden states; empty: the model generates
   bool kv_transfer = false;  // blocks move between groups: the rank tells where its own can be read
+  bool raw_logits = false;   // StepResult::logprobs are logits (--logprobs-mode)
   bool operator==(const WorkerConfig&) const = default;
 };
 
@@ -216,8 +217,13 @@ struct SlotSetup {
   std::vector<uint32_t> allowed_mask;   // token t: bit t % 32 of word t / 32; ends at its last word
   int32_t min_tokens = 0;               // of output, before which no end token may be sampled
   std::vector<TokenId> end_tokens;      // eos and stop tokens; empty without min_tokens
-  std::vector<uint8_t> grammar;    // source that the output keeps to (runtime/grammar); empty: none
-  std::vector<TokenId> bad_words;  // sequences that may not come, each ended by -1
+  std::vector<uint8_t> grammar;  // source that the output keeps to (runtime/grammar); empty: none
+  // The grammar begins behind these tokens: sequences that come one after another, divided by -1
+  // where others may be between them. Empty: with the first token. With `reasoning_begin` it does
+  // so too, unless the first token is that one.
+  std::vector<TokenId> reasoning_end;
+  TokenId reasoning_begin = -1;
+  std::vector<TokenId> bad_words;      // sequences that may not come, each ended by -1
   std::vector<TokenId> output_tokens;  // with these: that there are, after a preemption
   int32_t history_begin = 0;           // with speculation: position of the first
   std::vector<TokenId> history;        // token that the cache holds and no row will bring
@@ -325,7 +331,9 @@ struct StepResult {
   std::vector<TokenId> top_tokens;
   std::vector<float> top_logprobs;
   std::vector<int32_t> drafted;  // [R] drafts proposed for each row; empty: no speculation
-  AuditResult audit;             // StepGather makes it that of all ranks
+  // Rows whose grammar the rank could not follow in time: they end. Of all ranks, by StepGather.
+  std::vector<int32_t> too_slow;
+  AuditResult audit;  // StepGather makes it that of all ranks
   PromptScores prompt;
   std::vector<float> pooled;  // [N, hidden size] where the model pools; then tokens are all 0
 };

@@ -24,7 +24,8 @@ void serialize(Archive& ar, WorkerConfig& m) {
      wire::Texts{"splitting_ops", m.splitting_ops, kMaxSplittingOps, kMaxNameBytes},
      m.disable_padding, m.max_padding_ratio, m.debug_cudagraph, m.collective_timeout_ms,
      m.disable_custom_all_reduce, m.audit, m.max_loras, m.max_lora_rank,
-     m.cudagraph_specialize_lora, m.split_prefill, wire::Name{"pooling", m.pooling}, m.kv_transfer);
+     m.cudagraph_specialize_lora, m.split_prefill, wire::Name{"pooling", m.pooling}, m.kv_transfer,
+     m.raw_logits);
 }
 
 template <class Archive>
@@ -98,7 +99,7 @@ void serialize(Archive& ar, Ready& m) {
 
 template <class Archive>
 void serialize(Archive& ar, SlotSetup& m) {
-  static_assert(wire::field_count<SlotSetup>() == 25);
+  static_assert(wire::field_count<SlotSetup>() == 27);
   ar(m.slot, m.temperature, m.top_p, m.min_p, m.repetition_penalty, m.presence_penalty,
      m.frequency_penalty, m.top_k, m.num_logprobs, m.num_prompt_logprobs, m.adapter, m.prompt_len,
      m.seed, wire::List<TokenId>{"bias_tokens", m.bias_tokens, kMaxSlotTokens},
@@ -107,6 +108,7 @@ void serialize(Archive& ar, SlotSetup& m) {
      wire::List<uint32_t>{"allowed_mask", m.allowed_mask, kMaxSlotTokens}, m.min_tokens,
      wire::List<TokenId>{"end_tokens", m.end_tokens, kMaxSlotTokens},
      wire::List<uint8_t>{"grammar", m.grammar, kMaxGrammarBytes},
+     wire::List<TokenId>{"reasoning_end", m.reasoning_end, kMaxShortList}, m.reasoning_begin,
      wire::List<TokenId>{"bad_words", m.bad_words, kMaxSlotTokens},
      wire::List<TokenId>{"output_tokens", m.output_tokens, kMaxStepTokens}, m.history_begin,
      wire::List<TokenId>{"history", m.history, kMaxStepTokens});
@@ -173,7 +175,7 @@ void serialize(Archive& ar, PromptScores& m) {
 
 template <class Archive>
 void serialize(Archive& ar, StepResult& m) {
-  static_assert(wire::field_count<StepResult>() == 19);
+  static_assert(wire::field_count<StepResult>() == 20);
   ar(m.step, m.rank, wire::Choice<RuntimeMode>{"mode", m.mode, RuntimeMode::kFull}, m.key_tokens,
      m.key_reqs, m.key_uniform, m.key_lora, m.num_tokens, m.device_ms,
      wire::List<int32_t>{"token_offsets", m.token_offsets, kMaxRows + 1},
@@ -182,7 +184,8 @@ void serialize(Archive& ar, StepResult& m) {
      wire::List<int32_t>{"top_offsets", m.top_offsets, kMaxStepTokens + 1},
      wire::List<TokenId>{"top_tokens", m.top_tokens, kMaxTopTokens},
      wire::List<float>{"top_logprobs", m.top_logprobs, kMaxTopTokens},
-     wire::List<int32_t>{"drafted", m.drafted, kMaxRows}, m.audit, m.prompt,
+     wire::List<int32_t>{"drafted", m.drafted, kMaxRows},
+     wire::List<int32_t>{"too_slow", m.too_slow, kMaxRows}, m.audit, m.prompt,
      wire::List<float>{"pooled", m.pooled, kMaxPooled});
 }
 

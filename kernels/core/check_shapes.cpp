@@ -32,8 +32,9 @@ void check_heads(const char* op, int32_t q_heads, int32_t kv_heads, int32_t head
 
 void check_shapes(const ProposeNgramArgs& args) {
   REFRAIN_CHECK(args.ids != nullptr && args.out != nullptr && args.num_drafts != nullptr &&
-                    args.slots.history != nullptr && args.slots.history_range != nullptr,
-                "propose_ngram: ids, out, num_drafts or the history is null");
+                    args.slots.history != nullptr && args.slots.history_range != nullptr &&
+                    args.slots.params != nullptr && args.inputs.turn != nullptr,
+                "propose_ngram: ids, out, num_drafts or the slots' state is null");
   REFRAIN_CHECK(args.least >= 1 && args.least <= args.most,
                 "propose_ngram: looks up {} to {} tokens", args.least, args.most);
 }
@@ -47,7 +48,8 @@ void check_shapes(const AcceptDraftsArgs& args) {
 
 void check_shapes(const ProposeDraftsArgs& args) {
   REFRAIN_CHECK(args.ids != nullptr && args.out != nullptr && args.num_drafts != nullptr &&
-                    args.drafts != nullptr && args.draft_token != nullptr && args.most >= 1,
+                    args.drafts != nullptr && args.draft_token != nullptr && args.most >= 1 &&
+                    args.params != nullptr && args.inputs.turn != nullptr,
                 "propose_drafts: ids, out, num_drafts or the slots' drafts are null");
 }
 

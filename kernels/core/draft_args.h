@@ -16,8 +16,10 @@ struct ProposeNgramArgs {
   const int32_t* ids = nullptr;   // [T]
   int32_t* out = nullptr;         // [T]
   int32_t* num_drafts = nullptr;  // [R]
-  BatchInputs inputs;             // query_start, row_slot, row_flags
-  SlotState slots;                // history
+  BatchInputs inputs;             // turn, query_start, row_slot, row_flags
+  SlotState slots;                // params, history
+  GrammarDraftInputs grammar[kTurns];
+  int32_t most_drafts = 0;  // of a row
   int32_t least = 1, most = 1;
   Rows tokens, rows;
 };
@@ -29,8 +31,10 @@ struct ProposeDraftsArgs {
   int32_t* num_drafts = nullptr;         // [R] up to the first that is no token
   const int32_t* drafts = nullptr;       // [S+1, most] of the slots, but for the last one:
   const int32_t* draft_token = nullptr;  // [S+1]
-  int32_t most = 0;                      // drafts of a slot
-  BatchInputs inputs;                    // query_start, row_slot, row_flags
+  int32_t most = 0;                      // drafts of a slot, and of a row
+  BatchInputs inputs;                    // turn, query_start, row_slot, row_flags
+  const SlotParams* params = nullptr;    // [S+1]
+  GrammarDraftInputs grammar[kTurns];
   Rows tokens, rows;
 };
 

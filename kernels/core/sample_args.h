@@ -33,6 +33,7 @@ struct SampleArgs {
   // here, and logits are there only when inputs.live_logits says so. Null: one shard.
   const float* best = nullptr;
   int32_t vocab_size = 0;
+  bool raw_logits = false;  // outputs' logprobs are the model's logits
   BatchInputs inputs;
   SlotState slots;  // last_token and output_count are updated, unless last_token is null:
                     // accept_drafts does it

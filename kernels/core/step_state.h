@@ -145,14 +145,23 @@ struct PagedInputs {
   int64_t* kv_slots = nullptr;     // [T] block * block_size + offset, by prepare_inputs
 };
 
-// Pinned memory of a turn. The host makes a mask while the step's forward pass runs, since it
-// follows from the token before; sample waits for it, for kGrammarPatienceSeconds at most.
+// Pinned memory of a turn, of the rows of logits. The host makes a mask while the step's forward
+// pass runs, since it follows from the tokens before; sample waits for it, for
+// kGrammarPatienceSeconds at most.
 struct GrammarMaskInputs {
-  const uint32_t* mask = nullptr;   // [S+1, ceil(vocab / 32)] of the slots
-  const uint32_t* ready = nullptr;  // [S+1] the turn that the slot's mask is for, set after it
+  const uint32_t* mask = nullptr;   // [N, ceil(vocab / 32)]
+  const uint32_t* ready = nullptr;  // [N] the turn that the row's mask is for, set after it
 };
 
-inline constexpr int kGrammarPatienceSeconds = 60;  // then no token is allowed
+// Pinned memory of a turn, of the rows that verify and follow a grammar: the text that the grammar
+// forces, as tokens. They are the row's drafts, whatever else makes drafts. propose_* waits for
+// them, as sample for masks; it needs those that know the tokens before.
+struct GrammarDraftInputs {
+  const int32_t* tokens = nullptr;  // [R, most]; -1 behind the last
+  const uint32_t* ready = nullptr;  // [R]
+};
+
+inline constexpr int kGrammarPatienceSeconds = 60;  // then no token is allowed, no draft proposed
 
 // Pinned memory, written by sample, read by the host after the step. Rows that do not sample hold
 // token -1.

@@ -5,6 +5,7 @@
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/wait_for_grammar.cuh"
 
 namespace refrain::kernels {
 namespace {
@@ -13,6 +14,19 @@ constexpr int kProposeThreads = 256, kAcceptThreads = 128;
 
 __device__ int32_t live_count(const Rows& rows) {
   return rows.live == nullptr ? rows.padded : min(*rows.live, rows.padded);
+}
+
+// By one thread: puts the tokens that a row's grammar forces in place of its drafts; how many.
+template <class Args>
+__device__ int32_t take_forced(const Args& args, int32_t row, int32_t most, int32_t* drafts,
+                               int32_t count) {
+  const uint32_t turn = *args.inputs.turn;
+  const GrammarDraftInputs& grammar = turn % 2 == 0 ? args.grammar[0] : args.grammar[1];
+  if (!wait_for_grammar(grammar.ready + row, turn)) return 0;
+  const volatile int32_t* forced = grammar.tokens + int64_t{row} * most;
+  int32_t taken = 0;
+  for (; taken < min(most, count) && forced[taken] >= 0; ++taken) drafts[taken] = forced[taken];
+  return taken;
 }
 
 // Length and end of an occurrence as one number: longer wins, then later.
@@ -81,7 +95,9 @@ __global__ void __launch_bounds__(kProposeThreads) propose_kernel(ProposeNgramAr
     return;
   }
   const int64_t slot = args.inputs.row_slot[row];
-  const int32_t from = (flags & kRowNoDrafts) != 0 ? -1 : find_continuation(args, slot);
+  const bool wanted = (flags & kRowNoDrafts) == 0;
+  const bool guided = wanted && args.slots.params[slot].follows_grammar != 0;
+  const int32_t from = wanted && !guided ? find_continuation(args, slot) : -1;
   if (thread != 0) return;
   const int32_t* tokens = args.slots.history + slot * args.slots.history_cols;
   const int32_t period = args.slots.history_range[2 * slot + 1] - from;  // then they repeat
@@ -89,6 +105,8 @@ __global__ void __launch_bounds__(kProposeThreads) propose_kernel(ProposeNgramAr
     args.out[first + 1 + i] = from < 0 ? args.ids[first] : tokens[from + i % period];
   }
   args.num_drafts[row] = from < 0 ? 0 : count;
+  if (guided)
+    args.num_drafts[row] = take_forced(args, row, args.most_drafts, args.out + first + 1, count);
 }
 
 // A thread a row; the rest of them clears padded tokens.
@@ -112,7 +130,9 @@ __global__ void __launch_bounds__(kAcceptThreads) propose_drafts_kernel(ProposeD
     return;
   }
   const int64_t slot = args.inputs.row_slot[row];
-  int32_t good = (flags & kRowNoDrafts) == 0 ? 0 : -1;
+  const bool wanted = (flags & kRowNoDrafts) == 0;
+  const bool guided = wanted && args.params[slot].follows_grammar != 0;
+  int32_t good = wanted && !guided ? 0 : -1;
   for (int32_t i = 0; i < count; ++i) {
     int32_t token = -1;
     if (i < args.most)
@@ -120,7 +140,8 @@ __global__ void __launch_bounds__(kAcceptThreads) propose_drafts_kernel(ProposeD
     if (good == i && token >= 0) ++good;
     args.out[first + 1 + i] = good == i + 1 ? token : id;
   }
-  args.num_drafts[row] = max(good, 0);
+  args.num_drafts[row] =
+      guided ? take_forced(args, row, args.most, args.out + first + 1, count) : max(good, 0);
 }
 
 // A thread a row.

@@ -21,6 +21,7 @@
 #include "kernels/cuda/random.cuh"
 #include "kernels/cuda/sample_row.cuh"
 #include "kernels/cuda/sample_select.cuh"
+#include "kernels/cuda/wait_for_grammar.cuh"
 
 namespace refrain::kernels {
 namespace {
@@ -50,32 +51,20 @@ struct Sampler {
   __device__ int32_t run();
 };
 
-// By one thread: whether the host has made the slot's mask for this turn, in time.
-__device__ bool wait_for_grammar(const uint32_t* ready, uint32_t turn) {
-  const uint64_t start = now_ns();
-  while (true) {
-    uint32_t at;
-    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(at) : "l"(ready) : "memory");
-    if (at == turn) return true;
-    if (now_ns() - start > uint64_t{kGrammarPatienceSeconds} * 1'000'000'000) return false;
-    __nanosleep(500);
-  }
-}
-
 // The words of the mask with this block's tokens, in shared memory; null: all are allowed.
 __device__ const uint32_t* Sampler::take_mask() {
   static_assert(kMaxVocab / kRowCluster / 32 + 2 <= 2 * kBins);
   if (params.has_allowed_mask == 0) return nullptr;
-  const uint32_t* mask = args.slots.allowed_mask;
+  const int64_t words = (int64_t{args.vocab_size} + 31) / 32;
+  const uint32_t* mask = args.slots.allowed_mask + slot * words;
   bool made = true;
   if (params.follows_grammar != 0) {
     const uint32_t turn = *args.inputs.turn;
     const GrammarMaskInputs& grammar = turn % 2 == 0 ? args.grammar[0] : args.grammar[1];
-    mask = grammar.mask;
-    made = __syncthreads_or(threadIdx.x == 0 && wait_for_grammar(grammar.ready + slot, turn)) != 0;
+    mask = grammar.mask + row * words;
+    made = __syncthreads_or(threadIdx.x == 0 && wait_for_grammar(grammar.ready + row, turn)) != 0;
   }
   const int32_t first = cluster.begin / 32, past = (cluster.begin + cluster.count + 31) / 32;
-  mask += slot * ((int64_t{args.vocab_size} + 31) / 32);
   for (int32_t i = first + static_cast<int32_t>(threadIdx.x); i < past; i += kRowThreads) {
     cluster.shared->parts[i - first] = made ? *const_cast<const volatile uint32_t*>(mask + i) : 0u;
   }
@@ -224,8 +213,8 @@ __device__ void Sampler::write_logprobs(Sum best, int32_t token) {
   const Distance distance{highest, kOctavesANat};
   Sum mine = 0;
   cluster.each_token([&](int32_t, float x) { mine += x >= -FLT_MAX ? weight_of(distance, x) : 0; });
-  const auto log_sum =
-      static_cast<float>(highest + log(static_cast<double>(cluster.sum(mine)) / kWeightOne));
+  const double sum = static_cast<double>(cluster.sum(mine)) / kWeightOne;
+  const float log_sum = args.raw_logits ? 0.0f : static_cast<float>(highest + log(sum));
   const int32_t at = token - cluster.begin;
   if (at >= 0 && at < cluster.count && threadIdx.x == 0) {
     out.logprobs[row] = logits[at] - log_sum;

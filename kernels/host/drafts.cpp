@@ -1,8 +1,10 @@
 #include "kernels/host/drafts.h"
 
 #include <algorithm>
+#include <span>
 
 #include "kernels/host/launcher.h"
+#include "kernels/host/sampling.h"
 
 namespace refrain::kernels {
 namespace {
@@ -25,59 +27,69 @@ int32_t find_continuation(const int32_t* tokens, int32_t begin, int32_t end, int
   return found;
 }
 
-// A row of args.ids, as it is proposed for.
-struct Proposed {
-  int64_t slot;
-  int32_t first;  // its first token
-  int32_t count;  // of those behind it, which drafts take the place of
-  bool wanted;    // else all are fillers, which are never accepted
-};
-
-// ngram: the latest continuation of what the slot's last tokens followed before.
-int32_t propose(const ProposeNgramArgs& args, const Proposed& row) {
-  const int32_t* tokens = args.slots.history + row.slot * args.slots.history_cols;
-  const int32_t* range = args.slots.history_range + 2 * row.slot;
-  const int32_t from =
-      row.wanted ? find_continuation(tokens, range[0], range[1], args.least, args.most) : -1;
-  int32_t* drafts = args.out + row.first + 1;
-  for (int32_t i = 0; i < row.count; ++i) {
-    if (from < 0) {
-      drafts[i] = args.ids[row.first];
-    } else {
-      drafts[i] = from + i < range[1] ? tokens[from + i] : drafts[from + i - range[1]];
-    }
-  }
-  return from >= 0 ? row.count : 0;
-}
-
-// draft model: what its Program left in the slot.
-int32_t propose(const ProposeDraftsArgs& args, const Proposed& row) {
-  int32_t good = row.wanted ? 0 : -1;
-  for (int32_t i = 0; i < row.count; ++i) {
-    int32_t token = -1;
-    if (i < args.most) {
-      token =
-          i + 1 < args.most ? args.drafts[row.slot * args.most + i] : args.draft_token[row.slot];
-    }
-    if (good == i && token >= 0) ++good;
-    args.out[row.first + 1 + i] = good == i + 1 ? token : args.ids[row.first];
-  }
-  return std::max(good, 0);
-}
-
+// The drafts of a row, all of them its first token to begin with; none: it takes no drafts, or they
+// have been put in, since a grammar forces them.
 template <class Args>
-void propose_rows(const Args& args, const Team& team) {
+std::span<int32_t> drafts_to_make(const Args& args, const SlotParams* params, int32_t most,
+                                  int32_t row) {
+  const int32_t first = args.inputs.query_start[row], end = args.inputs.query_start[row + 1];
+  std::copy(args.ids + first, args.ids + end, args.out + first);
+  args.num_drafts[row] = 0;
+  const uint8_t flags = args.inputs.row_flags[row];
+  if ((flags & kRowVerifies) == 0 || end - first < 2) return {};
+  const std::span<int32_t> drafts(args.out + first + 1, args.out + end);
+  std::ranges::fill(drafts, args.ids[first]);
+  if ((flags & kRowNoDrafts) != 0) return {};
+  if (params[args.inputs.row_slot[row]].follows_grammar == 0) return drafts;
+  const uint32_t turn = *args.inputs.turn;
+  const GrammarDraftInputs& grammar = args.grammar[turn % kTurns];
+  if (!wait_for_grammar(grammar.ready + row, turn)) return {};
+  const int32_t* forced = grammar.tokens + int64_t{row} * most;
+  int32_t& count = args.num_drafts[row];
+  for (; count < std::min<int64_t>(most, std::ssize(drafts)) && forced[count] >= 0; ++count)
+    drafts[static_cast<size_t>(count)] = forced[count];
+  return {};
+}
+
+void propose(const ProposeNgramArgs& args, int32_t row) {
+  const std::span<int32_t> drafts = drafts_to_make(args, args.slots.params, args.most_drafts, row);
+  if (drafts.empty()) return;
+  const int64_t slot = args.inputs.row_slot[row];
+  const int32_t* tokens = args.slots.history + slot * args.slots.history_cols;
+  const int32_t* range = args.slots.history_range + 2 * slot;
+  const int32_t from = find_continuation(tokens, range[0], range[1], args.least, args.most);
+  if (from < 0) return;
+  const int32_t period = range[1] - from;  // then they repeat
+  for (int32_t i = 0; i < std::ssize(drafts); ++i)
+    drafts[static_cast<size_t>(i)] = tokens[from + i % period];
+  args.num_drafts[row] = static_cast<int32_t>(drafts.size());
+}
+
+void propose_ngram(const ProposeNgramArgs& args, const Team& team) {
   const int32_t live = live_rows(args.rows);
   const Range rows = share_of(live, team);
-  for (int64_t row = rows.begin; row < rows.end; ++row) {
-    const int32_t first = args.inputs.query_start[row], end = args.inputs.query_start[row + 1];
-    std::copy(args.ids + first, args.ids + end, args.out + first);
-    args.num_drafts[row] = 0;
-    const uint8_t flags = args.inputs.row_flags[row];
-    if ((flags & kRowVerifies) == 0 || end - first <= 1) continue;
-    args.num_drafts[row] = propose(
-        args, {args.inputs.row_slot[row], first, end - first - 1, (flags & kRowNoDrafts) == 0});
+  for (int64_t row = rows.begin; row < rows.end; ++row) propose(args, static_cast<int32_t>(row));
+  if (team.rank != 0) return;
+  std::fill(args.out + args.inputs.query_start[live], args.out + args.tokens.padded, 0);
+}
+
+void propose_kept(const ProposeDraftsArgs& args, int32_t row) {
+  const std::span<int32_t> drafts = drafts_to_make(args, args.params, args.most, row);
+  const int64_t slot = args.inputs.row_slot[row];
+  int32_t& good = args.num_drafts[row];
+  for (; good < std::min<int64_t>(args.most, std::ssize(drafts)); ++good) {
+    const int32_t token =
+        good + 1 < args.most ? args.drafts[slot * args.most + good] : args.draft_token[slot];
+    if (token < 0) return;
+    drafts[static_cast<size_t>(good)] = token;
   }
+}
+
+void propose_drafts(const ProposeDraftsArgs& args, const Team& team) {
+  const int32_t live = live_rows(args.rows);
+  const Range rows = share_of(live, team);
+  for (int64_t row = rows.begin; row < rows.end; ++row)
+    propose_kept(args, static_cast<int32_t>(row));
   if (team.rank != 0) return;
   std::fill(args.out + args.inputs.query_start[live], args.out + args.tokens.padded, 0);
 }
@@ -156,11 +168,11 @@ void accept_drafts(const AcceptDraftsArgs& args, const Team& team) {
 }  // namespace
 
 void launch_propose_ngram(StreamRef stream, const ProposeNgramArgs& args) {
-  launch<&propose_rows<ProposeNgramArgs>>(stream, args, "propose_ngram", args.rows.padded == 1);
+  launch<&propose_ngram>(stream, args, "propose_ngram", args.rows.padded == 1);
 }
 
 void launch_propose_drafts(StreamRef stream, const ProposeDraftsArgs& args) {
-  launch<&propose_rows<ProposeDraftsArgs>>(stream, args, "propose_drafts", args.rows.padded == 1);
+  launch<&propose_drafts>(stream, args, "propose_drafts", args.rows.padded == 1);
 }
 
 void launch_draft_inputs(StreamRef stream, const DraftInputsArgs& args) {

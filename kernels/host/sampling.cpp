@@ -17,19 +17,14 @@ double weight_of(const Candidate& candidate, float highest, float temperature) {
   return std::exp((static_cast<double>(candidate.logit) - highest) / temperature);
 }
 
-// Which tokens the slot's row may be; null: none, as its grammar's mask did not come in time.
-const uint32_t* allowed_mask(const SampleArgs& args, int64_t slot, const SlotParams& params) {
-  const int64_t first = slot * ((int64_t{args.vocab_size} + 31) / 32);
-  if (params.follows_grammar == 0) return args.slots.allowed_mask + first;
+// Which tokens the row may be; null: none, as its grammar's mask did not come in time.
+const uint32_t* allowed_mask(const SampleArgs& args, int64_t row, const SlotParams& params) {
+  const int64_t words = (int64_t{args.vocab_size} + 31) / 32;
+  if (params.follows_grammar == 0)
+    return args.slots.allowed_mask + args.inputs.row_slot[row] * words;
   const uint32_t turn = *args.inputs.turn;
   const GrammarMaskInputs& grammar = args.grammar[turn % kTurns];
-  const auto deadline =
-      std::chrono::steady_clock::now() + std::chrono::seconds(kGrammarPatienceSeconds);
-  while (__atomic_load_n(grammar.ready + slot, __ATOMIC_ACQUIRE) != turn) {
-    if (std::chrono::steady_clock::now() > deadline) return nullptr;
-    std::this_thread::sleep_for(std::chrono::microseconds(20));
-  }
-  return grammar.mask + first;
+  return wait_for_grammar(grammar.ready + row, turn) ? grammar.mask + row * words : nullptr;
 }
 
 // Drops candidates below the k-th best.
@@ -70,6 +65,16 @@ float kept_finite(float penalised, float before) {
 
 }  // namespace
 
+bool wait_for_grammar(const uint32_t* ready, uint32_t turn) {
+  const auto deadline =
+      std::chrono::steady_clock::now() + std::chrono::seconds(kGrammarPatienceSeconds);
+  while (__atomic_load_n(ready, __ATOMIC_ACQUIRE) != turn) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+  return true;
+}
+
 PhiloxWords philox(uint64_t seed, uint64_t position) {
   uint32_t c[4] = {static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32), 0, 0};
   uint32_t key[2] = {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
@@ -105,7 +110,7 @@ void process_logits(const SampleArgs& args, int64_t row, const SlotParams& param
   const int64_t slot = args.inputs.row_slot[row];
   copy_logits(args, row, logits);
   if (params.has_allowed_mask != 0) {
-    const uint32_t* mask = allowed_mask(args, slot, params);
+    const uint32_t* mask = allowed_mask(args, row, params);
     for (int64_t i = 0; i < vocab; ++i) {
       const bool allowed = mask != nullptr && (mask[i / 32] >> (i % 32) & 1u) != 0;
       if (!allowed) logits[i] = -std::numeric_limits<float>::infinity();

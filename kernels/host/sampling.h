@@ -24,6 +24,9 @@ struct Candidate {
   int32_t token = 0;
 };
 
+// Whether the host has made what `ready` stands for, for this turn; waits for it, in patience.
+bool wait_for_grammar(const uint32_t* ready, uint32_t turn);
+
 // Copies a row's logits out of the shards.
 void copy_logits(const SampleArgs& args, int64_t row, float* logits);  // [vocab_size]
 

@@ -25,10 +25,10 @@ std::string wrong_structured_outputs(const std::string& text) {
 }
 
 std::string wrong_logprobs_mode(const std::string& mode) {
-  if (mode == "raw_logprobs") return {};
+  if (mode == "raw_logprobs" || mode == "raw_logits") return {};
   return fmt::format(
-      "the mode '{}' is not there; log-probabilities are the model's own "
-      "(raw_logprobs), before temperature, penalties, bias and masks",
+      "the mode '{}' is not there; what is told is the model's own (raw_logprobs, raw_logits), "
+      "before temperature, penalties, bias and masks",
       mode);
 }
 
@@ -52,9 +52,11 @@ void add_answer_options(CLI::App& app, EngineConfig& config, bool server) {
                  "(at most 20)")
       ->check(CLI::Range(0, kMostLogprobs))
       ->group(group);
-  app.add_option_function<std::string>("--logprobs-mode", &accept,
-                                       "What log-probabilities are of: raw_logprobs, the model's "
-                                       "own")
+  app.add_option_function<std::string>(
+         "--logprobs-mode",
+         [&config](const std::string& mode) { config.worker.raw_logits = mode == "raw_logits"; },
+         "What logprobs are: raw_logprobs (default), the model's own log-probabilities, or "
+         "raw_logits, its logits")
       ->check(CLI::Validator(wrong_logprobs_mode, ""))
       ->group(group);
   if (!server) return;

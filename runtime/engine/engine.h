@@ -110,9 +110,10 @@ struct EngineStats : GroupStats {
   uint64_t requests_total = 0;  // accepted; each ends once, in one of the next four counts
   uint64_t requests_stopped = 0, requests_at_length = 0;  // complete: stop rule; length
   uint64_t requests_aborted = 0, requests_failed = 0;     // the client left; an error
-  uint64_t requests_without_logit = 0;  // of the failed: the model had no finite logit
-  uint64_t requests_resumed = 0;        // taken up again after a group was lost, each time counted
-  uint64_t requests_queued = 0;         // of those that wait: not in a group yet
+  uint64_t requests_without_logit = 0;      // of the failed: the model had no finite logit
+  uint64_t requests_with_slow_grammar = 0;  // likewise: it could not be followed in time
+  uint64_t requests_resumed = 0;  // taken up again after a group was lost, each time counted
+  uint64_t requests_queued = 0;   // of those that wait: not in a group yet
   std::vector<GroupStats> groups;
 };
 

@@ -143,6 +143,7 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   void on_good_canary(int32_t index, bool proved);
   void on_tokens(const ipc::StepResult& result, const std::vector<TokenEvent>& events);
   void on_no_logit(RequestId id);
+  void on_slow_grammar(RequestId id);
   void on_audit(int32_t index, const ipc::StepResult& result);
   void on_lost(int32_t index, GroupServiceHandlers::Lost lost);
   void take_back(int32_t index, GroupServiceHandlers::Lost lost);

@@ -87,6 +87,7 @@ GroupServiceHandlers EngineCore::handlers_of(int32_t index) {
   handlers.on_good_canary =
       guarded([index](Self& self, bool proved) { self.on_good_canary(index, proved); });
   handlers.on_no_logit = guarded([](Self& self, RequestId id) { self.on_no_logit(id); });
+  handlers.on_slow_grammar = guarded([](Self& self, RequestId id) { self.on_slow_grammar(id); });
   handlers.on_tokens =
       guarded([](Self& self, const ipc::StepResult& result, const std::vector<TokenEvent>& events) {
         self.on_tokens(result, events);
@@ -286,6 +287,19 @@ void EngineCore::on_no_logit(RequestId id) {
                         tokens),
             {}});
   stats_.change([](EngineStats& stats) { ++stats.requests_without_logit; });
+}
+
+void EngineCore::on_slow_grammar(RequestId id) {
+  const uint64_t tokens = alive_.at(id).given.count();
+  log::error("request {}: its grammar is too slow after {} tokens; it is ended", id, tokens);
+  end(id, FinishReason::kError,
+      Error{ErrorCode::kInvalidArgument,
+            fmt::format("the grammar of this answer cannot be followed in time: after {} tokens, "
+                        "those of the prompt included, it takes too long to say what may come; "
+                        "give a simpler one",
+                        tokens),
+            kSlowGrammarField});
+  stats_.change([](EngineStats& stats) { ++stats.requests_with_slow_grammar; });
 }
 
 // What the ranks' audits of a step came to (CG-41): the run goes on, as a difference says that

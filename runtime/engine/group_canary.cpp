@@ -55,6 +55,10 @@ std::optional<bool> GroupService::take_canary() {
 void GroupService::take_rows_without_logit() {
   bool goes_on = false;
   std::erase_if(events_, [&](const TokenEvent& event) {
+    if (event.stop == StopCause::kGrammar) {
+      handlers_.on_slow_grammar(event.id);
+      return true;
+    }
     if (event.stop != StopCause::kNoLogit) return false;
     handlers_.on_no_logit(event.id);
     goes_on |= logit_failures_.add(num_answers_);

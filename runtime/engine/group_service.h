@@ -31,6 +31,7 @@ struct GroupServiceHandlers {
   std::function<void(int32_t rank, const ipc::AdapterLoaded&)> on_adapter;
   std::function<void(bool proved)> on_good_canary;  // proved: nothing ran before it
   std::function<void(RequestId)> on_no_logit;       // the request has no finite logit
+  std::function<void(RequestId)> on_slow_grammar;   // a rank did not follow its grammar in time
   std::function<void(const ipc::StepResult&, const std::vector<TokenEvent>&)> on_tokens;
   // Between groups: where a rank's blocks can be read; a request that leaves with its first token;
   // one whose blocks did not come.

@@ -26,6 +26,7 @@ FinishReason finish_reason(StopCause cause) {
     case StopCause::kCancelled:
       return FinishReason::kAbort;
     case StopCause::kNoLogit:
+    case StopCause::kGrammar:
       return FinishReason::kError;
   }
   REFRAIN_CHECK(false, "no such stop cause: {}", static_cast<int>(cause));

@@ -34,7 +34,10 @@ struct SamplingParams {
   std::vector<std::pair<TokenId, float>> logit_bias;
   std::optional<std::vector<TokenId>> allowed_token_ids;
   std::vector<std::vector<TokenId>> bad_words;  // sequences that the answer must not have
-  std::string grammar;           // that the answer keeps to (runtime/grammar); empty: none
+  std::string grammar;  // that the answer keeps to (runtime/grammar); empty: none
+  // Where it begins, as ipc::SlotSetup says it; by default with the first token.
+  std::vector<TokenId> reasoning_end;
+  TokenId reasoning_begin = -1;
   int32_t logprobs = -1;         // -1: none; n: top n beside the sampled token's
   int32_t prompt_logprobs = -1;  // the same of the prompt's tokens
   int64_t max_tokens = 16;
@@ -61,6 +64,9 @@ struct GenerateRequest {
   std::optional<Duration> timeout;  // it ends with an error (kDeadline) when it takes longer
   size_t output_thread = 0;         // which output executor calls its sink, modulo their number
 };
+
+// The field of the error that ends a request whose grammar could not be followed in time.
+inline constexpr const char* kSlowGrammarField = "response_format";
 
 enum class FinishReason : uint8_t { kNone, kStop, kLength, kAbort, kError };
 const char* to_string(FinishReason reason);  // OpenAI's words: stop, length, abort, error

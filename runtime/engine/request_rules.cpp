@@ -176,6 +176,8 @@ SequenceParams RequestRules::sequence_params(RequestId id, const GenerateRequest
   if (sampling.allowed_token_ids) set_allowed(*sampling.allowed_token_ids, setup);
   set_bad_words(sampling.bad_words, model_.vocab_size, setup);
   setup.grammar.assign(sampling.grammar.begin(), sampling.grammar.end());
+  setup.reasoning_begin = sampling.reasoning_begin;
+  setup.reasoning_end = sampling.reasoning_end;
   if (sampling.min_tokens > 0) {
     setup.min_tokens =
         static_cast<int32_t>(std::min<int64_t>(sampling.min_tokens, config_.worker.max_model_len));

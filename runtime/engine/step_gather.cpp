@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <set>
 #include <utility>
 
 #include "runtime/base/check.h"
@@ -81,6 +82,14 @@ ipc::AuditResult of_all_ranks(const std::vector<ipc::StepResult>& answers) {
   return all;
 }
 
+// A row that any rank has given up.
+std::vector<int32_t> too_slow_anywhere(const std::vector<ipc::StepResult>& answers) {
+  std::set<int32_t> rows;
+  for (const ipc::StepResult& answer : answers)
+    rows.insert(answer.too_slow.begin(), answer.too_slow.end());
+  return {rows.begin(), rows.end()};
+}
+
 }  // namespace
 
 void StepGather::restart(TimePoint now) {
@@ -109,6 +118,7 @@ Result<std::optional<ipc::StepResult>> StepGather::add(int32_t rank, ipc::StepRe
   if (!steps_.empty()) steps_.front().since = now;
   if (auto mismatch = key_mismatch(answers)) return fail(ErrorCode::kInternal, "{}", *mismatch);
   answers.front().audit = of_all_ranks(answers);
+  answers.front().too_slow = too_slow_anywhere(answers);
   return std::move(answers.front());
 }
 

@@ -87,6 +87,14 @@ void GrammarMatcher::fill(std::span<uint32_t> mask) {
   if (!state_->matcher.FillNextTokenBitmask(&tensor)) std::fill(mask.begin(), mask.end(), ~0u);
 }
 
+void GrammarMatcher::roll_back(int count) {
+  if (count > 0) state_->matcher.Rollback(count);
+}
+
+std::string GrammarMatcher::forced_text() {
+  return has_ended() ? std::string() : state_->matcher.FindJumpForwardString();
+}
+
 bool GrammarMatcher::has_ended() const { return state_->matcher.IsTerminated(); }
 
 struct GrammarCompiler::Library {

@@ -42,6 +42,10 @@ class GrammarMatcher {
   // Which tokens may come next: bit t % 32 of word t / 32. End tokens are among them once the
   // answer is complete.
   void fill(std::span<uint32_t> mask);  // [ceil(vocab_size / 32)]
+  // Takes the last `count` tokens back; none of them may be one after an end token.
+  void roll_back(int count);
+  // The text that the answer goes on with, whatever it will be; empty: there is a choice.
+  std::string forced_text();
   // An end token was taken.
   bool has_ended() const;
 

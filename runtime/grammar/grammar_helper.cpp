@@ -212,7 +212,26 @@ bool GrammarHelper::knows(const std::string& source) {
   return true;
 }
 
+void GrammarHelper::refuse(const std::string& source, const std::string& why) {
+  const std::lock_guard lock(known_mutex_);
+  const auto at = known_at_.find(source);
+  if (at != known_at_.end()) {
+    const auto known = at->second;  // holds the key
+    known_at_.erase(at);
+    known_.erase(known);
+  }
+  for (const auto& [bad, _] : bad_)
+    if (bad == source) return;
+  bad_.emplace_back(source, why);
+  if (bad_.size() > kKnownGrammars) bad_.pop_front();
+}
+
 Status GrammarHelper::check(const std::string& source) {
+  {
+    const std::lock_guard lock(known_mutex_);
+    for (const auto& [bad, why] : bad_)
+      if (bad == source) return fail(ErrorCode::kInvalidArgument, "{}", why);
+  }
   {
     const std::lock_guard lock(helper_mutex_);
     if (knows(source)) return {};

@@ -6,12 +6,14 @@
 // again.
 
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <list>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/child_process.h"
@@ -53,6 +55,8 @@ class GrammarHelper {
   bool knows(const std::string& source);
   // kInvalidArgument says what is wrong with the grammar, or which limit it broke.
   Status check(const std::string& source);
+  // An answer has shown what check() did not find: it fails with `why` from now on.
+  void refuse(const std::string& source, const std::string& why);
 
  private:
   Status start();
@@ -65,7 +69,8 @@ class GrammarHelper {
   int socket_ = -1;
   std::optional<ChildProcess> process_;
   std::mutex known_mutex_;
-  std::list<std::string> known_;  // latest first
+  std::list<std::string> known_;                         // latest first
+  std::deque<std::pair<std::string, std::string>> bad_;  // refused ones and why, latest last
   std::unordered_map<std::string_view, std::list<std::string>::iterator> known_at_;
 };
 

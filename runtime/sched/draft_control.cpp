@@ -9,6 +9,7 @@ DraftCounts DraftCounts::operator+(const DraftCounts& other) const {
   DraftCounts sum = *this;
   sum.rows += other.rows;
   sum.tokens += other.tokens;
+  sum.forced += other.forced;
   for (size_t i = 0; i < accepted.size(); ++i) sum.accepted[i] += other.accepted[i];
   return sum;
 }

@@ -16,6 +16,7 @@ struct DraftCounts {
   uint64_t rows = 0;                                 // that drafts were proposed for
   uint64_t tokens = 0;                               // proposed
   std::array<uint64_t, ipc::kMaxDrafts> accepted{};  // by their place among the drafts
+  uint64_t forced = 0;  // besides: tokens of forced text that took no step of their own
   DraftCounts operator+(const DraftCounts& other) const;
 };
 

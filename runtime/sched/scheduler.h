@@ -64,7 +64,7 @@ struct StepPlan {
 struct TokenEvent {
   RequestId id = 0;
   size_t index = 0;   // of the token in the result, for its log-probabilities
-  TokenId token = 0;  // with StopCause::kNoLogit there is none
+  TokenId token = 0;  // with StopCause::kNoLogit and kGrammar there is none
   int32_t cached_tokens = 0;
   TimePoint scheduled{};  // when its first step was planned
   StopCause stop = StopCause::kNone;
@@ -254,6 +254,7 @@ class Scheduler {
 
   void take_token(Sequence& sequence, const ipc::StepResult& result, size_t index,
                   std::vector<TokenEvent>& events);
+  void end_for_grammar(Sequence& sequence, std::vector<TokenEvent>& events);
   void count_drafts(int32_t drafted, int32_t accepted);
   void finish(Sequence& sequence);
   void settle(Sequence& sequence);

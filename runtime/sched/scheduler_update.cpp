@@ -30,6 +30,9 @@ Status Scheduler::check(const ipc::StepResult& result) const {
   if (scored != std::ssize(result.prompt.logprobs))
     return fail(ErrorCode::kInternal, "the answer to step {} scores {} prompt tokens instead of {}",
                 result.step, result.prompt.logprobs.size(), scored);
+  if (!std::ranges::is_sorted(result.too_slow))
+    return fail(ErrorCode::kInternal, "the answer to step {} names slow rows in no order",
+                result.step);
   const int64_t pooled = std::ssize(result.tokens) * options_.pooled_cols;
   if (pooled != std::ssize(result.pooled))
     return fail(ErrorCode::kInternal, "the answer to step {} has {} pooled numbers instead of {}",
@@ -63,7 +66,13 @@ Status Scheduler::update(const ipc::StepResult& result, std::vector<TokenEvent>&
     sequence.num_computed = row.computed == ipc::kComputedOnDevice
                                 ? static_cast<int32_t>(sequence.tokens.size()) + more
                                 : row.computed;
-    if (!result.drafted.empty()) count_drafts(result.drafted[i], more);
+    if (!sequence.params.setup.grammar.empty()) {
+      stats_.drafts.forced += static_cast<uint64_t>(more);
+    } else if (!result.drafted.empty()) {
+      count_drafts(result.drafted[i], more);
+    }
+    if (std::ranges::binary_search(result.too_slow, static_cast<int32_t>(i)))
+      end_for_grammar(sequence, events);
     const auto end = static_cast<size_t>(result.token_offsets[i + 1]);
     for (auto at = static_cast<size_t>(result.token_offsets[i]);
          at < end && sequence.state != SequenceState::kFinished; ++at)
@@ -123,6 +132,15 @@ void Scheduler::take_token(Sequence& sequence, const ipc::StepResult& result, si
     ++stats_.generated_tokens;
   }
   if (stop != StopCause::kNone) finish(sequence);
+}
+
+// A rank could not tell in time what its grammar allows: the ranks have no common token.
+void Scheduler::end_for_grammar(Sequence& sequence, std::vector<TokenEvent>& events) {
+  if (sequence.state == SequenceState::kFinished) return;
+  TokenEvent& event = events.emplace_back();
+  event.id = sequence.id;
+  event.stop = StopCause::kGrammar;
+  finish(sequence);
 }
 
 void Scheduler::count_drafts(int32_t drafted, int32_t accepted) {

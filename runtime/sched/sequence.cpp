@@ -39,7 +39,7 @@ Sequence::Sequence(RequestId request, std::vector<TokenId> prompt, SequenceParam
 bool Sequence::takes_drafts() const {
   const ipc::SlotSetup& setup = params.setup;
   return setup.repetition_penalty == 1.0f && setup.presence_penalty == 0.0f &&
-         setup.frequency_penalty == 0.0f && !setup.follows_output() &&
+         setup.frequency_penalty == 0.0f && setup.bad_words.empty() &&
          length() >= prompt_len + setup.min_tokens;
 }
 

@@ -61,6 +61,7 @@ enum class SequenceState : uint8_t { kWaiting, kReceiving, kRunning, kFinished }
 
 // Why a sequence ended; kNone: it goes on.
 // kNoLogit: the model had no finite logit for it.
+// kGrammar: its grammar took too long to follow.
 enum class StopCause : uint8_t {
   kNone,
   kEos,
@@ -68,7 +69,8 @@ enum class StopCause : uint8_t {
   kMaxTokens,
   kMaxModelLen,
   kCancelled,
-  kNoLogit
+  kNoLogit,
+  kGrammar
 };
 
 class BlockLease;
@@ -131,7 +133,8 @@ struct Sequence {
   int32_t length() const { return static_cast<int32_t>(tokens.size()) + pending; }
   int64_t output_len() const { return static_cast<int64_t>(tokens.size()) - prompt_len; }
   // Whether a row of it may take drafts: penalties count tokens one by one, min_tokens are kept by
-  // a mask that is lifted between steps, and a grammar's mask is for one token.
+  // a mask that is lifted between steps, and the words that end bad ones follow from the token
+  // before.
   bool takes_drafts() const;
   // How many of the tokens computed after the first `computed` ones are followed by a prompt token,
   // which is to be scored, if the row of the next `num_tokens` ones scores at all; else 0.

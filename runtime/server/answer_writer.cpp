@@ -13,8 +13,8 @@ class OpenAiWriter final : public AnswerWriter {
         tokenizer_(tokenizer),
         events_(head, tokenizer) {}
 
-  std::string begin(int64_t choice, const std::vector<TokenId>* prompt) override {
-    return head_.chat ? events_.role(choice, prompt) : std::string();
+  std::string begin(const ChoiceText& choice) override {
+    return head_.chat ? events_.role(choice) : std::string();
   }
   std::string part(const ChoiceText& part, int64_t text_offset) override {
     return events_.chunk(part, text_offset);

@@ -16,8 +16,8 @@ class AnswerWriter {
  public:
   virtual ~AnswerWriter() = default;
 
-  // The first events of a choice's stream; `prompt` may be null.
-  virtual std::string begin(int64_t choice, const std::vector<TokenId>* prompt) = 0;
+  // The first events of a choice's stream; of the choice there are index, prompt and usage.
+  virtual std::string begin(const ChoiceText& choice) = 0;
   // `text_offset`: characters of this choice written before.
   virtual std::string part(const ChoiceText& part, int64_t text_offset) = 0;
   virtual std::string end(const Usage& usage) = 0;

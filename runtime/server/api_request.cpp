@@ -124,7 +124,10 @@ Status read_common(const Json& body, const RequestRules& rules, ApiRequest& requ
     if (!options->is_object()) {
       fields.fail_on("stream_options", "must be an object");
     } else {
-      request.include_usage = JsonFields(*options).boolean("include_usage").value_or(false);
+      JsonFields given(*options);
+      request.include_usage = given.boolean("include_usage").value_or(false);
+      request.continuous_usage =
+          given.boolean("continuous_usage_stats").value_or(false) && request.include_usage;
     }
   }
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
@@ -272,6 +275,19 @@ Result<ApiRequest> parse_completion_request(const Json& body, TokenLists ids,
   request.max_tokens = 16;
   REFRAIN_RETURN_IF_ERROR(read_max_tokens(body, {"max_tokens"}, rules, request));
   return request;
+}
+
+GenerateRequest begin_request(const ApiRequest& request, std::vector<TokenId> prompt,
+                              std::string salt_of_key, size_t output_thread) {
+  GenerateRequest generate;
+  generate.prompt = std::move(prompt);
+  generate.cache_salt = std::move(salt_of_key);
+  if (!request.cache_salt.empty()) generate.cache_salt += '\n' + request.cache_salt;
+  generate.priority = request.priority;
+  generate.max_queue_wait = request.max_queue_wait;
+  generate.timeout = request.timeout;
+  generate.output_thread = output_thread;
+  return generate;
 }
 
 }  // namespace refrain

@@ -57,6 +57,7 @@ struct ApiRequest {
   std::optional<Duration> timeout;
   bool stream = false;
   bool include_usage = false;
+  bool continuous_usage = false;  // with every part of a stream
   bool echo = false;
   bool logprobs = false;
   std::optional<int32_t> prompt_logprobs;
@@ -67,6 +68,10 @@ struct ApiRequest {
   std::optional<int64_t> truncate_prompt_tokens;  // -1: what fits
   std::vector<std::string> ignored;               // names of fields that nothing reads
 };
+
+// What a request of every kind brings to the engine beside its sampling.
+GenerateRequest begin_request(const ApiRequest& request, std::vector<TokenId> prompt,
+                              std::string salt_of_key, size_t output_thread);
 
 // What the server's options say of requests.
 struct RequestRules {

@@ -28,6 +28,13 @@ std::string error_body(int status, const std::string& message);
 HttpReply error_reply(const Error& error, Engine& engine);
 
 // What has been generated for one choice since the last chunk, or in all.
+struct Usage {
+  int64_t prompt_tokens = 0;
+  int64_t completion_tokens = 0;
+  int64_t cached_tokens = 0;
+};
+Json usage_json(const Usage& usage);
+
 struct ChoiceText {
   int64_t index = 0;
   std::string text;
@@ -42,14 +49,8 @@ struct ChoiceText {
   // one has them.
   std::shared_ptr<const std::vector<TokenId>> prompt;
   std::shared_ptr<const ipc::PromptScores> scores;
+  std::optional<Usage> usage;  // of this choice so far: of a stream's part that tells it
 };
-
-struct Usage {
-  int64_t prompt_tokens = 0;
-  int64_t completion_tokens = 0;
-  int64_t cached_tokens = 0;
-};
-Json usage_json(const Usage& usage);
 
 // Everything that is the same in all objects of one answer.
 struct AnswerHead {

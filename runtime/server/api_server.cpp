@@ -282,7 +282,7 @@ void ApiServer::start_session(Reading& reading) {
   head.tokens_as_ids = request.return_tokens_as_token_ids;
   auto session = std::make_shared<CompletionSession>(
       std::move(reading.request), std::move(head), engine_, text_.tokenizer, metrics_,
-      std::move(reading.exchange), std::move(reading.lease), reading.make_writer);
+      std::move(reading.exchange), std::move(reading.lease), reading.make_writer, text_.grammars);
   session->start(std::move(reading.prompts));
 }
 

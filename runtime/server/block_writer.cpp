@@ -10,7 +10,7 @@ void BlockWriter::event(const char* type, Json data) {
   events_ += fmt::format("event: {}\ndata: {}\n\n", type, dump(data));
 }
 
-std::string BlockWriter::begin(int64_t /*choice*/, const std::vector<TokenId>* /*prompt*/) {
+std::string BlockWriter::begin(const ChoiceText& /*choice*/) {
   streams_ = true;
   answer_begins();
   return std::exchange(events_, {});

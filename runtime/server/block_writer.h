@@ -21,7 +21,7 @@ struct AnswerBlock {
 
 class BlockWriter : public AnswerWriter {
  public:
-  std::string begin(int64_t choice, const std::vector<TokenId>* prompt) final;
+  std::string begin(const ChoiceText& choice) final;
   std::string part(const ChoiceText& part, int64_t text_offset) final;
   std::string end(const Usage& usage) final;
   std::string error(const std::string& body) final;

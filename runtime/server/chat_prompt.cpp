@@ -57,6 +57,14 @@ Result<ChatPrompt> tokenize_chat(const TextSide& text, const ChatInput& chat,
   } else {
     prompt.thinking = text::thinking_start(rendered);
   }
+  // A template that does not know the switch leaves it to the model, which then answers at once.
+  const auto off = [&chat](const char* name) {
+    const auto at = chat.variables.find(name);
+    return at != chat.variables.end() && *at == false;
+  };
+  if (prompt.thinking == text::ThinkingStart::kUnsaid &&
+      (off("enable_thinking") || off("thinking")))
+    prompt.thinking = text::ThinkingStart::kClosed;
   REFRAIN_ASSIGN_OR_RETURN(prompt.ids,
                            text.tokenizer->encode(rendered, /*add_special_tokens=*/false, limits));
   return prompt;

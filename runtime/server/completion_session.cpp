@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "runtime/server/prompt_logprobs.h"
+#include "runtime/server/structured_output.h"
 #include "runtime/text/tokenizer.h"
 
 namespace refrain {
@@ -12,7 +13,8 @@ CompletionSession::CompletionSession(ApiRequest request, AnswerHead head, Engine
                                      std::shared_ptr<const text::Tokenizer> tokenizer,
                                      std::shared_ptr<Metrics> metrics,
                                      std::shared_ptr<HttpExchange> exchange, KeyLease lease,
-                                     const MakeWriter& make_writer)
+                                     const MakeWriter& make_writer,
+                                     std::shared_ptr<GrammarHelper> grammars)
     : request_(std::move(request)),
       head_(std::move(head)),
       engine_(engine),
@@ -20,6 +22,7 @@ CompletionSession::CompletionSession(ApiRequest request, AnswerHead head, Engine
       writer_(make_writer(head_, request_, *tokenizer_)),
       metrics_(std::move(metrics)),
       exchange_(std::move(exchange)),
+      grammars_(std::move(grammars)),
       lease_(std::move(lease)),
       times_{.begun = steady_clock().now()} {}
 
@@ -66,10 +69,13 @@ void CompletionSession::start(std::vector<std::vector<TokenId>> prompts) {
 }
 
 Result<RequestId> CompletionSession::submit(size_t index, std::vector<TokenId> prompt) {
-  GenerateRequest generate;
   const int64_t room = engine_.config().worker.max_model_len - static_cast<int64_t>(prompt.size());
-  generate.prompt = std::move(prompt);
+  GenerateRequest generate =
+      begin_request(request_, std::move(prompt), lease_.key().cache_salt(), exchange_->io_thread());
   generate.sampling = request_.sampling;
+  if (head_.chat && !generate.sampling.grammar.empty())
+    REFRAIN_RETURN_IF_ERROR(
+        begin_behind_reasoning(answer_format(), request_.thinking, *tokenizer_, generate.sampling));
   if (head_.chat && answer_format().is_harmony()) generate.sampling.skip_special_tokens = false;
   // Choices of one prompt share what is told of it; each stream tells it anew.
   if (!request_.stream && index % static_cast<size_t>(request_.n) != 0)
@@ -77,8 +83,6 @@ Result<RequestId> CompletionSession::submit(size_t index, std::vector<TokenId> p
   if (generate.sampling.seed) *generate.sampling.seed += index % static_cast<size_t>(request_.n);
   // An echo alone needs the step of the first token too.
   generate.sampling.max_tokens = std::max<int64_t>(request_.max_tokens.value_or(room), 1);
-  generate.cache_salt = lease_.key().cache_salt();
-  if (!request_.cache_salt.empty()) generate.cache_salt += '\n' + request_.cache_salt;
   const auto& names = engine_.config().served_model_names;
   if (std::ranges::find(names, head_.model) == names.end()) {
     const auto adapter = engine_.find_adapter(head_.model);
@@ -86,10 +90,6 @@ Result<RequestId> CompletionSession::submit(size_t index, std::vector<TokenId> p
       return fail(ErrorCode::kNotFound, "the model '{}' has been unloaded", head_.model);
     generate.adapter = *adapter;
   }
-  generate.priority = request_.priority;
-  generate.max_queue_wait = request_.max_queue_wait;
-  generate.timeout = request_.timeout;
-  generate.output_thread = exchange_->io_thread();
   return engine_.submit(std::move(generate),
                         [self = shared_from_this(), index](RequestOutput output) {
                           self->on_output(index, std::move(output));
@@ -99,7 +99,12 @@ Result<RequestId> CompletionSession::submit(size_t index, std::vector<TokenId> p
 void CompletionSession::on_output(size_t index, RequestOutput output) {
   const std::lock_guard lock(mutex_);
   if (ended_) return;
-  if (output.error) return fail_all(*output.error);
+  if (output.error) {
+    if (output.error->field == kSlowGrammarField && grammars_ != nullptr)
+      grammars_->refuse(request_.sampling.grammar,
+                        "an answer showed that it takes too long to follow");
+    return fail_all(*output.error);
+  }
   Choice& choice = choices_[index];
   if (output.prompt && !are_numbers(*output.prompt)) return fail_all(no_finite_logits());
   if (output.prompt) choice.text.scores = std::move(output.prompt);
@@ -149,8 +154,10 @@ void CompletionSession::keep_alive() {
 }
 
 text::AnswerFormat CompletionSession::answer_format() const {
-  if (request_.forces_tool_call) return {"llama3_json", ""};
-  return {engine_.config().tool_call_parser, engine_.config().reasoning_parser};
+  const text::AnswerFormat format{engine_.config().tool_call_parser,
+                                  engine_.config().reasoning_parser};
+  if (!request_.forces_tool_call) return format;
+  return {"llama3_json", format.is_harmony() ? "" : format.reasoning_parser};
 }
 
 // A chat's text is read for what else it may hold: reasoning, or calls of the request's tools.
@@ -180,11 +187,14 @@ void CompletionSession::stream_output(Choice& choice, RequestOutput output) {
   begin_stream();
   ChoiceText part;
   part.index = choice.text.index;
+  if (request_.continuous_usage) part.usage = Usage{output.prompt_tokens, 0};
   if (!std::exchange(choice.opened, true) && head_.chat) {
-    exchange_->write(
-        writer_->begin(part.index, head_.token_ids ? choice.text.prompt.get() : nullptr));
-    choice.text.prompt.reset();
+    const auto prompt = std::exchange(choice.text.prompt, nullptr);
+    if (head_.token_ids) part.prompt = prompt;
+    exchange_->write(writer_->begin(part));
+    part.prompt.reset();
   }
+  if (part.usage) part.usage->completion_tokens = output.output_tokens;
   part.text = std::move(choice.text.text) + output.text;  // an echoed prompt comes first
   choice.text.text.clear();
   if (choice.answer) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/engine/engine.h"
+#include "runtime/grammar/grammar_helper.h"
 #include "runtime/server/answer_writer.h"
 #include "runtime/server/api_keys.h"
 #include "runtime/server/api_request.h"
@@ -24,7 +25,8 @@ class CompletionSession : public std::enable_shared_from_this<CompletionSession>
   CompletionSession(ApiRequest request, AnswerHead head, Engine& engine,
                     std::shared_ptr<const text::Tokenizer> tokenizer,
                     std::shared_ptr<Metrics> metrics, std::shared_ptr<HttpExchange> exchange,
-                    KeyLease lease, const MakeWriter& make_writer);
+                    KeyLease lease, const MakeWriter& make_writer,
+                    std::shared_ptr<GrammarHelper> grammars = nullptr);
 
   // Submits every choice; `prompts` are token ids, one per prompt. A refusal cancels what was
   // submitted and answers with the error.
@@ -59,6 +61,7 @@ class CompletionSession : public std::enable_shared_from_this<CompletionSession>
   const std::unique_ptr<AnswerWriter> writer_;
   std::shared_ptr<Metrics> metrics_;
   std::shared_ptr<HttpExchange> exchange_;
+  const std::shared_ptr<GrammarHelper> grammars_;  // hears of one that turned out too slow
   KeyLease lease_;    // one of the key's requests for each choice, until the answer ends
   std::mutex mutex_;  // sinks, submission and disconnect meet here
   std::vector<Choice> choices_;

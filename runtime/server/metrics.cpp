@@ -181,6 +181,9 @@ std::string Metrics::render(const EngineStats& stats, const AdmissionStats& admi
   counter("refrain:requests_without_logit_total",
           "Requests ended because the model had no finite logit for them",
           stats.requests_without_logit);
+  counter("refrain:requests_with_slow_grammar_total",
+          "Requests ended because their grammar could not be followed in time",
+          stats.requests_with_slow_grammar);
   counter("refrain:requests_resumed_total", "Requests that went on after their workers were lost",
           stats.requests_resumed);
   if (!stats.ready.empty() && stats.ready.front().uniform_query_len > 1) {
@@ -191,6 +194,9 @@ std::string Metrics::render(const EngineStats& stats, const AdmissionStats& admi
     counter("refrain:spec_decode_num_draft_tokens_total", "Drafts proposed", stats.drafts.tokens);
     counter("refrain:spec_decode_num_accepted_tokens_total", "Drafts that were right",
             std::accumulate(accepted.begin(), accepted.end(), uint64_t{0}));
+    counter("refrain:jump_forward_tokens_total",
+            "Tokens of text that a grammar forced, which took no step of their own",
+            stats.drafts.forced);
     for (size_t place = 0; place < places; ++place)
       counter("refrain:spec_decode_num_accepted_tokens_per_pos_total",
               "Drafts that were right, by their place after the last token", accepted[place],

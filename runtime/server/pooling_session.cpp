@@ -39,17 +39,11 @@ void PoolingSession::start(std::vector<std::vector<TokenId>> prompts) {
 }
 
 Result<RequestId> PoolingSession::submit(size_t index, std::vector<TokenId> prompt) {
-  GenerateRequest generate;
-  generate.prompt = std::move(prompt);
+  GenerateRequest generate =
+      begin_request(request_, std::move(prompt), lease_.key().cache_salt(), exchange_->io_thread());
   generate.pools = true;
   generate.sampling.max_tokens = 1;
   generate.sampling.ignore_eos = true;
-  generate.cache_salt = lease_.key().cache_salt();
-  if (!request_.cache_salt.empty()) generate.cache_salt += '\n' + request_.cache_salt;
-  generate.priority = request_.priority;
-  generate.max_queue_wait = request_.max_queue_wait;
-  generate.timeout = request_.timeout;
-  generate.output_thread = exchange_->io_thread();
   return engine_.submit(std::move(generate),
                         [self = shared_from_this(), index](RequestOutput output) {
                           self->on_output(index, std::move(output));

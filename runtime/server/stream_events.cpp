@@ -21,6 +21,18 @@ void append_ids(std::string& out, const std::vector<TokenId>& ids) {
   out += ']';
 }
 
+// vLLM's, without details.
+void append_usage(std::string& out, const ChoiceText& part) {
+  if (!part.usage) return;
+  out += R"(,"usage":{"prompt_tokens":)";
+  append_number(out, part.usage->prompt_tokens);
+  out += R"(,"completion_tokens":)";
+  append_number(out, part.usage->completion_tokens);
+  out += R"(,"total_tokens":)";
+  append_number(out, part.usage->prompt_tokens + part.usage->completion_tokens);
+  out += '}';
+}
+
 void append_call(std::string& out, const ToolCallPart& call) {
   out += R"({"index":)";
   append_number(out, call.index);
@@ -125,18 +137,21 @@ std::string StreamEvents::chunk(const ChoiceText& part, int64_t text_offset) con
     event += R"(,"token_ids":)";
     append_ids(event, token_ids(part));
   }
-  event += "}]}\n\n";
+  event += "}]";
+  append_usage(event, part);
+  event += "}\n\n";
   return event;
 }
 
-std::string StreamEvents::role(int64_t index, const std::vector<TokenId>* prompt) const {
+std::string StreamEvents::role(const ChoiceText& choice) const {
   std::string event = begin_ + R"([{"index":)";
-  append_number(event, index);
+  append_number(event, choice.index);
   event += R"(,"delta":{"role":"assistant","content":""},"finish_reason":null,"logprobs":null}])";
-  if (prompt != nullptr) {
+  if (choice.prompt) {
     event += R"(,"prompt_token_ids":)";
-    append_ids(event, *prompt);
+    append_ids(event, *choice.prompt);
   }
+  append_usage(event, choice);
   return event + "}\n\n";
 }
 

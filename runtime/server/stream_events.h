@@ -17,7 +17,7 @@ class StreamEvents {
   // `text_offset`: characters of this choice sent before.
   std::string chunk(const ChoiceText& part, int64_t text_offset) const;
   // Chat: the first event of a choice. `prompt` may be null.
-  std::string role(int64_t index, const std::vector<TokenId>* prompt) const;
+  std::string role(const ChoiceText& choice) const;
   std::string usage(const Usage& usage) const;
   static std::string error(const std::string& body);
   static std::string done();

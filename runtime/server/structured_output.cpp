@@ -162,6 +162,34 @@ Result<std::string> structured_output_of(const OrderedJson& body) {
   return source;
 }
 
+Status begin_behind_reasoning(const text::AnswerFormat& format, text::ThinkingStart thinking,
+                              const text::Tokenizer& tokenizer, SamplingParams& sampling) {
+  const auto missing = [](const char* token) {
+    return fail_field("response_format",
+                      "a form of the answer begins behind the model's reasoning, whose end is {}, "
+                      "and its tokenizer has no such token; chat_template_kwargs "
+                      "{{\"enable_thinking\": false}} asks for an answer without reasoning",
+                      token);
+  };
+  if (format.is_harmony()) {
+    const auto message = tokenizer.id_of("<|message|>"), channel = tokenizer.id_of("<|channel|>");
+    if (!message || !channel) return missing("<|channel|>final<|message|>");
+    REFRAIN_ASSIGN_OR_RETURN(sampling.reasoning_end, tokenizer.encode("<|channel|>final", false));
+    sampling.reasoning_end.insert(sampling.reasoning_end.end(), {-1, *message});
+    return {};
+  }
+  if (format.reasoning_parser.empty() || thinking == text::ThinkingStart::kClosed) return {};
+  const bool may_answer =
+      thinking == text::ThinkingStart::kUnsaid && format.reasoning_parser == "qwen3";
+  const auto begin = tokenizer.id_of("<think>");
+  if (may_answer && !begin) return {};  // a model without the token does not think in this form
+  const auto end = tokenizer.id_of("</think>");
+  if (!end) return missing("</think>");
+  sampling.reasoning_end = {*end};
+  if (may_answer) sampling.reasoning_begin = *begin;
+  return {};
+}
+
 Result<std::string> forced_tool_call(const OrderedJson& tools, const std::string& name) {
   OrderedJson calls = OrderedJson::array();
   OrderedJson definitions = OrderedJson::object();

@@ -74,6 +74,9 @@ class DraftsTest : public OpsTest {
     args.num_drafts = harness().fresh<int32_t>(static_cast<size_t>(rows_.padded));
     args.inputs = inputs_;
     args.slots = slots_;
+    args.slots.params = harness().put(params_);
+    set_grammar(args.grammar);
+    args.most_drafts = kForced;
     args.least = least;
     args.most = most;
     args.tokens = {padded, harness().put(Ints{tokens_})};
@@ -86,6 +89,18 @@ class DraftsTest : public OpsTest {
             harness().get(args.num_drafts, static_cast<size_t>(live_))};
   }
 
+  // What the host has made of the rows' grammars for this turn.
+  void set_grammar(GrammarDraftInputs (&grammar)[kTurns]) {
+    const auto padded = static_cast<size_t>(rows_.padded);
+    forced_.resize(padded * kForced, -1);
+    for (uint32_t turn = 0; turn < kTurns; ++turn)
+      grammar[turn] = {harness().put(turn == 8 % kTurns ? forced_ : Ints(forced_.size(), 99)),
+                       harness().put(std::vector<uint32_t>(padded, 8))};
+  }
+
+  static constexpr int32_t kForced = 3;  // drafts of a row at most
+  std::vector<SlotParams> params_ = std::vector<SlotParams>(kSlots + 1);
+  Ints forced_;  // [R, kForced]
   BatchInputs inputs_;
   SlotState slots_;
   int32_t live_ = 0, tokens_ = 0;

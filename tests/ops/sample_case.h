@@ -50,6 +50,7 @@ class SampleCase {
     args.shard_cols = cols;
     args.shard_stride = stride;
     args.vocab_size = vocab_;
+    args.raw_logits = raw_logits;
     std::vector<int32_t> slots(rows_);
     std::iota(slots.begin(), slots.end(), 0);
     args.inputs.row_slot = harness_.put(slots);
@@ -97,6 +98,7 @@ class SampleCase {
   }
 
   uint32_t turn = 7;
+  bool raw_logits = false;
   std::vector<SlotParams> params;
   std::vector<float> logits;
   std::vector<uint8_t> flags;

@@ -294,6 +294,10 @@ TEST_P(SampleTest, PenaltiesChooseTheTokenAndLogprobsAreTheModels) {
     EXPECT_EQ(c.top_tokens[i], i < 5 ? expected[i].second : -1);
     EXPECT_NEAR(c.top_logprobs[i], i < 5 ? -expected[i].first - std::log(sum) : 0, 1e-5);
   }
+  c.raw_logits = true;
+  c.run();
+  EXPECT_EQ(c.logprobs[0], c.logits[c.tokens[0]]);
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(c.top_logprobs[i], -expected[i].first);
 }
 
 // At both ends of what a request may ask for, and whatever the logits: there is a token.

@@ -33,6 +33,18 @@ def test_penalties_bias_and_masks_reach_the_sampler(generate):
     assert len(set(answers[2]["output_ids"])) > 1
 
 
+def test_logprobs_may_be_the_models_logits(generate):
+    line = {"prompt_ids": [5, 6, 7], "max_tokens": 4, "ignore_eos": True, "temperature": 0, "logprobs": 3, "repetition_penalty": 1.5}
+    told = {mode: generate([line], "--max-model-len", 64, "--dtype", "float32", "--logprobs-mode", mode, model=TINY / "qwen3")[0][0]
+            for mode in ("raw_logprobs", "raw_logits")}
+    assert told["raw_logits"]["output_ids"] == told["raw_logprobs"]["output_ids"]
+    for logits, logprobs in zip(*(told[mode]["logprobs"] for mode in ("raw_logits", "raw_logprobs"))):
+        distance = logits["logprob"] - logprobs["logprob"]
+        assert abs(distance) > 0.1
+        for (token, logit), (same, logprob) in zip(logits["top"], logprobs["top"], strict=True):
+            assert token == same and logit - logprob == pytest.approx(distance, abs=1e-4)
+
+
 def test_prompt_logprobs_and_bad_words_are_the_servers(generate):  # P-17
     line = {"prompt_ids": [5, 6, 7], "temperature": 0, "max_tokens": 2}
     body = {"prompt": "Hi there", "temperature": 0, "max_tokens": 2, "prompt_logprobs": 0}

@@ -171,7 +171,7 @@ def test_a_lost_rank_changes_no_token_and_drafts_are_counted_CG40(start_server, 
     assert server.stop() == 0
 
 
-def test_answers_with_a_grammar_take_no_drafts_beside_those_that_do_CG40(start_server):
+def test_answers_with_a_grammar_beside_those_without_CG40(start_server):
     def answers(server):
         schema = {"type": "array", "minItems": 3, "maxItems": 3, "items": {"type": "integer", "minimum": 0, "maximum": 99}}
         copying = {"prompt": "one two three four five six " * 8, "max_tokens": 60, "temperature": 0}

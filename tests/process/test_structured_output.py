@@ -36,7 +36,7 @@ def client(server):
 
 
 def chat(client, **fields):
-    extra = {k: fields.pop(k) for k in list(fields) if k.startswith(("guided_", "structured_"))}
+    extra = {k: fields.pop(k) for k in list(fields) if k.startswith(("guided_", "structured_"))} | fields.pop("extra", {})
     return client.chat.completions.create(**{"model": "smol", "messages": ASK, "max_tokens": 200, "temperature": 0,
                                              "extra_body": extra, **fields})
 
@@ -110,6 +110,26 @@ def test_what_is_wrong_or_not_supported_is_a_400_that_names_it(client, fields, n
         chat(client, **fields)
 
 
+# Nothing of it shows in the 48 tokens of a trial. What a mask costs then grows with each token.
+LATE_BOMB = "[0-9]{49}" + "(" * 10 + "a" + "{1,1000})" * 10
+
+
+def test_a_grammar_that_becomes_slow_ends_its_own_request_and_no_group_is_lost(server, client):
+    workers = server.workers()
+    other = {"model": "smol", "prompt": "One two", "max_tokens": 40, "temperature": 0}
+    expected = client.completions.create(**other).choices[0].text
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        bomb = pool.submit(chat, client, max_tokens=400, guided_regex=LATE_BOMB, extra={"min_tokens": 390})
+        while not bomb.done():
+            assert client.completions.create(**other).choices[0].text == expected
+    with pytest.raises(openai.BadRequestError, match="grammar of this answer cannot be followed in time: after [0-9]+ tokens"):
+        bomb.result()
+    with pytest.raises(openai.BadRequestError, match="refused: an answer showed that it takes too long to follow"):
+        chat(client, guided_regex=LATE_BOMB)
+    assert server.workers() == workers
+    assert number(server, "requests_with_slow_grammar_total") == 1 and number(server, "worker_group_restarts_total") == 0
+
+
 BOMBS = {
     "repeat": {"guided_regex": "((((a{1,99}){1,99}){1,99}){1,99}){1,99}"},
     "lookalikes": {"guided_regex": "(x+x+)+y" * 500},
@@ -179,3 +199,90 @@ def test_an_answer_outlives_a_worker(server, client):
         for person in people:
             jsonschema.validate(json.loads(person), PERSON)
     wait_for(lambda: server.get("/ready")[0] == 200, 60, "ready")
+
+
+# The small model with tokens for the marks of a reasoning, in place of two that nobody uses. Its prompt shows the form.
+THINKING = """{%- for city in ["Oslo", "Rome", "Lima", "Cairo"] -%}
+Q: What is the weather in {{ city }}?
+A:{% if enable_thinking is not defined or enable_thinking %}<think>I call weather for {{ city }}.</think>{% endif %}{"city": "{{ city }}", "sun": true}
+{% endfor -%}
+Q: {{ messages[0].content }}
+A:{{ opening }}"""
+CITY = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 12}, "sun": {"type": "boolean"}},
+        "required": ["city", "sun"], "additionalProperties": False}
+WEATHER = [{"type": "function", "function": {"name": "weather", "parameters": CITY}}]
+BIAS = {"0": -100, "1": -100, "2": -100, "4": 6}  # the model knows no token 4, and other special ones too well
+DRAFTS = ["--speculative-config", json.dumps({"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3})]
+
+
+@pytest.fixture(scope="module")
+def thinking_model(tmp_path_factory):
+    target = tmp_path_factory.mktemp("thinking")
+    for file in SMOLLM2.iterdir():
+        (target / file.name).symlink_to(file)
+    tokenizer = json.loads((SMOLLM2 / "tokenizer.json").read_text())
+    for old, new in (("<repo_name>", "<think>"), ("<reponame>", "</think>")):
+        token = next(t for t in tokenizer["added_tokens"] if t["content"] == old)
+        token |= {"content": new, "special": False}
+        tokenizer["model"]["vocab"][new] = tokenizer["model"]["vocab"].pop(old)
+    (target / "tokenizer.json").unlink()
+    (target / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return target
+
+
+def thoughts(client, opening="", **fields):
+    fields = {"max_tokens": 60, "temperature": 0, "model": "smol", "logit_bias": BIAS, **fields}
+    kwargs = {"opening": opening} | fields.pop("kwargs", {})
+    extra = {"chat_template": THINKING, "chat_template_kwargs": kwargs, "return_token_ids": True} | fields.pop("extra", {})
+    return client.chat.completions.create(messages=[{"role": "user", "content": "What is the weather in Berlin?"}],
+                                          extra_body=extra, **fields)
+
+
+def number(server, name):
+    return int(re.search(f"^refrain:{name}{{.*}} (\\d+)$", server.get("/metrics")[1], re.M)[1])
+
+
+def of_choice(choice):
+    calls = [(c.function.name, json.loads(c.function.arguments)) for c in choice.message.tool_calls or []]
+    told = [pytest.approx(e.logprob, abs=1e-3) for e in choice.logprobs.content] if choice.logprobs else None
+    return getattr(choice.message, "reasoning", None), choice.message.content, calls, choice.token_ids, told
+
+
+def test_a_grammar_begins_behind_the_reasoning_and_forced_text_is_jumped_over(thinking_model, start_server):
+    schema, form = json_schema(CITY), {"structured_outputs": {"regex": r'\{"city": "Berlin", "sun": (true|false), "wind": "none"\}'}}
+
+    def answers(server):
+        client = server.client()
+        asked = [dict(response_format=schema, logprobs=True), dict(response_format=schema, opening="<think>"),
+                 dict(response_format=schema, opening="<think></think>"), dict(extra=form),
+                 dict(response_format=schema, kwargs={"enable_thinking": False}),
+                 dict(tools=WEATHER, tool_choice="required"), dict(response_format=schema, n=3, temperature=1.2, seed=5),
+                 dict(extra=form, temperature=0.8, seed=3, logprobs=True)]
+        with concurrent.futures.ThreadPoolExecutor(5) as pool:
+            return [[of_choice(c) for c in answer.choices] for answer in pool.map(lambda f: thoughts(client, **f), asked)]
+
+    options = ["--max-num-seqs", 8, "--max-model-len", 512, "--served-model-name", "smol", "--trust-request-chat-template",
+               "--reasoning-parser", "qwen3", "--dtype", "float32"]
+    server = start_server(*options, model=thinking_model)
+    plain = answers(server)
+    [[free], [inside], [closed], [fixed], [off], [call], many, [drawn]] = plain
+    assert free[0] == inside[0] == "I call weather for Berlin."
+    for answer in (free, inside, closed, off, *many):
+        jsonschema.validate(json.loads(answer[1]), CITY)
+    assert closed[0] is None and off[0] is None
+    assert call[0] and call[2][0][0] == "weather" and not call[1]
+    jsonschema.validate(call[2][0][1], CITY)
+    for answer in (fixed, drawn):
+        assert json.loads(answer[1])["wind"] == "none"
+    assert server.stop() == 0
+    drafting = start_server(*options, *DRAFTS, model=thinking_model)
+    assert answers(drafting) == plain
+    assert number(drafting, "jump_forward_tokens_total") > 10
+    told = number(drafting, "generation_tokens_total")
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        again = pool.submit(lambda: [answers(drafting) for _ in range(2)])
+        wait_for(lambda: number(drafting, "generation_tokens_total") > 1.3 * told, 30, "tokens before the kill")
+        os.kill(drafting.workers()[1], signal.SIGKILL)
+        assert again.result() == [plain] * 2
+    assert number(drafting, "worker_group_restarts_total") == 1
+    assert drafting.stop() == 0

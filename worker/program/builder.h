@@ -28,6 +28,7 @@ struct BuildLimits {
   // Of the target of a head: which ones it keeps for it, in this order: what goes into a layer, or
   // kAfterNorm.
   std::vector<int64_t> hidden_states = {};
+  bool raw_logits = false;  // sampling tells logits for log-probabilities
   static constexpr int64_t kAfterNorm = -1;
 };
 
@@ -114,6 +115,8 @@ class ProgramBuilder {
   bool speculates() const { return limits_.num_drafts > 0; }
   ValueId activation(const std::string& name, Dim rows, int64_t cols);
   ValueId input(const char* name, DType dtype, Dim rows);
+  // int32 that the host makes while the step runs.
+  ValueId pinned_input(const char* name, Dim rows, int64_t cols);
   ValueId of_slots(std::string name, DType dtype, int64_t cols, bool zeroed = false);
   void keep_in(int group, int layer, StateKind kind);
   // Of a cache's group among the paged ones.

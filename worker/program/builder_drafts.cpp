@@ -28,6 +28,9 @@ ValueId ProgramBuilder::token_ids() {
   if (drafted_ids_ != kNoValue) return drafted_ids_;
   drafted_ids_ = input("token_ids.drafted", DType::kInt32, Dim::tokens());
   num_drafts_ = input("num_drafts", DType::kInt32, Dim::requests());
+  const ValueId grammar_drafts =
+      pinned_input("grammar.drafts", Dim::requests(), limits_.num_drafts);
+  const ValueId grammar_drafts_ready = pinned_input("grammar.drafts_ready", Dim::requests(), 1);
   if (!limits_.draft_groups.empty()) {
     drafts_ = of_slots("slots.drafts", DType::kInt32, limits_.num_drafts, true);
     draft_token_ = of_slots("slots.draft_token", DType::kInt32, 1, true);
@@ -37,8 +40,12 @@ ValueId ProgramBuilder::token_ids() {
                                               .query_start = step_.query_start,
                                               .row_slot = step_.row_slot,
                                               .row_flags = step_.row_flags,
+                                              .turn = step_.turn,
+                                              .params = step_.params,
                                               .drafts = drafts_,
-                                              .draft_token = draft_token_});
+                                              .draft_token = draft_token_,
+                                              .grammar_drafts = grammar_drafts,
+                                              .grammar_drafts_ready = grammar_drafts_ready});
     return drafted_ids_;
   }
   program_.ops.emplace_back(ProposeNgramOp{.ids = step_.token_ids,
@@ -47,8 +54,12 @@ ValueId ProgramBuilder::token_ids() {
                                            .query_start = step_.query_start,
                                            .row_slot = step_.row_slot,
                                            .row_flags = step_.row_flags,
+                                           .turn = step_.turn,
+                                           .params = step_.params,
                                            .history = step_.history,
                                            .history_range = step_.history_range,
+                                           .grammar_drafts = grammar_drafts,
+                                           .grammar_drafts_ready = grammar_drafts_ready,
                                            .least = limits_.lookup_least,
                                            .most = limits_.lookup_most});
   return drafted_ids_;

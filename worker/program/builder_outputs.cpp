@@ -23,22 +23,23 @@ SampleOp ProgramBuilder::declare_sample(ValueId logits, Dim rows) {
   return op;
 }
 
+ValueId ProgramBuilder::pinned_input(const char* name, Dim rows, int64_t cols) {
+  return define({.name = name,
+                 .kind = ValueKind::kInput,
+                 .dtype = DType::kInt32,
+                 .rows = rows,
+                 .cols = cols,
+                 .storage = Storage::kPinned});
+}
+
 void ProgramBuilder::sample(ValueId logits) {
   const int64_t vocab = program_.vocab_size;
   const Dim rows = rows_of(step_.logit_index);
   const ValueId bias_token = of_slots("slots.bias_token", DType::kInt32, kernels::kMaxLogitBias);
   const ValueId bias_value = of_slots("slots.bias_value", DType::kFloat32, kernels::kMaxLogitBias);
   const ValueId allowed_mask = of_slots("slots.allowed_mask", DType::kInt32, (vocab + 31) / 32);
-  const auto pinned_of_slots = [&](const char* name, int64_t cols) {
-    return define({.name = name,
-                   .kind = ValueKind::kInput,
-                   .dtype = DType::kInt32,
-                   .rows = Dim::constant(int64_t{limits_.step.max_reqs} + 1),
-                   .cols = cols,
-                   .storage = Storage::kPinned});
-  };
-  const ValueId grammar_mask = pinned_of_slots("grammar.mask", (vocab + 31) / 32);
-  const ValueId grammar_ready = pinned_of_slots("grammar.ready", 1);
+  const ValueId grammar_mask = pinned_input("grammar.mask", rows, (vocab + 31) / 32);
+  const ValueId grammar_ready = pinned_input("grammar.ready", rows, 1);
   const ValueId scratch = define({.name = "sample.scratch",
                                   .dtype = DType::kFloat32,
                                   .rows = rows,
@@ -55,6 +56,7 @@ void ProgramBuilder::sample(ValueId logits) {
   op.scratch = scratch;
   op.grammar_mask = grammar_mask;
   op.grammar_ready = grammar_ready;
+  op.raw_logits = limits_.raw_logits ? 1 : 0;
   program_.ops.emplace_back(op);
   if (speculates()) accept_drafts(op);
 }

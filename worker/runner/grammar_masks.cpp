@@ -1,8 +1,8 @@
 #include "worker/runner/grammar_masks.h"
 
+#include <time.h>
+
 #include <algorithm>
-#include <chrono>
-#include <exception>
 
 #include "runtime/base/log.h"
 
@@ -10,27 +10,116 @@ namespace refrain::worker {
 namespace {
 
 using Follower = GrammarMasks::Follower;
+using Row = GrammarMasks::Row;
 
-template <class T>
-bool is_ready(const std::future<T>& future) {
-  return future.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
-}
-
-bool is_compiled(const Follower& follower) {
-  return !follower.compiling.valid() || is_ready(follower.compiling);
-}
-
-std::optional<GrammarMatcher>& matcher_of(Follower& follower) {
-  if (follower.compiling.valid()) follower.matcher = follower.compiling.get();
-  return follower.matcher;
-}
+void set_ready(uint32_t* ready, uint32_t turn) { __atomic_store_n(ready, turn, __ATOMIC_RELEASE); }
 
 void take(Follower& follower, const std::vector<TokenId>& tokens) {
-  std::optional<GrammarMatcher>& matcher = matcher_of(follower);
   for (const TokenId token : tokens) {
     follower.bad_words.accept(token);
-    if (matcher && (token < 0 || !matcher->accept(token))) matcher.reset();
+    if (follower.reasoning.take(token)) continue;
+    if (!follower.forced.empty() && follower.forced.front() == token) {
+      follower.forced.pop_front();
+    } else {
+      follower.forced.clear();
+    }
+    if (follower.matcher && (token < 0 || !follower.matcher->accept(token)))
+      follower.matcher.reset();
   }
+}
+
+// How the answer goes on, `most` tokens of it. A guess: the model may cut the same text otherwise.
+std::vector<TokenId> forced_tokens(Follower& follower, int32_t most) {
+  const ReasoningGate& reasoning = follower.reasoning;
+  if (!follower.matcher || reasoning.reasons() || reasoning.may_begin_with() >= 0) return {};
+  if (follower.forced.empty()) {
+    const std::string text = follower.matcher->forced_text();
+    if (text.empty()) return {};
+    const auto tokens = follower.tokenizer->encode(text, /*add_special_tokens=*/false);
+    if (tokens) follower.forced.assign(tokens->begin(), tokens->end());
+  }
+  const auto count = std::min<ptrdiff_t>(most, std::ssize(follower.forced));
+  return {follower.forced.begin(), follower.forced.begin() + count};
+}
+
+void fill(Follower& follower, const Row& row, int64_t vocab_size, std::vector<uint32_t>& mask) {
+  if (follower.has_grammar && !follower.matcher) {
+    std::ranges::fill(mask, 0u);
+    return;
+  }
+  std::ranges::fill(mask, ~0u);
+  if (follower.matcher && !follower.reasoning.reasons()) follower.matcher->fill(mask);
+  if (const TokenId begin = follower.reasoning.may_begin_with(); begin >= 0)
+    mask[static_cast<size_t>(begin) / 32] |= 1u << (begin % 32);
+  follower.bad_words.forbid(mask);
+  // The last word's bits beyond the vocabulary.
+  if (vocab_size % 32 != 0) mask.back() &= (1u << (vocab_size % 32)) - 1;
+  if (row.bounds.empty()) return;
+  const auto both = [&](size_t i) { return mask[i] & row.bounds[i]; };
+  bool any = false;
+  for (size_t i = 0; i < mask.size() && !any; ++i) any = both(i) != 0;
+  if (!any && row.may_end) return;
+  for (size_t i = 0; i < mask.size(); ++i) mask[i] = both(i);
+}
+
+struct Job {
+  Row row;
+  bool done = false;  // all of it is published
+};
+
+double thread_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+// Drafts first: the step begins with them, and samples when it has run. Masks behind the first that
+// the grammar does not take are not made, as nothing is sampled by them.
+void make(Job& job, uint32_t turn, int64_t vocab_size) {
+  const double begun = thread_seconds();
+  const Row& row = job.row;
+  Follower& follower = *row.follower;
+  PatientStrands::Strand& strand = *follower.strand;
+  std::vector<TokenId> drafts;
+  if (row.drafts != nullptr) {
+    drafts = forced_tokens(follower, row.num_logits - 1);
+    strand.publish([&] {
+      std::fill_n(row.drafts, row.num_logits - 1, -1);
+      std::ranges::copy(drafts, row.drafts);
+      set_ready(row.drafts_ready, turn);
+    });
+  }
+  std::vector<uint32_t> mask(static_cast<size_t>(vocab_size + 31) / 32);
+  int made = 0;
+  while (true) {
+    fill(follower, row, vocab_size, mask);
+    strand.publish([&] {
+      std::ranges::copy(mask, row.mask + static_cast<size_t>(made) * mask.size());
+      set_ready(row.ready + made, turn);
+    });
+    const auto next = static_cast<size_t>(made);
+    if (next >= drafts.size() || !follower.matcher->accept(drafts[next])) break;
+    ++made;
+  }
+  if (follower.matcher) follower.matcher->roll_back(made);
+  strand.publish([&] {
+    for (int32_t i = made + 1; i < row.num_logits; ++i) set_ready(row.ready + i, turn);
+    job.done = true;
+  });
+  const double usual = (1 + made) * GrammarMasks::kUsualSeconds;
+  follower.slow_seconds += std::max(0.0, thread_seconds() - begun - usual);
+  if (follower.slow_seconds > GrammarMasks::kMostSlowSeconds) strand.give_up();
+}
+
+void make_none(const Job& job, uint32_t turn, int64_t vocab_size) {
+  if (job.done) return;  // its memory may be another row's by now
+  const Row& row = job.row;
+  if (row.drafts != nullptr) {
+    std::fill_n(row.drafts, row.num_logits - 1, -1);
+    set_ready(row.drafts_ready, turn);
+  }
+  std::fill_n(row.mask, row.num_logits * ((vocab_size + 31) / 32), 0u);
+  for (int32_t i = 0; i < row.num_logits; ++i) set_ready(row.ready + i, turn);
 }
 
 }  // namespace
@@ -41,47 +130,41 @@ GrammarMasks::GrammarMasks(std::filesystem::path model_directory, int64_t vocab_
       vocab_size_(vocab_size),
       end_tokens_(std::move(end_tokens)),
       slots_(static_cast<size_t>(num_slots)),
-      lanes_(static_cast<size_t>(num_threads)) {}
+      strands_(num_threads, kPatience) {}
 
-GrammarMasks::~GrammarMasks() {
-  for (Lane& lane : lanes_) {
-    {
-      const std::lock_guard lock(lane.mutex);
-      lane.stop = true;
-    }
-    lane.changed.notify_one();
-    if (lane.thread.joinable()) lane.thread.join();
-  }
-}
+GrammarMasks::~GrammarMasks() = default;
 
 void GrammarMasks::set_up(const ipc::SlotSetup& setup) {
   std::shared_ptr<Follower>& follower = slots_[static_cast<size_t>(setup.slot)];
   follower.reset();
   if (!setup.follows_output()) return;
   follower = std::make_shared<Follower>();
-  follower->lane = static_cast<size_t>(setup.slot) % lanes_.size();
-  Lane& lane = lanes_[follower->lane];
-  if (!lane.thread.joinable()) lane.thread = std::thread([this, &lane] { run(lane); });
+  follower->strand = strands_.make_held();
   follower->bad_words = BadWords(setup);
   follower->has_grammar = !setup.grammar.empty();
-  if (!follower->has_grammar) return;
-  follower->compiling = std::async(
-      std::launch::async, [this, source = std::string(setup.grammar.begin(), setup.grammar.end()),
-                           tokens = setup.output_tokens] { return compile(source, tokens); });
+  if (!follower->has_grammar) return strands_.release(follower->strand);
+  run_apart([this, follower, setup] {
+    begin(*follower, setup);
+    strands_.release(follower->strand);
+  });
 }
 
 void GrammarMasks::compile_ahead(std::string source, std::function<void()> done) {
-  while (!ahead_.empty() && is_ready(ahead_.front())) ahead_.pop_front();
-  ahead_.push_back(
-      std::async(std::launch::async, [this, source = std::move(source), done = std::move(done)] {
-        compile(source, {});
-        done();
-      }));
+  run_apart([this, source = std::move(source), done = std::move(done)] {
+    compile(source);
+    done();
+  });
+}
+
+void GrammarMasks::run_apart(std::function<void()> work) {
+  std::erase_if(apart_, [](const std::future<void>& future) {
+    return future.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  });
+  apart_.push_back(std::async(std::launch::async, std::move(work)));
 }
 
 // The tokenizer is read for the first grammar: most groups never see one.
-std::optional<GrammarMatcher> GrammarMasks::compile(const std::string& source,
-                                                    const std::vector<TokenId>& tokens) {
+std::optional<GrammarMatcher> GrammarMasks::compile(const std::string& source) {
   const std::lock_guard lock(compiler_mutex_);
   if (!compiler_) {
     auto tokenizer = text::Tokenizer::load(model_directory_);
@@ -89,77 +172,41 @@ std::optional<GrammarMatcher> GrammarMasks::compile(const std::string& source,
       log::error("a grammar has no tokenizer: {}", tokenizer.error().message);
       return std::nullopt;
     }
-    compiler_ = std::make_unique<GrammarCompiler>(*tokenizer, vocab_size_, end_tokens_);
+    tokenizer_ = std::make_shared<const text::Tokenizer>(std::move(*tokenizer));
+    compiler_ = std::make_unique<GrammarCompiler>(*tokenizer_, vocab_size_, end_tokens_);
   }
   auto matcher = compiler_->compile(source);
-  if (!matcher) {
-    log::error("a grammar that the coordinator let pass does not compile: {}",
-               matcher.error().message);
-    return std::nullopt;
-  }
-  const bool kept =
-      std::ranges::all_of(tokens, [&](TokenId token) { return matcher->accept(token); });
-  if (!kept) {
-    log::error("an answer of {} tokens does not keep to its grammar", tokens.size());
-    return std::nullopt;
-  }
-  return std::move(*matcher);
+  if (matcher) return std::move(*matcher);
+  log::error("a grammar that the coordinator let pass does not compile: {}",
+             matcher.error().message);
+  return std::nullopt;
+}
+
+// As the answer so far leaves it.
+void GrammarMasks::begin(Follower& follower, const ipc::SlotSetup& setup) {
+  follower.matcher = compile({setup.grammar.begin(), setup.grammar.end()});
+  follower.tokenizer = tokenizer_;
+  follower.reasoning = ReasoningGate(setup);
+  if (!follower.matcher) return;
+  BadWords of_output = std::exchange(follower.bad_words, {});  // it has the output already
+  take(follower, setup.output_tokens);
+  follower.bad_words = std::move(of_output);
+  if (!follower.matcher)
+    log::error("an answer of {} tokens does not keep to its grammar", setup.output_tokens.size());
 }
 
 void GrammarMasks::post(std::vector<Taken> taken, uint32_t turn, std::vector<Row> rows) {
-  if (taken.empty() && rows.empty()) return;
-  std::vector<Work> of_lanes(lanes_.size(), Work{.turn = turn});
-  for (Taken& one : taken) of_lanes[one.follower->lane].taken.push_back(std::move(one));
-  for (Row& row : rows) of_lanes[row.follower->lane].rows.push_back(std::move(row));
-  for (size_t i = 0; i < lanes_.size(); ++i) {
-    if (of_lanes[i].taken.empty() && of_lanes[i].rows.empty()) continue;
-    {
-      const std::lock_guard lock(lanes_[i].mutex);
-      lanes_[i].work.push_back(std::move(of_lanes[i]));
-    }
-    lanes_[i].changed.notify_one();
+  for (Taken& one : taken) {
+    const auto strand = one.follower->strand;
+    strands_.post(
+        strand, [one = std::move(one)] { take(*one.follower, one.tokens); }, [] {});
   }
-}
-
-void GrammarMasks::run(Lane& lane) {
-  std::unique_lock lock(lane.mutex);
-  while (true) {
-    lane.changed.wait(lock, [&lane] { return lane.stop || !lane.work.empty(); });
-    if (lane.stop) return;
-    Work work = std::move(lane.work.front());
-    lane.work.pop_front();
-    lock.unlock();
-    for (Taken& taken : work.taken) take(*taken.follower, taken.tokens);
-    // Those that still compile keep no other row waiting.
-    std::stable_partition(work.rows.begin(), work.rows.end(),
-                          [](const Row& row) { return is_compiled(*row.follower); });
-    for (Row& row : work.rows) {
-      fill(row);
-      __atomic_store_n(row.ready, work.turn, __ATOMIC_RELEASE);
-    }
-    work = {};
-    lock.lock();
+  for (Row& row : rows) {
+    const auto job = std::make_shared<Job>(std::move(row));
+    strands_.post(
+        job->row.follower->strand, [job, turn, vocab = vocab_size_] { make(*job, turn, vocab); },
+        [job, turn, vocab = vocab_size_] { make_none(*job, turn, vocab); });
   }
-}
-
-void GrammarMasks::fill(Row& row) const {
-  const std::span<uint32_t> mask(row.mask, static_cast<size_t>(vocab_size_ + 31) / 32);
-  std::optional<GrammarMatcher>& matcher = matcher_of(*row.follower);
-  if (row.follower->has_grammar && !matcher) {
-    std::ranges::fill(mask, 0u);
-    return;
-  }
-  std::ranges::fill(mask, ~0u);
-  if (matcher) matcher->fill(mask);
-  row.follower->bad_words.forbid(mask);
-  // The last word's bits beyond the vocabulary.
-  if (vocab_size_ % 32 != 0) mask.back() &= (1u << (vocab_size_ % 32)) - 1;
-  if (row.bounds.empty()) return;
-  const auto both = [&](size_t i) { return mask[i] & row.bounds[i]; };
-  bool any = false;
-  for (size_t i = 0; i < mask.size() && !any; ++i) any = both(i) != 0;
-  if (!any && row.may_end) return;
-  for (size_t i = 0; i < mask.size(); ++i) mask[i] = both(i);
 }
 
 }  // namespace refrain::worker

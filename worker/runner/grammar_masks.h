@@ -1,13 +1,13 @@
 #pragma once
 // Which tokens the slots' grammars and bad words allow next. Every rank gives its own the same
-// tokens, so that all of them sample alike. Masks are made by threads of their own, a slot's always
-// by the same one and in the order in which they are asked for, while the steps that sample by them
-// run: sampling waits for its mask alone (kernels::GrammarMaskInputs). A mask takes 10 us as a rule
-// and some milliseconds where text is bounded: several threads keep one row's from holding up the
-// others. Grammars are compiled beside them. Device thread, as long as the runner; what masks are
-// written to outlives it.
+// tokens, so that all of them sample alike. Masks are made by threads of their own, a slot's in the
+// order in which they are asked for, while the steps that sample by them run: sampling waits for
+// its mask alone (kernels::GrammarMaskInputs). A mask takes 10 us as a rule and some milliseconds
+// where text is bounded. Nobody can stop one that takes much longer: its request is given up, and
+// the step goes on without it. Grammars are compiled beside them. Device thread, as long as the
+// runner; what masks are written to outlives it.
 
-#include <condition_variable>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <filesystem>
@@ -17,12 +17,13 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "ipc/protocol/messages.h"
 #include "runtime/grammar/grammar.h"
 #include "worker/runner/bad_words.h"
+#include "worker/runner/patient_strands.h"
+#include "worker/runner/reasoning_gate.h"
 
 namespace refrain::worker {
 
@@ -30,26 +31,39 @@ class GrammarMasks {
  public:
   // Follows the answer of one request; outlives its slot while steps of it are in flight.
   struct Follower {
-    std::future<std::optional<GrammarMatcher>> compiling;
-    std::optional<GrammarMatcher> matcher;  // none: no grammar after all, or the tokens left it
+    std::shared_ptr<PatientStrands::Strand> strand;  // has what follows
     bool has_grammar = false;
-    size_t lane = 0;  // whose thread makes its masks
+    std::shared_ptr<const text::Tokenizer> tokenizer;  // of the matcher
+    std::optional<GrammarMatcher> matcher;  // none: no grammar after all, or the tokens left it
+    ReasoningGate reasoning;
     BadWords bad_words;
+    std::deque<TokenId> forced;  // how the tokenizer writes the text that comes next in any case
+    double slow_seconds = 0;     // of a processor, beyond what masks usually take
+
+    // What it allows could not be said in time: its request ends.
+    bool given_up() const { return strand->given_up(); }
   };
   // Tokens that the request has sampled, in order.
   struct Taken {
     std::shared_ptr<Follower> follower;
     std::vector<TokenId> tokens;
   };
-  // A mask to be made. Bit t % 32 of word t / 32; none is set where there is no matcher: the row
-  // then ends its own request.
+  // Masks to be made, of a row's first token and behind each draft. Bit t % 32 of word t / 32; none
+  // is set where there is no matcher: the row then ends its own request.
   struct Row {
     std::shared_ptr<Follower> follower;
-    std::vector<uint32_t> bounds;  // what the row's tokens may be besides; empty: all
+    std::vector<uint32_t> bounds = {};  // what the row's tokens may be besides; empty: all
     bool may_end = false;      // an answer that is complete ends although the bounds forbid its end
-    uint32_t* mask = nullptr;  // [ceil(vocab_size / 32)]
-    uint32_t* ready = nullptr;
+    int32_t num_logits = 1;    // of the row: a mask each, with drafts; else the first alone has one
+    uint32_t* mask = nullptr;  // [num_logits, ceil(vocab_size / 32)]
+    uint32_t* ready = nullptr;  // [num_logits]
+    TokenId* drafts = nullptr;  // [num_logits - 1]; null: the row takes none
+    uint32_t* drafts_ready = nullptr;
   };
+  // Two of these are less than what a step may stand still (StepDeadline::kLeastStall).
+  static constexpr Duration kPatience = std::chrono::milliseconds(700);
+  // What the masks of one answer may cost beyond kUsualSeconds each: all steps wait for them.
+  static constexpr double kUsualSeconds = 0.02, kMostSlowSeconds = 1;
 
   GrammarMasks(std::filesystem::path model_directory, int64_t vocab_size,
                std::vector<TokenId> end_tokens, int32_t num_slots, int num_threads);
@@ -66,33 +80,23 @@ class GrammarMasks {
   }
   // Takes the tokens, then makes the masks and sets their `ready` to `turn`. Returns at once.
   void post(std::vector<Taken> taken, uint32_t turn, std::vector<Row> rows);
+  // As time does; for tests.
+  void give_up_overdue(TimePoint now) { strands_.give_up_overdue(now); }
 
  private:
-  struct Work {
-    std::vector<Taken> taken = {};
-    uint32_t turn = 0;
-    std::vector<Row> rows = {};
-  };
-  struct Lane {
-    std::mutex mutex;
-    std::condition_variable changed;
-    std::deque<Work> work;
-    bool stop = false;
-    std::thread thread;  // since the first grammar
-  };
-  std::optional<GrammarMatcher> compile(const std::string& source,
-                                        const std::vector<TokenId>& tokens);
-  void run(Lane& lane);
-  void fill(Row& row) const;
+  void run_apart(std::function<void()> work);
+  std::optional<GrammarMatcher> compile(const std::string& source);
+  void begin(Follower& follower, const ipc::SlotSetup& setup);
 
   std::filesystem::path model_directory_;
   int64_t vocab_size_;
   std::vector<TokenId> end_tokens_;
   std::mutex compiler_mutex_;
-  std::unique_ptr<GrammarCompiler> compiler_;  // since the first grammar
-  std::deque<std::future<void>> ahead_;
+  std::shared_ptr<const text::Tokenizer> tokenizer_;  // both since the first grammar
+  std::unique_ptr<GrammarCompiler> compiler_;
   std::vector<std::shared_ptr<Follower>> slots_;  // [S]
-  std::vector<Lane> lanes_;
+  PatientStrands strands_;
+  std::vector<std::future<void>> apart_;
 };
 
 }  // namespace refrain::worker

@@ -109,6 +109,16 @@ void InputBuffers::find_outputs(const Program& program) {
     find(pinned.outputs.logprobs, sample.logprobs, turn);
     find(pinned.outputs.top_tokens, sample.top_tokens, turn);
     find(pinned.outputs.top_logprobs, sample.top_logprobs, turn);
+    for (const Op& op : program.ops) {
+      std::visit(
+          [&](const auto& given) {
+            if constexpr (requires { given.grammar_drafts; }) {
+              find(pinned.grammar_drafts, given.grammar_drafts, turn);
+              find(pinned.grammar_drafts_ready, given.grammar_drafts_ready, turn);
+            }
+          },
+          op);
+    }
     if (const AcceptDraftsOp* accept = accept_op(program)) {
       find(pinned.accepted.accepted, accept->accepted, turn);
       find(pinned.accepted.drafted, accept->drafted, turn);

@@ -47,11 +47,13 @@ class InputBuffers {
     int32_t* bias_token = nullptr;     // [R, kMaxLogitBias]
     float* bias_value = nullptr;       // [R, kMaxLogitBias]
     uint32_t* allowed_mask = nullptr;  // [R, mask_words]
-    uint32_t* grammar_mask = nullptr;  // [S+1, mask_words], and
-    uint32_t* grammar_ready = nullptr;  // [S+1]: kernels::GrammarMaskInputs
-    kernels::SampleOutputs outputs;     // sample writes them
-    kernels::AcceptOutputs accepted;    // accept_drafts writes them; null without speculation
-    kernels::PoolOutputs pooled;        // pool writes them; then there are no others
+    uint32_t* grammar_mask = nullptr;  // [N, mask_words], and
+    uint32_t* grammar_ready = nullptr;         // [N]: kernels::GrammarMaskInputs
+    int32_t* grammar_drafts = nullptr;         // [R, num_drafts], and
+    uint32_t* grammar_drafts_ready = nullptr;  // [R]: kernels::GrammarDraftInputs
+    kernels::SampleOutputs outputs;            // sample writes them
+    kernels::AcceptOutputs accepted;  // accept_drafts writes them; null without speculation
+    kernels::PoolOutputs pooled;      // pool writes them; then there are no others
   };
   const Pinned& next() const { return pinned_[(turn_ + 1) % kernels::kTurns]; }
   const kernels::SampleOutputs& outputs(uint32_t turn) const {

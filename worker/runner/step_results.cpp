@@ -58,6 +58,9 @@ ipc::StepResult StepResults::make(StepInFlight& flight) const {
     return result;
   }
   add_tokens(flight, result);
+  for (size_t row = 0; row < flight.followers.size(); ++row)
+    if (flight.followers[row] != nullptr && flight.followers[row]->given_up())
+      result.too_slow.push_back(static_cast<int32_t>(row));
   if (flight.with_logprobs) add_logprobs(flight, result);
   return result;
 }

@@ -1,6 +1,7 @@
 #include "worker/runner/token_masks.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/base/check.h"
 #include "worker/dispatch/batch_shape.h"
@@ -71,15 +72,27 @@ std::vector<GrammarMasks::Row> TokenMasks::grammar_rows(const ipc::Step& step) c
   std::vector<GrammarMasks::Row> made;
   const ipc::Rows& rows = rows_of(step);
   const InputBuffers::Pinned& pinned = buffers_.next();
+  size_t first_logits = 0;
   for (size_t row = 0; row < rows.slot.size(); ++row) {
+    const bool verifies = (rows.flags[row] & ipc::kVerifies) != 0;
+    const int32_t num_logits = verifies ? rows.num_tokens[row] : 1;
+    const size_t first =
+        std::exchange(first_logits, first_logits + static_cast<size_t>(num_logits));
     const SlotId slot = rows.slot[row];
     const auto& follower = grammars_.follower(slot);
     if (follower == nullptr || (rows.flags[row] & ipc::kSamples) == 0) continue;
     const SlotRequest& request = table_.at(slot);
     // An answer that is complete before its min_tokens ends all the same.
-    made.push_back({follower, request.grammar_bounds, request.end_masked_until != 0,
-                    pinned.grammar_mask + static_cast<size_t>(slot) * buffers_.sizes().mask_words(),
-                    pinned.grammar_ready + slot});
+    made.push_back({.follower = follower,
+                    .bounds = request.grammar_bounds,
+                    .may_end = request.end_masked_until != 0,
+                    .num_logits = num_logits,
+                    .mask = pinned.grammar_mask + first * buffers_.sizes().mask_words(),
+                    .ready = pinned.grammar_ready + first});
+    if (num_logits == 1 || (rows.flags[row] & ipc::kNoDrafts) != 0) continue;
+    made.back().drafts =
+        pinned.grammar_drafts + row * static_cast<size_t>(buffers_.sizes().num_drafts);
+    made.back().drafts_ready = pinned.grammar_drafts_ready + row;
   }
   return made;
 }

@@ -159,7 +159,7 @@ template <class S>
 void write_logprobs(const SampleArgs& args, const SampleOutputs& out, int64_t row, int n,
                     const float* logits, float highest, int32_t token) {
   const double sum = total_weight<S>(logits, args.vocab_size, highest, 1.0f);
-  const auto log_sum = static_cast<float>(highest + std::log(sum));
+  const float log_sum = args.raw_logits ? 0 : static_cast<float>(highest + std::log(sum));
   out.logprobs[row] = logits[token] - log_sum;
   Candidate best[kMaxLogprobs];
   n = std::min({n, kMaxLogprobs, args.vocab_size});

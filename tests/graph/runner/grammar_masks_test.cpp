@@ -23,8 +23,7 @@ class GrammarMasksTest : public testing::Test {
         vocab_size_(static_cast<int64_t>(tokenizer_.vocab_size())),
         masks_(kModel, vocab_size_, {kEnd}, 3, 2) {}
 
-  void set_up(SlotId slot, std::string_view grammar) {
-    ipc::SlotSetup setup;
+  void set_up(SlotId slot, std::string_view grammar, ipc::SlotSetup setup = {}) {
     setup.slot = slot;
     setup.grammar.assign(grammar.begin(), grammar.end());
     masks_.set_up(setup);
@@ -35,7 +34,7 @@ class GrammarMasksTest : public testing::Test {
   std::vector<uint32_t> mask(const FollowerPtr& follower,
                              std::vector<GrammarMasks::Taken> taken = {},
                              std::vector<uint32_t> bounds = {}, bool may_end = false) {
-    GrammarMasks::Row row{follower, std::move(bounds), may_end, nullptr, nullptr};
+    GrammarMasks::Row row{.follower = follower, .bounds = std::move(bounds), .may_end = may_end};
     std::vector<uint32_t> bits(static_cast<size_t>(vocab_size_ + 31) / 32, 0xaaaaaaaau);
     uint32_t ready = 0;
     row.mask = bits.data();
@@ -101,7 +100,7 @@ TEST_F(GrammarMasksTest, SlotsFollowTheirOwnTokensSideBySide) {
       const auto& follower = masks_.follower(slot);
       if (step > 0)
         taken.push_back({follower, {token(std::string(1, texts[at][step - 1]).c_str())}});
-      rows.push_back({follower, {}, false, bits[at].data(), &ready[at]});
+      rows.push_back({.follower = follower, .mask = bits[at].data(), .ready = &ready[at]});
     }
     masks_.post(std::move(taken), ++turn_, std::move(rows));
     for (size_t slot = 0; slot < 3; ++slot) {
@@ -111,6 +110,119 @@ TEST_F(GrammarMasksTest, SlotsFollowTheirOwnTokensSideBySide) {
       EXPECT_FALSE(allows(bits[slot], token(next == 'a' ? "b" : "a"))) << slot << ' ' << step;
     }
   }
+}
+
+// A reasoning ends with "x" and then, wherever, "yz".
+TEST_F(GrammarMasksTest, BeginsBehindTheReasoning) {
+  ipc::SlotSetup setup;
+  setup.reasoning_end = {token("x"), -1, token("y"), token("z")};
+  const std::vector<TokenId> all = {token("b"), token("x"), token("y"), token("q"),
+                                    token("y"), token("z"), token("a")};
+  set_up(0, "regex:ab", setup);
+  const auto follower = masks_.follower(0);
+  for (size_t i = 0; i < 6; ++i) {
+    EXPECT_TRUE(allows(mask(follower, {}), token("b"))) << i;
+    EXPECT_TRUE(allows(mask(follower, {}), kEnd)) << i;
+    mask(follower, {{follower, {all[i]}}});
+  }
+  EXPECT_TRUE(allows(mask(follower), token("a")));
+  EXPECT_FALSE(allows(mask(follower), token("b")));
+  // After a preemption, within the reasoning and behind it.
+  for (const size_t known : {1, 5, 6, 7}) {
+    setup.output_tokens.assign(all.begin(), all.begin() + static_cast<ptrdiff_t>(known));
+    set_up(1, "regex:ab", setup);
+    const auto again = mask(masks_.follower(1));
+    EXPECT_EQ(allows(again, token("q")), known < 6) << known;
+    EXPECT_EQ(allows(again, token("a")), known < 7) << known;
+  }
+}
+
+TEST_F(GrammarMasksTest, AnAnswerMayReasonOrNot) {
+  ipc::SlotSetup setup;
+  setup.reasoning_begin = token("x");
+  setup.reasoning_end = {token("y")};
+  for (const bool reasons : {true, false}) {
+    set_up(0, "regex:ab", setup);
+    const auto follower = masks_.follower(0);
+    const auto first = mask(follower);
+    EXPECT_TRUE(allows(first, token("a")) && allows(first, token("x")));
+    EXPECT_FALSE(allows(first, token("b")));
+    if (reasons) {
+      EXPECT_TRUE(allows(mask(follower, {{follower, {token("x"), token("q")}}}), kEnd));
+    }
+    const auto last = mask(follower, {{follower, {token(reasons ? "y" : "a")}}});
+    EXPECT_EQ(allows(last, token("a")), reasons);
+    EXPECT_EQ(allows(last, token("b")), !reasons);
+    EXPECT_FALSE(allows(last, token("x")));
+  }
+}
+
+// A row that verifies has a mask behind each draft; its drafts are the text that the grammar
+// forces, as the tokenizer writes it, and a token that is none of them ends that.
+TEST_F(GrammarMasksTest, ForcedTextIsDrafted) {
+  constexpr size_t kDrafts = 3;
+  const auto words = static_cast<size_t>(vocab_size_ + 31) / 32;
+  std::vector<uint32_t> bits((1 + kDrafts) * words), ready(1 + kDrafts);
+  std::vector<TokenId> drafts(kDrafts);
+  uint32_t drafts_ready = 0;
+  const auto verify = [&](const FollowerPtr& follower, std::vector<TokenId> taken) {
+    masks_.post({{follower, std::move(taken)}}, ++turn_,
+                {{.follower = follower,
+                  .num_logits = 1 + kDrafts,
+                  .mask = bits.data(),
+                  .ready = ready.data(),
+                  .drafts = drafts.data(),
+                  .drafts_ready = &drafts_ready}});
+    for (const uint32_t* flag : {&drafts_ready, &ready[0], &ready[1], &ready[2], &ready[3]})
+      while (__atomic_load_n(flag, __ATOMIC_ACQUIRE) != turn_) std::this_thread::yield();
+  };
+  const auto allowed = [&](size_t at, TokenId token) {
+    return allows({bits.begin() + static_cast<ptrdiff_t>(at * words),
+                   bits.begin() + static_cast<ptrdiff_t>((at + 1) * words)},
+                  token);
+  };
+  const std::string text = "zebra crossing";
+  const std::vector<TokenId> tokens = *tokenizer_.encode(text, false);
+  ASSERT_GT(tokens.size(), kDrafts + 1);
+  set_up(0, "regex:[ab](" + text + "|zq)?", {});
+  set_up(1, "regex:[ab]" + text, {});
+  const auto choice = masks_.follower(0), forced = masks_.follower(1);
+  verify(choice, {});
+  EXPECT_EQ(drafts, std::vector<TokenId>(kDrafts, -1));
+  EXPECT_TRUE(allowed(0, token("a")));
+  EXPECT_FALSE(allowed(0, token("z")));
+  verify(forced, {token("a")});
+  EXPECT_EQ(drafts, std::vector<TokenId>(tokens.begin(), tokens.begin() + kDrafts));
+  for (size_t i = 0; i <= kDrafts; ++i) {
+    EXPECT_TRUE(allowed(i, tokens[i])) << i;
+    EXPECT_FALSE(allowed(i, token("a"))) << i;
+  }
+  // One of them was right and what the model said then is another cut of the same text.
+  const std::string rest = text.substr(tokenizer_.decode({&tokens[0], 1}, false).size());
+  const TokenId other = token(rest.substr(0, 1).c_str());
+  verify(forced, {tokens[0], other});
+  ASSERT_EQ(drafts.front(), tokenizer_.encode(rest.substr(1), false)->front());
+  EXPECT_TRUE(allowed(0, drafts.front()));
+}
+
+// Its request ends by that; others go on.
+TEST_F(GrammarMasksTest, AMaskThatIsNotMadeInTimeIsGivenUpAlone) {
+  for (const SlotId slot : {0, 1}) set_up(slot, "regex:ab");
+  const auto stuck = masks_.follower(0), other = masks_.follower(1);
+  EXPECT_TRUE(allows(mask(stuck), token("a")));
+  stuck->strand = PatientStrands(1, GrammarMasks::kPatience).make_held();  // its tasks do not begin
+  std::vector<uint32_t> bits(static_cast<size_t>(vocab_size_ + 31) / 32, ~0u);
+  uint32_t ready = 0;
+  masks_.post({}, ++turn_, {{.follower = stuck, .mask = bits.data(), .ready = &ready}});
+  EXPECT_TRUE(allows(mask(other), token("a")));
+  const TimePoint now = steady_clock().now();
+  masks_.give_up_overdue(now + GrammarMasks::kPatience);  // it has not begun: once more
+  masks_.give_up_overdue(now + 3 * GrammarMasks::kPatience);
+  EXPECT_TRUE(stuck->given_up());
+  EXPECT_NE(ready, 0u);
+  EXPECT_EQ(bits, std::vector<uint32_t>(bits.size(), 0u));
+  EXPECT_EQ(mask(stuck), bits) << "and so are those that it is asked for after that";
+  EXPECT_FALSE(other->given_up());
 }
 
 TEST_F(GrammarMasksTest, BoundsForbidTokensButNotTheEndOfACompleteAnswer) {

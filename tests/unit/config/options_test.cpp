@@ -243,7 +243,8 @@ TEST(Options, StructuredOutputHasOneBackend) {
   EXPECT_THAT(parse_words({"--guided-decoding-backend", "outlines"}).error(),
               testing::AllOf(HasSubstr("--guided-decoding-backend"), HasSubstr("'outlines'"),
                              HasSubstr("made by xgrammar")));
-  EXPECT_EQ(parse_words({"--logprobs-mode", "raw_logprobs"}).error(), "");
+  EXPECT_FALSE(parse_words({"--logprobs-mode", "raw_logprobs"}).config.worker.raw_logits);
+  EXPECT_TRUE(parse_words({"--logprobs-mode", "raw_logits"}).config.worker.raw_logits);
   EXPECT_THAT(parse_words({"--logprobs-mode", "processed_logits"}).error(),
               testing::AllOf(HasSubstr("--logprobs-mode"), HasSubstr("'processed_logits'")));
   for (const char* wrong : {R"({"backend": "guidance"})", R"({"disable_fallback": true})", "[]"})

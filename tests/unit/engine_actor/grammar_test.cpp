@@ -71,5 +71,33 @@ TEST_F(GrammarGateTest, IsCompiledAgainByTheNextWorkers_R8) {
   EXPECT_TRUE(ended(constrained_));
 }
 
+// In the middle of its answer, with the next step in flight, on a rank that tells no tokens.
+TEST_F(GrammarGateTest, EndsAloneWhenAnyRankCannotFollowIt) {
+  for (const int32_t rank : {0, 1}) compiled(rank, constrained_);
+  for (const auto& rank : world_.ranks) rank->compiles_late = false;
+  world_.newest(1).too_slow = [once = true](const ipc::Step& step, size_t row) mutable {
+    return step.runs[0].rows.computed[row] == 8 && std::exchange(once, false);
+  };
+  SamplingParams sampling;
+  sampling.temperature = 0;
+  sampling.max_tokens = 6;
+  sampling.grammar = "regex:[a-z]+";
+  const RequestId slow = world_.submit(prompt_of(6), sampling),
+                  other = world_.submit(prompt_of(6), sampling);
+  world_.scheduler.run_until_idle();
+  const auto& answer = world_.answers[slow];
+  EXPECT_EQ(answer.finishes, 1);
+  ASSERT_EQ(answer.finish, FinishReason::kError);
+  EXPECT_EQ(answer.error->code, ErrorCode::kInvalidArgument);
+  EXPECT_NE(answer.error->message.find("cannot be followed in time: after 9 tokens"),
+            std::string::npos)
+      << answer.error->message;
+  EXPECT_EQ(answer.tokens.size(), 3u);
+  EXPECT_EQ(world_.answers[other].tokens, world_.expected(prompt_of(6), 6));
+  EXPECT_EQ(world_.engine->stats().requests_with_slow_grammar, 1u);
+  EXPECT_EQ(world_.engine->stats().group_restarts, 0u);
+  EXPECT_TRUE(world_.all_blocks_free());
+}
+
 }  // namespace
 }  // namespace refrain

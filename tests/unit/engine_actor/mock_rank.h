@@ -115,6 +115,8 @@ class MockRank {
   std::function<bool(const ipc::Step&)> ends_with;  // its process ends in such a step
   // The row of this step has no finite logit, where it samples.
   std::function<bool(const ipc::Step&, size_t row)> no_logit;
+  // It did not follow the row's grammar in time.
+  std::function<bool(const ipc::Step&, size_t row)> too_slow;
   // What its audit of a step finds, where the step asks for one.
   std::function<ipc::AuditResult(const ipc::Step&)> audits;
   bool checks_weights = false;  // as it was welcomed
@@ -197,6 +199,7 @@ class MockRank {
       if (result.token_offsets[row + 1] > result.token_offsets[row] && no_logit &&
           no_logit(step, row))
         result.tokens[at] = ipc::kNoFiniteLogit;
+      if (too_slow && too_slow(step, row)) result.too_slow.push_back(static_cast<int32_t>(row));
     }
     result.rank = options.rank;
     if (step.audit && audits) result.audit = audits(step);

@@ -1,6 +1,7 @@
 #include "runtime/grammar/grammar.h"
 
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -71,6 +72,24 @@ TEST_F(Grammar, AMaskIsTheTokensThatTheMatcherTakes) {
 }
 
 // They would have to be escaped, and JSON's readers refuse them (tools/xgrammar mends it).
+TEST_F(Grammar, TellsForcedTextAndTakesTokensBack) {
+  auto matcher = *compiler_.compile(R"(regex:[ab](zebra|zen)x)");
+  EXPECT_EQ(matcher.forced_text(), "");
+  take(matcher, "a");
+  EXPECT_EQ(matcher.forced_text(), "ze");
+  const auto before = mask(matcher);
+  take(matcher, "z");
+  take(matcher, "e");
+  EXPECT_EQ(matcher.forced_text(), "");
+  take(matcher, "n");
+  EXPECT_EQ(matcher.forced_text(), "x");
+  matcher.roll_back(3);
+  EXPECT_EQ(mask(matcher), before);
+  take(matcher, "zenx");
+  ASSERT_TRUE(matcher.accept(kEnd));
+  EXPECT_EQ(matcher.forced_text(), "");
+}
+
 TEST_F(Grammar, AStringOfSomeLengthHasNoControlCharacters) {
   for (const char* schema :
        {R"({"type":"string","maxLength":5})", R"({"type":"string","minLength":1})"}) {
@@ -185,6 +204,49 @@ TEST(StructuredOutput, ReadsEveryNameOfTheFields) {
   EXPECT_EQ(source_of(R"({"guided_json":"{\"type\":\"null\"}"})"),
             R"(json_schema:{"type":"null"})");
   EXPECT_EQ(source_of(R"({"guided_grammar":"root ::= \"a\""})"), "ebnf:root ::= \"a\"");
+}
+
+// Tokens of byte 'a' and of the marks that are given, from 1 on.
+text::Tokenizer with_marks(const std::vector<std::string>& marks) {
+  nlohmann::json json = {
+      {"model", {{"type", "BPE"}, {"vocab", {{"a", 0}}}, {"merges", nlohmann::json::array()}}},
+      {"added_tokens", nlohmann::json::array()}};
+  for (const std::string& mark : marks)
+    json["added_tokens"].push_back(
+        {{"id", json["added_tokens"].size() + 1}, {"content", mark}, {"special", false}});
+  return *text::Tokenizer::from_json({json.dump(), "", ""});
+}
+
+TEST(StructuredOutput, BeginsBehindTheReasoningThatThePromptLeavesOpen) {
+  using enum text::ThinkingStart;
+  const text::Tokenizer marks = with_marks({"<think>", "</think>"}), none = with_marks({});
+  const auto begin = [](const char* parser, text::ThinkingStart start,
+                        const text::Tokenizer& tokenizer) {
+    SamplingParams sampling;
+    const Status begun = begin_behind_reasoning({"", parser}, start, tokenizer, sampling);
+    EXPECT_TRUE(begun) << begun.error().message;
+    return std::pair(sampling.reasoning_begin, sampling.reasoning_end);
+  };
+  using Ids = std::vector<TokenId>;
+  const std::pair<TokenId, Ids> at_once = {-1, {}}, behind = {-1, {2}}, either = {1, {2}};
+  EXPECT_EQ(begin("", kInside, marks), at_once);
+  EXPECT_EQ(begin("qwen3", kClosed, marks), at_once);
+  EXPECT_EQ(begin("qwen3", kInside, marks), behind);
+  EXPECT_EQ(begin("qwen3", kUnsaid, marks), either);
+  EXPECT_EQ(begin("qwen3", kUnsaid, none), at_once);
+  EXPECT_EQ(begin("deepseek_r1", kUnsaid, marks), behind);
+  EXPECT_EQ(begin("deepseek_r1", kClosed, none), at_once);
+  const text::Tokenizer harmony = with_marks({"<|channel|>", "<|message|>", "final"});
+  EXPECT_EQ(begin("openai_gptoss", kUnsaid, harmony), std::pair(-1, Ids({1, 3, -1, 2})));
+  for (const auto& [parser, start] :
+       {std::pair("qwen3", kInside), std::pair("deepseek_r1", kUnsaid),
+        std::pair("openai_gptoss", kUnsaid)}) {
+    SamplingParams sampling;
+    const Status refused = begin_behind_reasoning({"", parser}, start, none, sampling);
+    ASSERT_FALSE(refused) << parser;
+    EXPECT_EQ(refused.error().field, "response_format");
+    EXPECT_THAT(refused.error().message, testing::HasSubstr("no such token"));
+  }
 }
 
 TEST(StructuredOutput, RefusesWithTheFieldsName) {

@@ -64,7 +64,7 @@ void fill(Generator& g, WorkerConfig& m) {
         m.max_padding_ratio, m.debug_cudagraph, m.collective_timeout_ms,
         m.disable_custom_all_reduce, m.audit, m.max_loras, m.max_lora_rank,
         m.cudagraph_specialize_lora, m.draft_tensor_parallel_size, m.split_prefill, m.pooling,
-        m.kv_transfer);
+        m.kv_transfer, m.raw_logits);
   g.choose(m.draft_head, DraftHead::kEagle3);
 }
 void fill(Generator& g, Hello& m) {
@@ -105,8 +105,8 @@ void fill(Generator& g, SlotSetup& m) {
   g.all(m.slot, m.temperature, m.top_p, m.min_p, m.repetition_penalty, m.presence_penalty,
         m.frequency_penalty, m.top_k, m.num_logprobs, m.num_prompt_logprobs, m.adapter,
         m.prompt_len, m.seed, m.bias_tokens, m.has_allowed_tokens, m.allowed_tokens, m.allowed_mask,
-        m.min_tokens, m.end_tokens, m.grammar, m.bad_words, m.output_tokens, m.history_begin,
-        m.history);
+        m.min_tokens, m.end_tokens, m.grammar, m.reasoning_end, m.reasoning_begin, m.bad_words,
+        m.output_tokens, m.history_begin, m.history);
   g.set(m.bias_values, m.bias_tokens.size());
 }
 void fill(Generator& g, Run& m) {

@@ -87,16 +87,23 @@ TEST_F(StreamEventsTest, TokenIdsComeWithTheirPartAndThePromptOnce) {
   EXPECT_EQ(chunk()["choices"][0]["prompt_token_ids"], (Json{7, 8}));
   head_.chat = true;
   const StreamEvents events(head_, tokenizer_);
-  EXPECT_EQ(read(events.role(1, part_.prompt.get()))["prompt_token_ids"], (Json{7, 8}));
-  EXPECT_FALSE(read(events.role(1, nullptr)).contains("prompt_token_ids"));
+  EXPECT_EQ(read(events.role(part_))["prompt_token_ids"], (Json{7, 8}));
+  part_.prompt.reset();
+  EXPECT_FALSE(read(events.role(part_)).contains("prompt_token_ids"));
 }
 
 TEST_F(StreamEventsTest, RoleUsageErrorAndEnd) {
   head_.chat = true;
   const StreamEvents events(head_, tokenizer_);
-  const Json role = read(events.role(1, nullptr));
+  part_.index = 1;
+  const Json role = read(events.role(part_));
   EXPECT_EQ(role["choices"][0]["index"], 1);
   EXPECT_EQ(role["choices"][0]["delta"], (Json{{"role", "assistant"}, {"content", ""}}));
+  EXPECT_FALSE(role.contains("usage"));
+  const Json so_far = {{"prompt_tokens", 3}, {"completion_tokens", 2}, {"total_tokens", 5}};
+  part_.usage = Usage{3, 2};
+  EXPECT_EQ(read(events.role(part_))["usage"], so_far);
+  EXPECT_EQ(chunk()["usage"], so_far);
   const Json usage = read(events.usage({3, 2, 1}));
   EXPECT_TRUE(usage["choices"].empty());
   EXPECT_EQ(usage["usage"]["total_tokens"], 5);

@@ -9,8 +9,10 @@ namespace refrain::worker {
 struct ProposeNgramOp {  // ids: [T] of prepare_inputs; out: the same with drafts
   ValueId ids = kNoValue, out = kNoValue, num_drafts = kNoValue;
   ValueId query_start = kNoValue, row_slot = kNoValue, row_flags = kNoValue;
-  ValueId history = kNoValue, history_range = kNoValue;  // of the slots
-  int64_t least = 1, most = 1;                           // tokens that are looked up
+  ValueId turn = kNoValue;
+  ValueId params = kNoValue, history = kNoValue, history_range = kNoValue;  // of the slots
+  ValueId grammar_drafts = kNoValue, grammar_drafts_ready = kNoValue;       // GrammarDraftInputs
+  int64_t least = 1, most = 1;  // tokens that are looked up
   bool operator==(const ProposeNgramOp&) const = default;
 };
 
@@ -19,16 +21,26 @@ struct Definition<ProposeNgramOp> {
   using O = ProposeNgramOp;
   static constexpr const char* name = "propose_ngram";
   static constexpr Operand operands[] = {
-      read("ids", offsetof(O, ids)),           read("query_start", offsetof(O, query_start)),
-      read("row_slot", offsetof(O, row_slot)), read("row_flags", offsetof(O, row_flags)),
-      read("history", offsetof(O, history)),   read("history_range", offsetof(O, history_range)),
-      write("out", offsetof(O, out)),          write("num_drafts", offsetof(O, num_drafts))};
+      read("ids", offsetof(O, ids)),
+      read("query_start", offsetof(O, query_start)),
+      read("row_slot", offsetof(O, row_slot)),
+      read("row_flags", offsetof(O, row_flags)),
+      read("turn", offsetof(O, turn)),
+      read("params", offsetof(O, params)),
+      read("history", offsetof(O, history)),
+      read("history_range", offsetof(O, history_range)),
+      read("grammar_drafts", offsetof(O, grammar_drafts)),
+      read("grammar_drafts_ready", offsetof(O, grammar_drafts_ready)),
+      write("out", offsetof(O, out)),
+      write("num_drafts", offsetof(O, num_drafts))};
   static constexpr Attribute attributes[] = {shown<"least", &O::least>(),
                                              shown<"most", &O::most>()};
   static std::string shape(const Shapes& v, const O& op) {
     return expect(v.same_shape(op.ids, op.out) && v.same_rows(op.num_drafts, op.row_slot) &&
                       v.same_rows(op.row_flags, op.row_slot) &&
-                      v.same_rows(op.history, op.history_range) && op.least >= 1 &&
+                      v.same_rows(op.history, op.history_range) &&
+                      v.same_rows(op.grammar_drafts, op.row_slot) &&
+                      v.same_rows(op.grammar_drafts_ready, op.row_slot) && op.least >= 1 &&
                       op.least <= op.most,
                   "tokens, requests, history and lengths disagree");
   }
@@ -44,11 +56,16 @@ struct Definition<ProposeNgramOp> {
     args.inputs.query_start = l.at(op.query_start);
     args.inputs.row_slot = l.at(op.row_slot);
     args.inputs.row_flags = l.at(op.row_flags);
+    args.inputs.turn = l.at(op.turn);
+    args.slots.params = l.at(op.params);
     args.slots.history_cols = l.cols(op.history);
     args.slots.history = l.at(op.history);
     args.slots.history_range = l.at(op.history_range);
     args.least = static_cast<int32_t>(op.least);
     args.most = static_cast<int32_t>(op.most);
+    args.most_drafts = l.cols(op.grammar_drafts);
+    for (uint32_t turn = 0; turn < kernels::kTurns; ++turn)
+      args.grammar[turn] = {l.at(op.grammar_drafts, turn), l.at(op.grammar_drafts_ready, turn)};
     args.tokens = l.rows(op.ids);
     args.rows = l.rows(op.row_slot);
     l.kernels().propose_ngram(l.stream(), args);
@@ -58,7 +75,9 @@ struct Definition<ProposeNgramOp> {
 struct ProposeDraftsOp {  // as ProposeNgramOp, of drafts that another Program left in the slots
   ValueId ids = kNoValue, out = kNoValue, num_drafts = kNoValue;
   ValueId query_start = kNoValue, row_slot = kNoValue, row_flags = kNoValue;
-  ValueId drafts = kNoValue, draft_token = kNoValue;  // of the slots
+  ValueId turn = kNoValue;
+  ValueId params = kNoValue, drafts = kNoValue, draft_token = kNoValue;  // of the slots
+  ValueId grammar_drafts = kNoValue, grammar_drafts_ready = kNoValue;
   bool operator==(const ProposeDraftsOp&) const = default;
 };
 
@@ -67,14 +86,25 @@ struct Definition<ProposeDraftsOp> {
   using O = ProposeDraftsOp;
   static constexpr const char* name = "propose_drafts";
   static constexpr Operand operands[] = {
-      read("ids", offsetof(O, ids)),           read("query_start", offsetof(O, query_start)),
-      read("row_slot", offsetof(O, row_slot)), read("row_flags", offsetof(O, row_flags)),
-      read("drafts", offsetof(O, drafts)),     read("draft_token", offsetof(O, draft_token)),
-      write("out", offsetof(O, out)),          write("num_drafts", offsetof(O, num_drafts))};
+      read("ids", offsetof(O, ids)),
+      read("query_start", offsetof(O, query_start)),
+      read("row_slot", offsetof(O, row_slot)),
+      read("row_flags", offsetof(O, row_flags)),
+      read("turn", offsetof(O, turn)),
+      read("params", offsetof(O, params)),
+      read("drafts", offsetof(O, drafts)),
+      read("draft_token", offsetof(O, draft_token)),
+      read("grammar_drafts", offsetof(O, grammar_drafts)),
+      read("grammar_drafts_ready", offsetof(O, grammar_drafts_ready)),
+      write("out", offsetof(O, out)),
+      write("num_drafts", offsetof(O, num_drafts))};
   static std::string shape(const Shapes& v, const O& op) {
     return expect(v.same_shape(op.ids, op.out) && v.same_rows(op.num_drafts, op.row_slot) &&
                       v.same_rows(op.row_flags, op.row_slot) &&
-                      v.same_rows(op.drafts, op.draft_token) && v[op.drafts].cols >= 1,
+                      v.same_rows(op.drafts, op.draft_token) && v[op.drafts].cols >= 1 &&
+                      v.same_rows(op.grammar_drafts, op.row_slot) &&
+                      v.same_rows(op.grammar_drafts_ready, op.row_slot) &&
+                      v[op.grammar_drafts].cols == v[op.drafts].cols,
                   "tokens, requests and slots disagree");
   }
   static bool has_kernel(const kernels::KernelTable& table, const O& /*op*/) {
@@ -89,6 +119,10 @@ struct Definition<ProposeDraftsOp> {
     args.drafts = l.at(op.drafts);
     args.draft_token = l.at(op.draft_token);
     args.most = l.cols(op.drafts);
+    args.inputs.turn = l.at(op.turn);
+    args.params = l.at(op.params);
+    for (uint32_t turn = 0; turn < kernels::kTurns; ++turn)
+      args.grammar[turn] = {l.at(op.grammar_drafts, turn), l.at(op.grammar_drafts_ready, turn)};
     args.inputs.query_start = l.at(op.query_start);
     args.inputs.row_slot = l.at(op.row_slot);
     args.inputs.row_flags = l.at(op.row_flags);

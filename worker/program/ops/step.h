@@ -262,6 +262,7 @@ struct SampleOp {  // rows are logit rows. logits: [shards][N][cols] float32; co
   ValueId out_turn = kNoValue, tokens = kNoValue, logprobs = kNoValue, top_tokens = kNoValue,
           top_logprobs = kNoValue;
   int64_t shards = 1, vocab_size = 0;
+  int64_t raw_logits = 0;  // 1: logprobs and top_logprobs are logits
   bool operator==(const SampleOp&) const = default;
 };
 
@@ -290,12 +291,15 @@ struct Definition<SampleOp> {
                                          write("top_tokens", offsetof(O, top_tokens)),
                                          write("top_logprobs", offsetof(O, top_logprobs)),
                                          write("out_turn", offsetof(O, out_turn))};
-  static constexpr Attribute attributes[] = {shown<"shards", &O::shards>(),
-                                             shown<"vocab_size", &O::vocab_size>()};
+  static constexpr Attribute attributes[] = {
+      shown<"shards", &O::shards>(), shown<"vocab_size", &O::vocab_size>(),
+      shown_unless<"raw_logits", &O::raw_logits, int64_t{0}>()};
   // A draft model samples none of the rows that follow one.
   static bool grammar_agrees(const Shapes& v, const O& op) {
     if (op.grammar_mask == kNoValue) return op.grammar_ready == kNoValue;
     return op.grammar_ready != kNoValue && v[op.grammar_mask].storage == Storage::kPinned &&
+           v.same_rows(op.grammar_mask, op.row_slot) &&
+           v.same_rows(op.grammar_ready, op.row_slot) &&
            v[op.grammar_mask].cols == v[op.allowed_mask].cols;
   }
   static std::string shape(const Shapes& v, const O& op) {
@@ -325,6 +329,7 @@ struct Definition<SampleOp> {
     args.shard_stride = args.shard_cols * args.rows.padded;
     args.best = l.at(op.best);
     args.vocab_size = static_cast<int32_t>(op.vocab_size);
+    args.raw_logits = op.raw_logits != 0;
     args.inputs.turn = l.at(op.turn);
     args.inputs.seq_lens = l.at(op.seq_lens);
     args.inputs.row_slot = l.at(op.row_slot);
