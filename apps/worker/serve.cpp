@@ -10,7 +10,7 @@
 #include "runtime/base/build_info.h"
 #include "runtime/base/log.h"
 #include "runtime/config/group_options.h"
-#include "runtime/config/lora_paths.h"
+#include "runtime/config/model/lora_paths.h"
 #include "runtime/config/option_values.h"
 #include "runtime/config/options.h"
 #include "worker/worker/launcher_environment.h"

@@ -11,7 +11,7 @@ namespace refrain::ipc {
 
 template <class Archive>
 void serialize(Archive& ar, WorkerConfig& m) {
-  static_assert(wire::field_count<WorkerConfig>() == 39);
+  static_assert(wire::field_count<WorkerConfig>() == 40);
   ar(m.tensor_parallel_size, m.max_num_seqs, m.max_num_batched_tokens, m.max_model_len,
      m.block_size, wire::Name{"dtype", m.dtype}, wire::Name{"kv_cache_dtype", m.kv_cache_dtype},
      wire::Name{"attention_backend", m.attention_backend}, m.disable_cascade_attn,

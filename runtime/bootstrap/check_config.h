@@ -3,7 +3,7 @@
 
 #include "runtime/base/result.h"
 #include "runtime/config/engine_config.h"
-#include "runtime/config/model_config.h"
+#include "runtime/config/model/model_config.h"
 
 namespace refrain {
 

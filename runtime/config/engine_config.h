@@ -12,7 +12,7 @@
 #include "runtime/config/debug_options.h"
 #include "runtime/config/generation_config.h"
 #include "runtime/config/groups.h"
-#include "runtime/config/lora_paths.h"
+#include "runtime/config/model/lora_paths.h"
 
 namespace refrain {
 

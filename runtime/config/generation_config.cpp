@@ -3,8 +3,8 @@
 #include <filesystem>
 #include <limits>
 
-#include "runtime/config/model_config.h"
-#include "runtime/config/model_config_fields.h"
+#include "runtime/config/model/model_config.h"
+#include "runtime/config/model/model_config_fields.h"
 
 namespace refrain {
 namespace {

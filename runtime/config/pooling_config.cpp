@@ -7,7 +7,7 @@
 
 #include "ipc/protocol/limits.h"
 #include "runtime/base/log.h"
-#include "runtime/config/model_config_fields.h"
+#include "runtime/config/model/model_config_fields.h"
 
 namespace refrain {
 namespace {

@@ -12,7 +12,7 @@
 #include "ipc/protocol/messages.h"
 #include "runtime/base/result.h"
 #include "runtime/config/engine_config.h"
-#include "runtime/config/model_config.h"
+#include "runtime/config/model/model_config.h"
 #include "runtime/engine/adapters.h"
 #include "runtime/engine/admission.h"
 #include "runtime/engine/request.h"

@@ -4,7 +4,7 @@
 #include <condition_variable>
 #include <filesystem>
 
-#include "runtime/config/model_config.h"
+#include "runtime/config/model/model_config.h"
 #include "runtime/engine/engine.h"
 
 namespace refrain {

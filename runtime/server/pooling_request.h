@@ -3,7 +3,7 @@
 // Pure functions; every error names the field.
 
 #include "runtime/config/engine_config.h"
-#include "runtime/config/model_config.h"
+#include "runtime/config/model/model_config.h"
 #include "runtime/server/api_request.h"
 
 namespace refrain {

@@ -10,7 +10,7 @@
 
 #include "runtime/actor/io_context.h"
 #include "runtime/base/build_info.h"
-#include "runtime/config/model_config.h"
+#include "runtime/config/model/model_config.h"
 #include "tests/unit/engine_actor/mock_rank.h"
 
 namespace refrain {

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/config/model_config.h"
+#include "runtime/config/model/model_config.h"
 #include "worker/program/passes/passes.h"
 #include "worker/program/program.h"
 

@@ -1,7 +1,7 @@
 #pragma once
 // The kinds of benchmarks, one class each: run() measures and writes its cases. Main thread.
 
-#include "runtime/config/model_config.h"
+#include "runtime/config/model/model_config.h"
 #include "worker/bench/case_writer.h"
 #include "worker/graph/attention_backend.h"
 #include "worker/runner/hosted_program.h"

@@ -10,7 +10,7 @@
 #include "ipc/protocol/messages.h"
 #include "kernels/core/dtype.h"
 #include "runtime/base/result.h"
-#include "runtime/config/model_config.h"
+#include "runtime/config/model/model_config.h"
 #include "worker/program/builder.h"
 
 namespace refrain::worker {

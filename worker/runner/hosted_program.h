@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "ipc/protocol/messages.h"
-#include "runtime/config/model_config.h"
+#include "runtime/config/model/model_config.h"
 #include "worker/dispatch/dispatcher.h"
 #include "worker/graph/executable.h"
 #include "worker/graph/lowering.h"

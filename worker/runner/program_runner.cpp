@@ -203,11 +203,12 @@ void ProgramRunner::forget_adapters() {
 
 KvMemory ProgramRunner::kv_memory() const {
   KvMemory memory;
-  const size_t of_draft = draft() == nullptr ? 0 : draft()->program.states.size();
+  const HostedProgram* draft = context().draft();
+  const size_t of_draft = draft == nullptr ? 0 : draft->program.states.size();
   const size_t own = hosted().program.states.size() - of_draft;
   const int64_t block_size = options_.config.block_size;
   add_states(hosted().program, *hosted().cache, block_size, 0, own, memory);
-  if (of_draft > 0) add_states(draft()->program, *draft()->cache, block_size, 0, of_draft, memory);
+  if (of_draft > 0) add_states(draft->program, *draft->cache, block_size, 0, of_draft, memory);
   return memory;
 }
 

@@ -36,7 +36,7 @@ class StepAudit {
   struct Audited {
     const Lowering& ran;  // what the step ran through, at `key`
     BatchDescriptor key;
-    RuntimeMode mode;
+    ipc::RuntimeMode mode;
     const BatchShape& batch;
     std::vector<Row> rows;             // of logits
     const std::vector<SlotId>& slots;  // of the requests

@@ -58,8 +58,8 @@ ipc::StepResult StepResults::make(StepInFlight& flight) const {
     return result;
   }
   add_tokens(flight, result);
-  for (size_t row = 0; row < flight.followers.size(); ++row)
-    if (flight.followers[row] != nullptr && flight.followers[row]->given_up())
+  for (size_t row = 0; row < flight.rows.size(); ++row)
+    if (flight.rows[row].follower != nullptr && flight.rows[row].follower->given_up())
       result.too_slow.push_back(static_cast<int32_t>(row));
   if (flight.with_logprobs) add_logprobs(flight, result);
   return result;

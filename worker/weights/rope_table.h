@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/config/model_config.h"
+#include "runtime/config/model/model_config.h"
 
 namespace refrain::worker {
 

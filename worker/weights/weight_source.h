@@ -10,7 +10,7 @@
 
 #include "kernels/core/dtype.h"
 #include "runtime/base/result.h"
-#include "runtime/config/model_config.h"
+#include "runtime/config/model/model_config.h"
 #include "worker/program/program.h"
 
 namespace refrain::worker {

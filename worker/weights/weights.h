@@ -9,7 +9,7 @@
 
 #include "kernels/core/op_args.h"
 #include "runtime/base/result.h"
-#include "runtime/config/model_config.h"
+#include "runtime/config/model/model_config.h"
 #include "worker/device/device.h"
 #include "worker/program/program.h"
 

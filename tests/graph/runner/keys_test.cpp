@@ -9,7 +9,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "runtime/config/model_config.h"
+#include "runtime/config/model/model_config.h"
 #include "worker/device/factory/factory.h"
 #include "worker/graph/capturer.h"
 #include "worker/program/passes/passes.h"

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/config/model_config.h"
+#include "runtime/config/model/model_config.h"
 #include "tests/graph/tiny_model.h"
 #include "worker/device/factory/factory.h"
 #include "worker/runner/program_runner.h"

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "ipc/protocol/messages.h"
-#include "runtime/config/model_config.h"
+#include "runtime/config/model/model_config.h"
 #include "runtime/sched/scheduler.h"
 #include "worker/device/factory/factory.h"
 #include "worker/runner/program_runner.h"

@@ -1,6 +1,6 @@
 // R-14 for config.json and generation_config.json.
 
-#include "runtime/config/model_config.h"
+#include "runtime/config/model/model_config.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/config/model_config_fields.h"
+#include "runtime/config/model/model_config_fields.h"
 
 #include <algorithm>
 #include <cerrno>

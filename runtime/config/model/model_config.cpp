@@ -1,8 +1,8 @@
-#include "runtime/config/model_config.h"
+#include "runtime/config/model/model_config.h"
 
 #include <algorithm>
 
-#include "runtime/config/model_config_fields.h"
+#include "runtime/config/model/model_config_fields.h"
 
 namespace refrain {
 namespace {

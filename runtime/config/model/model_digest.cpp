@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "runtime/config/model_config.h"
+#include "runtime/config/model/model_config.h"
 
 namespace refrain {
 namespace {

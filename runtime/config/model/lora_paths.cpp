@@ -1,10 +1,10 @@
-#include "runtime/config/lora_paths.h"
+#include "runtime/config/model/lora_paths.h"
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "runtime/config/model_config.h"
+#include "runtime/config/model/model_config.h"
 
 namespace refrain {
 namespace {
