@@ -6,7 +6,7 @@
 
 #include "runtime/base/result.h"
 #include "runtime/config/engine_config.h"
-#include "runtime/config/model_config.h"
+#include "runtime/config/model/model_config.h"
 
 namespace CLI {
 class App;
