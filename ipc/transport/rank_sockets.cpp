@@ -85,8 +85,9 @@ RankSockets::~RankSockets() {
 }
 
 Result<std::unique_ptr<RankSockets>> RankSockets::listen(const std::string& address,
-                                                         size_t max_bytes) {
+                                                         size_t max_bytes, bool peers_change) {
   std::unique_ptr<RankSockets> sockets(new RankSockets());
+  sockets->changes_ = peers_change;
   REFRAIN_RETURN_IF_ERROR(sockets->bind(address, max_bytes));
   return sockets;
 }
@@ -216,9 +217,12 @@ std::optional<RankSockets::Frame> RankSockets::receive(std::chrono::milliseconds
         zmq_poll(items.data(), static_cast<int>(items.size()), std::max<int64_t>(0, left.count()));
     REFRAIN_CHECK(ready >= 0 || zmq_errno() == EINTR, "waiting for ranks: {}",
                   zmq_strerror(zmq_errno()));
-    if (const auto asked = answer_zap(zap_, users_); asked && !asked->let_in)
-      log::warn("{}: {} may not connect: its key {} is no rank's of this group", address_,
-                asked->peer, asked->key);
+    // Where peers come and go one may be here before it was told of; it comes again.
+    const Denial denial = changes_ ? Denial::kForNow : Denial::kForGood;
+    if (const auto asked = answer_zap(zap_, users_, denial); asked && !asked->let_in)
+      log::log(changes_ ? log::level::debug : log::level::warn,
+               "{}: {} may not connect: its key {} is no rank's of this group", address_,
+               asked->peer, asked->key);
     bool lost = false;
     for (Peer& peer : peers_) lost |= peer.monitor != nullptr && note(peer);
     if (auto frame = take()) return frame;

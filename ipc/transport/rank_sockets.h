@@ -25,7 +25,9 @@ class RankSockets {
   // `address`: tcp://host:port of this machine, port * for any free one. Larger frames than
   // `max_bytes` end the connection that they come by. kUnavailable: somebody has the port, or
   // libzmq has no CURVE.
-  static Result<std::unique_ptr<RankSockets>> listen(const std::string& address, size_t max_bytes);
+  // `peers_change`: for add() and remove(); who is not known may come again.
+  static Result<std::unique_ptr<RankSockets>> listen(const std::string& address, size_t max_bytes,
+                                                     bool peers_change = false);
   ~RankSockets();  // what was sent to ranks that are there has a moment to get out
   RankSockets(const RankSockets&) = delete;
   RankSockets& operator=(const RankSockets&) = delete;
@@ -77,6 +79,7 @@ class RankSockets {
   CurveUsers users_;  // the peers by their ranks
   std::string address_;
   std::vector<Peer> peers_;  // by rank
+  bool changes_ = false;     // peers come and go
   int wake_fd_ = -1;
   std::unique_ptr<Message> message_;
 };

@@ -60,7 +60,7 @@ std::vector<std::string> receive_parts(void* socket) {
 
 // Request: version, id, domain, peer's address, identity, mechanism, key.
 // Reply: version, id, status, reason, user, metadata.
-std::optional<ZapAnswer> answer_zap(void* zap, const CurveUsers& users) {
+std::optional<ZapAnswer> answer_zap(void* zap, const CurveUsers& users, Denial denial) {
   const std::vector<std::string> request = receive_parts(zap);
   if (request.empty()) return std::nullopt;
   const bool well_formed = request.size() == 7 && request[0] == "1.0" && request[5] == "CURVE";
@@ -69,7 +69,9 @@ std::optional<ZapAnswer> answer_zap(void* zap, const CurveUsers& users) {
   const bool let_in = user != users.end();
   const std::array<std::string, 6> reply = {"1.0",
                                             request.size() > 1 ? request[1] : "",
-                                            let_in ? "200" : "400",
+                                            let_in                      ? "200"
+                                            : denial == Denial::kForNow ? "300"
+                                                                        : "400",
                                             let_in ? "" : "unknown key",
                                             let_in ? user->second : "",
                                             ""};

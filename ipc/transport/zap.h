@@ -33,7 +33,10 @@ struct ZapAnswer {
   std::string key;   // Z85
   bool let_in = false;
 };
+// Whom ZeroMQ's client asks again: a peer that is denied for good never comes back.
+enum class Denial : uint8_t { kForGood, kForNow };
 // Answers the question that waits; nothing: there is none.
-std::optional<ZapAnswer> answer_zap(void* zap, const CurveUsers& users);
+std::optional<ZapAnswer> answer_zap(void* zap, const CurveUsers& users,
+                                    Denial denial = Denial::kForGood);
 
 }  // namespace refrain::ipc

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from adapters import write_adapter
-from conftest import BIN, TINY, Server, wait_for, within
+from conftest import BIN, TINY, Server, command_line, wait_for, within
 from test_groups import ask, groups, of_groups, worker_of
 from test_two_hosts import EXPECTED, hosts, signal_program  # noqa: F401 (a fixture)
 from test_windows import with_windows
@@ -125,6 +125,36 @@ def test_either_side_killed_under_load_loses_nothing_R8(start_server, side):
     assert ask(server, 10, 200) == expected[0]
     assert of_groups(server, "kv_transfers_total")[1] == before + 1, "the new group is joined to the other"
     wait_for(lambda: all_free(server), 5, "all blocks free, no leases")
+    assert server.stop() == 0
+
+
+def test_small_pools_under_churn_show_nobody_anothers_tokens_R28(start_server):
+    server = start_divided(start_server, 1, 1, "--num-gpu-blocks-override", 34)
+
+    def storm(n):
+        first, length = 10 + n % 12, 20 + 37 * n % 170
+        status, text = server.post("/v1/completions", {"prompt": [first] * length, "max_tokens": 40 + n % 60, "seed": n,
+                                                       "temperature": 0, "ignore_eos": True, "return_token_ids": True})
+        assert status == 200, text
+        return json.loads(text)["choices"][0]["token_ids"]
+    alone = [storm(n) for n in range(24)]
+    with ThreadPoolExecutor(24) as pool:
+        assert list(pool.map(storm, range(24))) == alone
+    wait_for(lambda: all_free(server), 5, "all blocks free, no leases")
+    assert of_groups(server, "kv_transfers_failed_total")[1] == 0
+    assert server.stop() == 0
+
+
+def test_a_killed_coordinator_adopts_both_and_joins_them_again_R10(start_server, expected):
+    server = start_divided(start_server, 1, 1)
+    assert answers(server) == expected
+    workers, before = set(server.workers()), server.coordinator()
+    os.kill(before, signal.SIGKILL)
+    wait_for(lambda: not command_line(before), 20, "the coordinator is gone")
+    server.wait_ready()
+    wait_for(lambda: set(of_groups(server, "ready").values()) == {1.0}, 60, "both groups ready")
+    assert set(server.workers()) == workers and answers(server) == expected
+    assert of_groups(server, "kv_transfers_total")[1] == len(LENGTHS)
     assert server.stop() == 0
 
 

@@ -35,7 +35,8 @@ Result<std::unique_ptr<TcpTransport>> TcpTransport::listen(const std::string& ad
                                                            Copier& copier, Buffer& pinned) {
   REFRAIN_ASSIGN_OR_RETURN(
       auto sockets, ipc::RankSockets::listen(
-                        address, sizeof(Head) + std::max(kChunk, kPiecesAsked * sizeof(Piece))));
+                        address, sizeof(Head) + std::max(kChunk, kPiecesAsked * sizeof(Piece)),
+                        /*peers_change=*/true));
   return std::unique_ptr<TcpTransport>(
       new TcpTransport(std::move(sockets), std::move(own), copier, pinned));
 }

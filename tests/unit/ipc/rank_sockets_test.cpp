@@ -4,6 +4,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 #include <zmq.h>
 
 #include <cstring>
@@ -17,8 +19,8 @@ constexpr size_t kMaxBytes = 1000;
 constexpr auto kPatience = std::chrono::seconds(20);
 const char* const kAnyPort = "tcp://127.0.0.1:*";
 
-std::unique_ptr<RankSockets> listening(size_t max_bytes = kMaxBytes) {
-  auto sockets = RankSockets::listen(kAnyPort, max_bytes);
+std::unique_ptr<RankSockets> listening(size_t max_bytes = kMaxBytes, bool peers_change = false) {
+  auto sockets = RankSockets::listen(kAnyPort, max_bytes, peers_change);
   EXPECT_TRUE(sockets) << sockets.error().message;
   return std::move(*sockets);
 }
@@ -134,6 +136,31 @@ TEST(RankSockets, KeysThatAreMissingOrTwiceAreRefused) {
   EXPECT_FALSE(zero->connect({address_of(*zero), {"", one->address(), ""}}, 0));
   auto two = listening();
   EXPECT_FALSE(two->connect({address_of(*one), address_of(*one), address_of(*two)}, 2));
+}
+
+// Ranks of other groups: a peer that is here before it was told of comes again.
+TEST(RankSockets, APeerThatIsNotKnownYetIsLetInLater) {
+  auto here = listening(kMaxBytes, true), there = listening(kMaxBytes, true);
+  ASSERT_TRUE(there->add(4, address_of(*here)));
+  ASSERT_TRUE(there->send(4, bytes_of("early"), {}));  // waits until it is let in
+  // It is turned away meanwhile.
+  for (int i = 0; i < 40; ++i) {
+    here->receive(milliseconds(5));
+    there->receive(milliseconds(0));
+  }
+  ASSERT_TRUE(here->add(1, address_of(*there)));
+  EXPECT_EQ(receive(*here, {there.get()}), "1: early");
+  here->remove(1);
+  EXPECT_FALSE(here->send(1, bytes_of("gone"), {}));
+}
+
+TEST(RankSockets, AWaitEndsWhenItsDescriptorIsReadable) {
+  auto here = listening();
+  const int fd = eventfd(1, EFD_CLOEXEC);
+  ASSERT_GE(fd, 0);
+  here->wake_by(fd);
+  EXPECT_FALSE(here->receive(std::chrono::hours(1)).has_value());
+  close(fd);
 }
 
 }  // namespace

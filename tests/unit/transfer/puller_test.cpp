@@ -161,7 +161,7 @@ TEST_P(TransferThreadTest, BlocksComeAndAGroupThatIsGoneIsAnError) {
   const auto device = create_host_device({});
   ASSERT_TRUE(device.has_value());
   Shape shape;
-  shape.unit_bytes = 1 << 18;  // more than a frame
+  shape.unit_bytes = 1 << 15;  // in all more than a frame holds
   Shard a(shape, 0, 2, 1), b(shape, 1, 2, 1), here(shape, 0, 1, 2);
   auto first = start(**device, a.memory), second = start(**device, b.memory);
   auto reader = start(**device, here.memory);
@@ -180,6 +180,20 @@ TEST_P(TransferThreadTest, BlocksComeAndAGroupThatIsGoneIsAnError) {
   reader->post(ipc::KvPeers{1, 7, {}});
   reader->post(ipc::PullBlocks{6, 1, 7, {{{1}, {1}}, {}}});
   EXPECT_NE(wait_for_end(6).error, "");
+}
+
+TEST_P(TransferThreadTest, ARunOfBlocksMayBeLargerThanAFrame) {
+  const auto device = create_host_device({});
+  ASSERT_TRUE(device.has_value());
+  const Shape shape{1, 5, 5, 1 << 16, 40};
+  Shard there(shape, 0, 1, 1), here(shape, 0, 1, 2);
+  auto other = start(**device, there.memory), reader = start(**device, here.memory);
+  other->post(ipc::KvPeers{2, 1, {reader->own()}});
+  reader->post(ipc::KvPeers{1, 7, {other->own()}});
+  reader->post(ipc::PullBlocks{5, 1, 7, {{{1, 2}, {3, 4}}, {}}});
+  EXPECT_EQ(wait_for_end(5).error, "");
+  EXPECT_TRUE(here.holds(0, 1, 3, 1, 1));
+  EXPECT_TRUE(here.holds(0, 1, 4, 1, 2));
 }
 
 TEST_P(TransferThreadTest, ARankThatEndsUnderAPullEndsThePull) {
