@@ -19,7 +19,7 @@
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/limits.h"
-#include "kernels/cuda/linear_cluster.cuh"
+#include "kernels/cuda/linear_cluster_tiles.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/tensor_map.h"
 
@@ -35,8 +35,8 @@ __global__ void __launch_bounds__(kThreads, 1)
                           const __grid_constant__ CUtensorMap weight,
                           const __grid_constant__ CUtensorMap input) {
   extern __shared__ unsigned char shared[];
-  const Block<kRows, kSilu, std::is_same_v<Extra, Adapters>> block(args, adapters,
-                                                                   shared_address(shared));
+  const TileBlock<kRows, kSilu, std::is_same_v<Extra, Adapters>> block(args, adapters,
+                                                                       shared_address(shared));
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const bool draws = threadIdx.x == (kMultiplyWarps + kAddWarps) * 32;
   if (draws) {

@@ -9,7 +9,7 @@
 
 #include "runtime/base/result.h"
 #include "worker/device/device.h"
-#include "worker/kv/kv_memory.h"
+#include "worker/runner/model_runner.h"
 #include "worker/transfer/transfer_thread.h"
 #include "worker/worker/device_signs.h"
 

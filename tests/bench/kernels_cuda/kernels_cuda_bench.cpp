@@ -286,7 +286,7 @@ void bench_sample(BenchDevice& device, Report& report) {
   }
 }
 
-// Eight adapters of rank 16 beside linears of 8B: each product by itself, the linear, all three.
+// Eight adapters of rank 16 beside linears of 8B: each product by itself, the linear, all.
 void bench_lora(BenchDevice& device, Report& report) {
   struct Shape {
     const char* name;
@@ -352,8 +352,6 @@ void bench_lora(BenchDevice& device, Report& report) {
       add("shrink", true, false, false);
       add("expand", false, false, true);
       add("linear", false, true, false);
-      add("shrink linear", true, true, false);
-      add("linear expand", false, true, true);
       add("all", true, true, true);
       const std::string name = fmt::format("lora {} one launch m {}", s.name, m);
       if (m > table.few_rows.max_plain_rows || !report.wants(name)) continue;

@@ -1,0 +1,276 @@
+#pragma once
+// The warps of linear_cluster.cu that multiply, and those that add up the parts of a tile and
+// store.
+
+#pragma nv_diagnostic push
+#pragma nv_diag_suppress 20012  // an annotation without effect in CUTLASS; in our code an error
+#include <cute/arch/mma_sm90_gmma.hpp>
+#pragma nv_diagnostic pop
+
+#include <utility>
+
+#include "kernels/cuda/barrier.cuh"
+#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/linear_cluster.cuh"
+
+namespace refrain::kernels::cluster_linear {
+
+// Of kChunk lines of b: all of kPairCols columns come together, 32 bytes each, swizzled, eight
+// lines after 256 bytes.
+__device__ inline uint64_t pair_descriptor(uint32_t address) {
+  static_assert(kPairCols * 2 == 32);
+  return static_cast<uint64_t>((address & 0x3ffff) >> 4) |
+         (uint64_t{kChunk * kPairCols * 2 / 16} << 16) | (uint64_t{16} << 32) | (uint64_t{3} << 62);
+}
+
+// Of the rows of a tile or of the input in shared memory: 128 bytes each, swizzled, eight rows
+// after 1024 bytes.
+__device__ inline uint64_t matrix_descriptor(uint32_t address) {
+  return static_cast<uint64_t>((address & 0x3ffff) >> 4) | (uint64_t{1} << 16) |
+         (uint64_t{64} << 32) | (uint64_t{1} << 62);
+}
+
+namespace gmma = cute::SM90::GMMA;
+template <int kRows>
+struct Multiply;
+template <>
+struct Multiply<16> : gmma::MMA_64x16x16_F32BF16BF16_SS<gmma::Major::K, gmma::Major::K> {};
+template <>
+struct Multiply<32> : gmma::MMA_64x32x16_F32BF16BF16_SS<gmma::Major::K, gmma::Major::K> {};
+template <>
+struct Multiply<64> : gmma::MMA_64x64x16_F32BF16BF16_SS<gmma::Major::K, gmma::Major::K> {};
+
+// The weights' rows lie along 128 bytes, one column of K after the other: as b's lines do.
+template <int kRows>
+struct MultiplyLines;
+template <>
+struct MultiplyLines<16> : gmma::MMA_64x16x16_F32BF16BF16_SS<gmma::Major::MN, gmma::Major::K> {};
+template <>
+struct MultiplyLines<32> : gmma::MMA_64x32x16_F32BF16BF16_SS<gmma::Major::MN, gmma::Major::K> {};
+template <>
+struct MultiplyLines<64> : gmma::MMA_64x64x16_F32BF16BF16_SS<gmma::Major::MN, gmma::Major::K> {};
+
+template <class Instruction, int kRows, size_t... i>
+__device__ inline void multiply(uint64_t weights, uint64_t input, float (&sum)[kRows / 2], bool add,
+                                std::index_sequence<i...> /*each*/) {
+  Instruction::fma(weights, input, sum[i]..., add ? gmma::ScaleOut::One : gmma::ScaleOut::Zero);
+}
+
+template <int kRows, bool kSilu, bool kLora>
+struct TileBlock : Block<kRows, kSilu, kLora> {
+  using Base = Block<kRows, kSilu, kLora>;
+  using L = Layout<kRows>;
+  using Base::args, Base::ring, Base::sums, Base::full, Base::empty, Base::summed, Base::read;
+  using Base::Base, Base::lane;
+  using Base::rank, Base::tile, Base::tile_step, Base::end, Base::chunks, Base::extras;
+
+  // The four warps that multiply.
+  __device__ void multiply_tiles() const {
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    int32_t stage = 0;
+    uint32_t phase = 0;
+    float sum[kRows / 2];
+    int32_t at_tile = tile;
+#pragma unroll 1
+    for (int32_t t = 0; at_tile < end; ++t, at_tile += tile_step) {
+      int32_t before = -1;  // the stage that is multiplied while this one comes
+      const int32_t items = chunks + extras;
+#pragma unroll 1
+      for (int32_t item = 0; item < items; ++item) {
+        wait_barrier(full + stage * 8, phase);
+        const uint32_t at = ring + stage * L::kStageBytes;
+        const uint64_t weights = matrix_descriptor(at), input = matrix_descriptor(at + kTileBytes);
+        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+        if (!kLora || item < chunks) {
+#pragma unroll
+          for (int k = 0; k < kChunk / 16; ++k) {  // descriptors count 16 bytes
+            const int atom = k / (kAtom / 16), in_atom = k % (kAtom / 16) * 2;
+            multiply<Multiply<kRows>, kRows>(
+                weights + atom * kTile * 8 + in_atom, input + atom * kRows * 8 + in_atom, sum,
+                item > 0 || k > 0, std::make_index_sequence<kRows / 2>());
+          }
+        } else {
+#pragma unroll
+          for (int k = 0; k < kChunk / 16; ++k) {
+            const int atom = k / (kAtom / 16), in_atom = k % (kAtom / 16) * 2;
+            const uint64_t lines =
+                kSilu ? pair_descriptor(at) + k * kPairCols * 2 : weights + k * kTile * 2;
+            multiply<MultiplyLines<kRows>, kRows>(lines, input + atom * kRows * 8 + in_atom, sum,
+                                                  true, std::make_index_sequence<kRows / 2>());
+          }
+        }
+        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+        if (before >= 0) {
+          asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+          if (lane() == 0) arrive(empty + before * 8);
+        }
+        before = stage;
+        if (++stage == args.stages) stage = 0, phase ^= 1;
+      }
+      asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+#pragma unroll
+      for (float& value : sum) asm volatile("" : "+f"(value)::"memory");  // not read before
+      if (lane() == 0) arrive(empty + before * 8);
+      const int32_t buffer = t % kBuffers, use = t / kBuffers;
+      if (use > 0) wait_cluster_barrier(read + buffer * 8, static_cast<uint32_t>(use - 1) & 1);
+      // A lane has pairs of rows of the outputs lane / 4 and lane / 4 + 8 of its warp's sixteen.
+      const uint32_t to = sums + buffer * L::kSumBytes +
+                          ((warp * 16 + lane() / 4) * L::kSumStride + lane() % 4 * 2) * 4;
+#pragma unroll
+      for (int j = 0; j < kRows / 8; ++j) {
+        store_pair(to + j * 32, sum[j * 4], sum[j * 4 + 1]);
+        store_pair(to + j * 32 + 8 * L::kSumStride * 4, sum[j * 4 + 2], sum[j * 4 + 3]);
+      }
+      send_parts(warp, buffer);
+    }
+  }
+
+  // The four warps that add up the parts of this block's share of each tile.
+  __device__ void add_tiles() const {
+    const int32_t live = live_rows(args.rows);
+    int32_t at_tile = tile;
+#pragma unroll 1
+    for (int32_t t = 0; at_tile < end; ++t, at_tile += tile_step) add_tile(at_tile, t, live);
+  }
+
+ private:
+  // Four rows of one output.
+  struct Piece {
+    int32_t output, row;
+    int64_t col;
+    float value[4];
+    bool here = false;
+  };
+
+  // The tile's outputs that a block adds up: from this one on.
+  __device__ int32_t first_of(int32_t of_rank) const { return kTile * of_rank / args.cluster; }
+  // Which of the others a block is.
+  __device__ static int32_t other(int32_t of_rank, int32_t than) {
+    return of_rank < than ? of_rank : of_rank - 1;
+  }
+  // A warp's sixteen outputs to the blocks that add them up.
+  __device__ void send_parts(int warp, int32_t buffer) const {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncwarp();
+    const uint32_t part = sums + buffer * L::kSumBytes, barrier = summed + buffer * 8;
+    const int32_t to = lane();
+    if (to < args.cluster && to != rank) {
+      const int32_t share = first_of(to), end_of_share = first_of(to + 1);
+      const int32_t from = max(share, warp * 16);
+      const int32_t count = min(end_of_share, warp * 16 + 16) - from;
+      if (count > 0) {
+        const int32_t row = other(rank, to) * (end_of_share - share) + from - share;
+        const auto block = static_cast<uint32_t>(to);
+        copy_to_block(of_block(part + L::kPartBytes + row * L::kSumStride * 4, block),
+                      part + from * L::kSumStride * 4, count * L::kSumStride * 4,
+                      of_block(barrier, block));
+      }
+    }
+    if (lane() != 0) return;
+    if (warp != 0) return arrive(barrier);
+    const int32_t outputs = first_of(rank + 1) - first_of(rank);
+    expect_bytes(barrier, (args.cluster - 1) * outputs * L::kSumStride * 4);
+  }
+
+  // t: of this block's tiles.
+  __device__ void add_tile(int32_t of_tile, int32_t t, int32_t live) const {
+    constexpr int kHeld = (kTile / 2 * (kRows / 4) + kAddThreads - 1) / kAddThreads;
+    const int32_t thread = static_cast<int32_t>(threadIdx.x) - kMultiplyWarps * 32;
+    const int32_t share = first_of(rank), outputs = first_of(rank + 1) - share;
+    const int32_t wide = kSilu ? outputs / 2 : outputs, pieces = wide * (kRows / 4);
+    const int32_t buffer = t % kBuffers, use = t / kBuffers;
+    const int64_t first =
+        kSilu ? int64_t{of_tile} * (kTile / 2) + share / 2 : int64_t{of_tile} * kTile + share;
+    Piece piece[kHeld];
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      const int32_t p = thread + i * kAddThreads;
+      piece[i] = {p % wide, p / wide * 4, first + p % wide, {}};
+      piece[i].here = p < pieces && piece[i].row < live && piece[i].col < args.n;
+      if (piece[i].here) load_before(piece[i], live);
+    }
+    wait_barrier(summed + buffer * 8, static_cast<uint32_t>(use) & 1);
+    bool strange = false;
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      if (!piece[i].here) continue;
+      const uint32_t mine = sums + buffer * L::kSumBytes, others = mine + L::kPartBytes;
+      float4 part[kMaxCluster] = {}, up_part[kMaxCluster] = {};
+#pragma unroll
+      for (int32_t r = 0; r < kMaxCluster; ++r) {
+        if (r >= args.cluster) break;
+        const int32_t row = piece[i].output + (r == rank ? share : other(r, rank) * outputs);
+        const uint32_t from =
+            (r == rank ? mine : others) + (row * L::kSumStride + piece[i].row) * 4;
+        part[r] = load_float4(from);
+        if constexpr (kSilu) up_part[r] = load_float4(from + wide * L::kSumStride * 4);
+      }
+      float sum[4] = {}, up[4] = {};
+#pragma unroll
+      for (int r = 0; r < kMaxCluster; ++r) {
+        add4(sum, part[r]);
+        add4(up, up_part[r]);
+      }
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if constexpr (kSilu) {
+          piece[i].value[j] = silu(sum[j]) * up[j];
+        } else {
+          piece[i].value[j] += sum[j];
+        }
+        strange |= piece[i].value[j] != piece[i].value[j];
+      }
+    }
+    meet_adders(strange);
+    if (thread < args.cluster) {
+      arrive_at_block(of_block(read + buffer * 8, static_cast<uint32_t>(thread)));
+    }
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      if (!piece[i].here) continue;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if (piece[i].row + j >= live) break;
+        store_element(args.out.data, args.out.dtype,
+                      (piece[i].row + j) * args.out.stride + piece[i].col, piece[i].value[j]);
+      }
+    }
+  }
+  __device__ void load_before(Piece& piece, int32_t live) const {
+    if constexpr (kSilu) return;
+    const float bias = args.bias == nullptr ? 0.0f : args.bias[piece.col];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      piece.value[j] = bias;
+      if (args.residual.data == nullptr || piece.row + j >= live) continue;
+      piece.value[j] += load_element(args.residual.data, args.residual.dtype,
+                                     (piece.row + j) * args.residual.stride + piece.col);
+    }
+  }
+  __device__ static void add4(float (&sum)[4], float4 v) {
+    sum[0] += v.x, sum[1] += v.y, sum[2] += v.z, sum[3] += v.w;
+  }
+  __device__ static float4 load_float4(uint32_t from) {
+    float4 v;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(from)
+                 : "memory");
+    return v;
+  }
+  __device__ static void store_pair(uint32_t to, float a, float b) {
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(a), "f"(b) : "memory");
+  }
+  // All adders have read, not only asked: the predicate needs their values.
+  __device__ static void meet_adders(bool strange) {
+    uint32_t any;
+    asm volatile(
+        "{\n .reg .pred in, out;\n setp.ne.u32 in, %1, 0;\n"
+        " barrier.red.or.pred out, 1, %2, in;\n selp.u32 %0, 1, 0, out;\n}"
+        : "=r"(any)
+        : "r"(static_cast<uint32_t>(strange)), "n"(kAddThreads)
+        : "memory");
+  }
+};
+
+}  // namespace refrain::kernels::cluster_linear
