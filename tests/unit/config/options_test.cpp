@@ -61,10 +61,6 @@ std::vector<OptionCase> model_cases() {
        [](C c) { return c.prefill_tensor_parallel_size == 2; }},
       {{"--decode-tensor-parallel-size", "4"},
        [](C c) { return c.decode_tensor_parallel_size == 4; }},
-      {{"--kv-transfer-config", R"({"kv_role": "kv_both"})"},
-       [](C c) { return c.prefill_groups == 0 && c.decode_groups == 0; }},
-      {{"--disaggregation-mode", "null"},
-       [](C c) { return c.prefill_groups == 0 && c.decode_groups == 0; }},
       {{"--kv-transfer-timeout", "2.5"}, [](C c) { return c.kv_transfer_timeout == 2.5; }},
       {{"--tp", "2"}, [](C c) { return c.worker.tensor_parallel_size == 2; }},
       {{"--device", "host"}, [](C c) { return c.device == "host"; }},
@@ -269,7 +265,8 @@ TEST(Options, MistakesInModulesOfAdaptersAreNamed) {
 TEST(Options, EveryDeclaredOptionHasACaseAbove) {
   std::string tested =
       "--config --help --enable-piecewise-cuda-graph --guided-decoding-backend "
-      "--logprobs-mode --structured-outputs-config";
+      "--logprobs-mode --structured-outputs-config "
+      "--kv-transfer-config --disaggregation-mode";  // group_options_test.cpp
   for (const auto& cases : {model_cases(), engine_cases()}) {
     for (const OptionCase& one : cases) tested += " " + one.words.front();
   }
