@@ -264,11 +264,11 @@ int coordinate(CoordinatorOptions options) {
   std::vector<IoContext*> io_threads;
   for (size_t i = 0; i < engine_host.outputs().size(); ++i)
     io_threads.push_back(&engine_host.outputs().context(i));
-  auto http =
-      HttpServer::listen(io_threads, http_options,
-                         [&api](HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
-                           api.handle(std::move(request), std::move(exchange));
-                         });
+  auto http = HttpServer::listen(
+      io_threads, http_options,
+      [&api](HttpRequest request, const std::shared_ptr<HttpExchange>& exchange) {
+        api.handle(std::move(request), exchange);
+      });
   if (!http) return report(http.error());
 
   auto strand = engine_host.io().make_strand();

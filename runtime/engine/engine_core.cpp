@@ -11,12 +11,14 @@ namespace {
 
 std::vector<ipc::GroupRole> roles_of(const std::vector<Group>& groups) {
   std::vector<ipc::GroupRole> roles;
+  roles.reserve(groups.size());
   for (const Group& group : groups) roles.push_back(group.role);
   return roles;
 }
 
 std::vector<int32_t> ranks_of(const std::vector<Group>& groups) {
   std::vector<int32_t> ranks;
+  ranks.reserve(groups.size());
   for (const Group& group : groups) ranks.push_back(group.num_ranks());
   return ranks;
 }

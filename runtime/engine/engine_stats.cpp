@@ -193,6 +193,7 @@ GroupState best_of(const std::vector<GroupState>& states) {
 
 EngineStats combine(EngineStats requests, std::vector<GroupStats> groups) {
   std::vector<GroupState> states;
+  states.reserve(groups.size());
   for (const GroupStats& group : groups) states.push_back(group.state);
   GroupStats all = groups.front();
   for (const GroupStats& group : std::span(groups).subspan(1)) add(group, all);
@@ -211,6 +212,7 @@ EngineStats combine(EngineStats requests, std::vector<GroupStats> groups) {
 // that is ready does.
 EngineHealth combine(const std::vector<EngineHealth>& groups, uint64_t requests_queued) {
   std::vector<GroupState> states;
+  states.reserve(groups.size());
   for (const EngineHealth& group : groups) states.push_back(group.state);
   EngineHealth all = groups.front();
   all.state = best_of(states);

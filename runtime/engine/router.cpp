@@ -22,7 +22,7 @@ uint64_t bit_of(int32_t group) { return uint64_t{1} << group; }
 
 }  // namespace
 
-Router::Router(std::vector<ipc::GroupRole> roles, int32_t block_size)
+Router::Router(const std::vector<ipc::GroupRole>& roles, int32_t block_size)
     : block_size_(static_cast<size_t>(block_size)) {
   REFRAIN_CHECK(!roles.empty() && std::ssize(roles) <= kMostGroups, "{} groups", roles.size());
   for (const ipc::GroupRole role : roles) groups_.push_back({role});

@@ -26,7 +26,7 @@ class Router {
   };
   static constexpr int64_t kExpectedOutput = 128;  // tokens of an answer that may be longer
 
-  Router(std::vector<ipc::GroupRole> roles, int32_t block_size);  // by group
+  Router(const std::vector<ipc::GroupRole>& roles, int32_t block_size);  // by group
 
   // A group takes requests only while it is open. One that closes has lost what it has computed.
   void open(int32_t group) { groups_[static_cast<size_t>(group)].open = true; }

@@ -154,8 +154,7 @@ void CompletionSession::keep_alive() {
 }
 
 text::AnswerFormat CompletionSession::answer_format() const {
-  const text::AnswerFormat format{engine_.config().tool_call_parser,
-                                  engine_.config().reasoning_parser};
+  text::AnswerFormat format{engine_.config().tool_call_parser, engine_.config().reasoning_parser};
   if (!request_.forces_tool_call) return format;
   return {"llama3_json", format.is_harmony() ? "" : format.reasoning_parser};
 }

@@ -202,7 +202,7 @@ void GrammarMasks::post(std::vector<Taken> taken, uint32_t turn, std::vector<Row
         strand, [one = std::move(one)] { take(*one.follower, one.tokens); }, [] {});
   }
   for (Row& row : rows) {
-    const auto job = std::make_shared<Job>(std::move(row));
+    const auto job = std::make_shared<Job>(Job{std::move(row)});
     strands_.post(
         job->row.follower->strand, [job, turn, vocab = vocab_size_] { make(*job, turn, vocab); },
         [job, turn, vocab = vocab_size_] { make_none(*job, turn, vocab); });

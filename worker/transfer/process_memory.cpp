@@ -18,6 +18,11 @@ namespace {
 constexpr size_t kSliceReads = 512,
                  kSliceBytes = 4 << 20;  // between two looks at what else there is
 
+// In another process.
+void* address_of(uint64_t there) {
+  return reinterpret_cast<void*>(there);  // NOLINT(performance-no-int-to-ptr)
+}
+
 }  // namespace
 
 // Where a process may read another one's memory only with its leave (Yama), the children of this
@@ -46,7 +51,7 @@ Status ProcessMemory::import(PeerId peer, const ipc::KvExport& other) {
     return fail(ErrorCode::kUnavailable, "its process has ended");
   std::byte probe{};
   const iovec local{&probe, 1};
-  const iovec remote{reinterpret_cast<void*>(other.regions.front()), 1};
+  const iovec remote{address_of(other.regions.front()), 1};
   if (process_vm_readv(static_cast<pid_t>(process.pid), &local, 1, &remote, 1, 0) != 1)
     return fail(ErrorCode::kUnavailable, "its memory cannot be read: {}", std::strerror(errno));
   peers_[peer] = {static_cast<pid_t>(process.pid), other.regions};
@@ -80,8 +85,7 @@ int64_t ProcessMemory::read_slice(Job& job) {
   for (; job.next < job.reads.size() && count < kSliceReads && bytes < kSliceBytes; ++job.next) {
     const Read& read = job.reads[job.next];
     local[count] = {read.to, read.bytes};
-    remote[count] = {reinterpret_cast<void*>(found->second.regions.at(read.region) + read.offset),
-                     read.bytes};
+    remote[count] = {address_of(found->second.regions.at(read.region) + read.offset), read.bytes};
     bytes += read.bytes;
     ++count;
   }

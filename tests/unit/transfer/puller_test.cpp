@@ -141,6 +141,14 @@ class TransferThreadTest : public ::testing::TestWithParam<bool> {
     EXPECT_TRUE(thread.has_value()) << thread.error().message;
     return std::move(*thread);
   }
+  // ThreadSanitizer does not see how ZeroMQ's thread hands a frame over: a megabyte takes minutes.
+  static bool too_slow_here() {
+#ifdef __SANITIZE_THREAD__
+    return GetParam();
+#else
+    return false;
+#endif
+  }
   ipc::Pulled wait_for_end(TransferId id) {
     std::unique_lock lock(mutex_);
     ipc::Pulled found;
@@ -158,6 +166,7 @@ class TransferThreadTest : public ::testing::TestWithParam<bool> {
 };
 
 TEST_P(TransferThreadTest, BlocksComeAndAGroupThatIsGoneIsAnError) {
+  if (too_slow_here()) GTEST_SKIP() << "each word of a frame of ZeroMQ's is a suppressed report";
   const auto device = create_host_device({});
   ASSERT_TRUE(device.has_value());
   Shape shape;
@@ -183,6 +192,7 @@ TEST_P(TransferThreadTest, BlocksComeAndAGroupThatIsGoneIsAnError) {
 }
 
 TEST_P(TransferThreadTest, ARunOfBlocksMayBeLargerThanAFrame) {
+  if (too_slow_here()) GTEST_SKIP() << "each word of a frame of ZeroMQ's is a suppressed report";
   const auto device = create_host_device({});
   ASSERT_TRUE(device.has_value());
   const Shape shape{1, 5, 5, 1 << 16, 40};
