@@ -204,8 +204,9 @@ struct LoraExpandArgs {
   Rows rows;
 };
 
-// Few rows: a linear and its adapters in one launch. y = linear's own meaning plus lora_expand of
-// lora_shrink of its input; linear.out = y or, with silu_mul, as in FusedLinearArgs. Rounded once.
+// Few rows: a linear and its adapters. y = linear's own meaning plus lora_expand of lora_shrink of
+// its input, whose result is rounded to bfloat16 between; linear.out = y or, with silu_mul, as in
+// FusedLinearArgs, rounded once.
 struct LoraLinearArgs {
   LinearArgs linear;
   bool silu_mul = false;             // no bias, no residual
@@ -214,7 +215,7 @@ struct LoraLinearArgs {
   const void* b = nullptr;           // as in LoraExpandArgs
   LoraPlaces places;
   int32_t part_end[kMaxLoraParts] = {};  // column of y after the part's last
-  void* shrunk = nullptr;  // [M, parts, places, max_rank] bfloat16, of this launch alone
+  void* shrunk = nullptr;                // [M, parts, places, max_rank] bfloat16, of this op alone
 };
 
 // out[:, i] = silu(in[:, i]) * in[:, cols + i]: gate in the left half of `in`, up in the right.

@@ -48,7 +48,7 @@ std::optional<KvArrivals::Ended> KvArrivals::report(int32_t rank, const ipc::Pul
     counts_.bytes += static_cast<uint64_t>(more);
     transfer.bytes[at] = pulled.bytes;
     transfer.deadline = now + timeout_;
-    if (transfer.sequence != nullptr) transfer.sequence->source->renew(now + 2 * timeout_);
+    if (transfer.sequence != nullptr) transfer.sequence->source->renew(lease_end(now));
   }
   transfer.ended[at] = pulled.ended;
   const bool whole = drained(transfer);

@@ -24,6 +24,9 @@ class KvArrivals {
   KvArrivals(BlockPools& pools, int32_t num_ranks, Duration timeout)
       : pools_(pools), num_ranks_(num_ranks), timeout_(timeout) {}
 
+  // Of a lease that is granted or renewed now: twice as long as a transfer may make no progress.
+  TimePoint lease_end(TimePoint now) const { return now + 2 * timeout_; }
+
   // The sequence holds the blocks that it needs, those that it lacks are pulled. False: the lease
   // does not have them all.
   bool begin(Sequence& sequence, TimePoint now);

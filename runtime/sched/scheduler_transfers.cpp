@@ -17,8 +17,7 @@ void Scheduler::hand_over(Sequence& sequence) {
                 sequence.in_flight);
   const int32_t tokens = sequence.num_computed;
   std::erase(running_, &sequence);
-  sequence.source =
-      leases_.grant(pools_.detach(sequence), tokens, now_ + 2 * options_.transfer_timeout);
+  sequence.source = leases_.grant(pools_.detach(sequence), tokens, arrivals_.lease_end(now_));
   sequence.hands_over = false;
   handed_over_.push_back(take_out(sequence));
 }
@@ -87,7 +86,7 @@ void Scheduler::pulled(int32_t rank, const ipc::Pulled& report, TimePoint now) {
 void Scheduler::check_transfers(TimePoint now) {
   stats_.leases_expired += leases_.expire(now);
   for (const Sequence* sequence : waiting_)
-    if (sequence->source) sequence->source->renew(now + 2 * options_.transfer_timeout);
+    if (sequence->source) sequence->source->renew(arrivals_.lease_end(now));
   for (const KvArrivals::Ended& ended : arrivals_.give_up_overdue(now)) fail_transfer(ended);
 }
 

@@ -66,23 +66,41 @@ class DraftsTest : public OpsTest {
   };
   Proposed propose(const Ints& ids, int32_t least, int32_t most) {
     ProposeNgramArgs args;
-    const int32_t padded = tokens_ + 3;
-    Ints all = ids;
-    all.resize(static_cast<size_t>(padded), 0);
-    args.ids = harness().put(all);
-    args.out = harness().fresh<int32_t>(static_cast<size_t>(padded));
-    args.num_drafts = harness().fresh<int32_t>(static_cast<size_t>(rows_.padded));
-    args.inputs = inputs_;
+    set_batch(args, ids);
     args.slots = slots_;
     args.slots.params = harness().put(params_);
-    set_grammar(args.grammar);
     args.most_drafts = kForced;
     args.least = least;
     args.most = most;
+    table().propose_ngram(stream(), args);
+    return proposed(args);
+  }
+  // Of drafts that another Program left in the slots.
+  Proposed propose_kept(const Ints& ids, const Ints& drafts, const Ints& draft_token) {
+    ProposeDraftsArgs args;
+    set_batch(args, ids);
+    args.drafts = harness().put(drafts);
+    args.draft_token = harness().put(draft_token);
+    args.most = kForced;
+    args.params = harness().put(params_);
+    table().propose_drafts(stream(), args);
+    return proposed(args);
+  }
+  template <class Args>
+  void set_batch(Args& args, Ints ids) {
+    const int32_t padded = tokens_ + 3;
+    ids.resize(static_cast<size_t>(padded), 0);
+    args.ids = harness().put(ids);
+    args.out = harness().fresh<int32_t>(static_cast<size_t>(padded));
+    args.num_drafts = harness().fresh<int32_t>(static_cast<size_t>(rows_.padded));
+    args.inputs = inputs_;
+    set_grammar(args.grammar);
     args.tokens = {padded, harness().put(Ints{tokens_})};
     args.rows = rows_;
-    table().propose_ngram(stream(), args);
-    const Ints out = harness().get(args.out, static_cast<size_t>(padded));
+  }
+  template <class Args>
+  Proposed proposed(const Args& args) {
+    const Ints out = harness().get(args.out, static_cast<size_t>(args.tokens.padded));
     EXPECT_TRUE(std::all_of(out.begin() + tokens_, out.end(), [](int32_t id) { return id == 0; }))
         << "padded tokens are 0";
     return {Ints(out.begin(), out.begin() + tokens_),

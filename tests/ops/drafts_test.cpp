@@ -66,25 +66,10 @@ TEST_P(DraftsTest, ProposeDraftsTakesWhatADraftModelLeftInTheSlots_CG40) {
   // A row with drafts, one whose second draft is none, one that takes none, one of a token, a
   // chunk.
   set_rows({{2, 4}, {0, 4}, {1, 4, kVerify | kRowNoDrafts}, {3, 1}, {3, 2, kRowSamples}});
-  ProposeDraftsArgs args;
-  const int32_t padded = tokens_ + 3;
-  Ints ids = {9, d, d, d, 8, d, d, d, 7, d, d, d, 6, 5, 4};
-  ids.resize(static_cast<size_t>(padded), 0);
-  args.ids = harness().put(ids);
-  args.out = harness().fresh<int32_t>(static_cast<size_t>(padded));
-  args.num_drafts = harness().fresh<int32_t>(static_cast<size_t>(rows_.padded));
-  args.drafts = harness().put(Ints{10, -1, 0, 20, 21, 0, 30, 31, 0, 40, 41, 0, 0, 0, 0});
-  args.draft_token = harness().put(Ints{12, 22, 32, 42, 0});
-  args.most = 3;
-  args.params = harness().put(params_);
-  set_grammar(args.grammar);
-  args.inputs = inputs_;
-  args.tokens = {padded, harness().put(Ints{tokens_})};
-  args.rows = rows_;
-  table().propose_drafts(stream(), args);
-  EXPECT_EQ(harness().get(args.out, static_cast<size_t>(padded)),
-            (Ints{9, 30, 31, 32, 8, 10, 8, 8, 7, 7, 7, 7, 6, 5, 4, 0, 0, 0}));
-  EXPECT_EQ(harness().get(args.num_drafts, static_cast<size_t>(live_)), (Ints{3, 1, 0, 0, 0}));
+  EXPECT_EQ(
+      propose_kept({9, d, d, d, 8, d, d, d, 7, d, d, d, 6, 5, 4},
+                   {10, -1, 0, 20, 21, 0, 30, 31, 0, 40, 41, 0, 0, 0, 0}, {12, 22, 32, 42, 0}),
+      (Proposed{{9, 30, 31, 32, 8, 10, 8, 8, 7, 7, 7, 7, 6, 5, 4}, {3, 1, 0, 0, 0}}));
 }
 
 // Of such rows the host makes the drafts; one that takes none does not wait for them.
@@ -94,26 +79,11 @@ TEST_P(DraftsTest, WhatAGrammarForcesIsDraftedInsteadOfAllElse_CG40) {
   for (const size_t slot : {0, 1, 2}) params_[slot].follows_grammar = 1;
   set_rows({{0, 4}, {1, 4}, {2, 4, kVerify | kRowNoDrafts}, {3, 4}});
   forced_ = {7, 8, -1, -1, 9, 9, 7, 8, 9, 7, 8, 9};
-  const Proposed made = propose({5, d, d, d, 5, d, d, d, 5, d, d, d, 5, d, d, d}, 1, 1);
-  EXPECT_EQ(made.ids, (Ints{5, 7, 8, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 6, 5, 6}));
-  EXPECT_EQ(made.drafts, (Ints{2, 0, 0, 3}));
-  ProposeDraftsArgs args;
-  const int32_t padded = tokens_;
-  args.ids = harness().put(Ints{5, d, d, d, 5, d, d, d, 5, d, d, d, 5, d, d, d});
-  args.out = harness().fresh<int32_t>(static_cast<size_t>(padded));
-  args.num_drafts = harness().fresh<int32_t>(static_cast<size_t>(rows_.padded));
-  args.drafts = harness().put(Ints((kSlots + 1) * kForced, 30));
-  args.draft_token = harness().put(Ints(kSlots + 1, 31));
-  args.most = kForced;
-  args.params = harness().put(params_);
-  set_grammar(args.grammar);
-  args.inputs = inputs_;
-  args.tokens = {padded, harness().put(Ints{tokens_})};
-  args.rows = rows_;
-  table().propose_drafts(stream(), args);
-  EXPECT_EQ(harness().get(args.out, static_cast<size_t>(padded)),
-            (Ints{5, 7, 8, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 30, 30, 31}));
-  EXPECT_EQ(harness().get(args.num_drafts, static_cast<size_t>(live_)), (Ints{2, 0, 0, 3}));
+  const Ints ids = {5, d, d, d, 5, d, d, d, 5, d, d, d, 5, d, d, d};
+  EXPECT_EQ(propose(ids, 1, 1),
+            (Proposed{{5, 7, 8, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 6, 5, 6}, {2, 0, 0, 3}}));
+  EXPECT_EQ(propose_kept(ids, Ints((kSlots + 1) * kForced, 30), Ints(kSlots + 1, 31)),
+            (Proposed{{5, 7, 8, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 30, 30, 31}, {2, 0, 0, 3}}));
 }
 
 TEST_P(DraftsTest, DraftInputsGoOnFromTheSlotsLastToken_CG40) {

@@ -50,18 +50,15 @@ AdapterPlaces::AdapterPlaces(Device& device, Stream& stream, LoraProgram lora, s
     if (is_here(i)) bytes += aligned(bytes_of(values[i]));
   memory_ = device.allocate(std::max<size_t>(bytes, 1), MemoryTag::kWeights);
   auto* at = static_cast<std::byte*>(memory_->data());
+  const Filler zeros(device, 0);  // until the copies have been made
   for (size_t i = num_values; i < values.size(); ++i) {
     if (!is_here(i)) continue;
     addresses_[i].fill(at);
+    if (values[i].zeroed) zeros.fill(stream, at, bytes_of(values[i]));
     at += aligned(bytes_of(values[i]));
   }
-  in_place_.assign(static_cast<size_t>(value(lora_.ranks).rows.scale), 0);
-  // b too: where it is multiplied with other rows' zeros, it must be numbers.
-  const Filler zeros(device, 0);  // until the copies have been made
-  zeros.fill(stream, address(lora_.ranks), bytes_of(value(lora_.ranks)));
-  for (const LoraTarget& target : lora_.targets)
-    zeros.fill(stream, address(target.b), bytes_of(value(target.b)));
   stream.synchronize();
+  in_place_.assign(static_cast<size_t>(value(lora_.ranks).rows.scale), 0);
 }
 
 Status AdapterPlaces::check(const PeftAdapter& adapter) const {

@@ -127,16 +127,25 @@ std::vector<AttentionGroupSupport> group_support(const std::vector<StateGroup>& 
   return all;
 }
 
+// For sizes of up to `sizes`. `splitting_ops`: null where it is not split.
+Result<std::unique_ptr<Lowering>> make_lowering(Program program, const ExtentSizes& sizes,
+                                                const kernels::KernelTable& kernels,
+                                                const std::vector<std::string>* splitting_ops) {
+  auto lowering = std::make_unique<Lowering>();
+  lowering->program = std::move(program);
+  REFRAIN_RETURN_IF_ERROR(validate(lowering->program, kernels));
+  if (splitting_ops != nullptr) {
+    REFRAIN_ASSIGN_OR_RETURN(lowering->pieces, split_program(lowering->program, *splitting_ops));
+  }
+  lowering->plan = plan_memory(lowering->program, sizes);
+  return lowering;
+}
+
 Status add_lowerings(HostedProgram& hosted, const kernels::KernelTable& kernels,
                      const Backends& backends, const kernels::FewRows& few_rows,
                      const std::vector<std::string>& splitting_ops) {
-  const auto lower = [&](Program program, int32_t tokens) -> Result<std::unique_ptr<Lowering>> {
-    auto lowering = std::make_unique<Lowering>();
-    lowering->program = std::move(program);
-    REFRAIN_RETURN_IF_ERROR(validate(lowering->program, kernels));
-    REFRAIN_ASSIGN_OR_RETURN(lowering->pieces, split_program(lowering->program, splitting_ops));
-    lowering->plan = plan_memory(lowering->program, {tokens, tokens, tokens});
-    return lowering;
+  const auto lower = [&](Program program, int32_t tokens) {
+    return make_lowering(std::move(program), {tokens, tokens, tokens}, kernels, &splitting_ops);
   };
   const int32_t few = few_rows_limit(hosted.program, few_rows);
   if (few > 0) {
@@ -166,16 +175,9 @@ Status add_lora_lowerings(HostedProgram& hosted, const ipc::WorkerConfig& config
   if (config.max_loras == 0) return {};
   hosted.lora_program = add_lora(hosted.program, {config.max_loras, config.max_lora_rank});
   const Program& with = hosted.lora_program->program;
-  const auto lower = [&](Program program,
-                         const ExtentSizes& sizes) -> Result<std::unique_ptr<Lowering>> {
-    auto lowering = std::make_unique<Lowering>();
-    lowering->program = std::move(program);
-    REFRAIN_RETURN_IF_ERROR(validate(lowering->program, kernels));
-    if (!hosted.pieces.empty()) {
-      REFRAIN_ASSIGN_OR_RETURN(lowering->pieces, split_program(lowering->program, splitting_ops));
-    }
-    lowering->plan = plan_memory(lowering->program, sizes);
-    return lowering;
+  const auto lower = [&](Program program, const ExtentSizes& sizes) {
+    return make_lowering(std::move(program), sizes, kernels,
+                         hosted.pieces.empty() ? nullptr : &splitting_ops);
   };
   REFRAIN_ASSIGN_OR_RETURN(hosted.lora, lower(with, with.max_sizes()));
   // Other splitting ops may name what this one does not have.

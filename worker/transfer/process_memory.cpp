@@ -61,7 +61,7 @@ Status ProcessMemory::import(PeerId peer, const ipc::KvExport& other) {
 void ProcessMemory::forget(PeerId peer) {
   peers_.erase(peer);
   for (Job& job : jobs_)
-    if (job.peer == peer) job.error = "the group that has the blocks is gone";
+    if (job.peer == peer) job.error = kPeerGone;
 }
 
 void ProcessMemory::post(ReadId id, PeerId peer, std::vector<Read> reads) {
@@ -70,14 +70,14 @@ void ProcessMemory::post(ReadId id, PeerId peer, std::vector<Read> reads) {
 
 void ProcessMemory::cancel(ReadId id) {
   for (Job& job : jobs_)
-    if (job.id == id) job.error = "cancelled";
+    if (job.id == id) job.error = kCancelled;
 }
 
 // Bytes that came; an error is the job's.
 int64_t ProcessMemory::read_slice(Job& job) {
   const auto found = peers_.find(job.peer);
   if (found == peers_.end()) {
-    job.error = "the group that has the blocks is gone";
+    job.error = kPeerGone;
     return 0;
   }
   std::array<iovec, kSliceReads> local, remote;

@@ -96,7 +96,7 @@ void Puller::cancel_reads(const Pull& pull) {
 void Puller::take(const ipc::CancelPull& cancel) {
   const auto found = pulls_.find(cancel.id);
   if (found == pulls_.end()) return;  // it has ended, and that is told
-  if (found->second.error.empty()) found->second.error = "cancelled";
+  if (found->second.error.empty()) found->second.error = kCancelled;
   cancel_reads(found->second);
 }
 

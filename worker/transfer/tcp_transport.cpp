@@ -75,7 +75,7 @@ void TcpTransport::forget(PeerId peer) {
   std::vector<ReadId> ids;
   for (const auto& [id, job] : jobs_)
     if (job.peer == peer) ids.push_back(id);
-  for (const ReadId id : ids) end(id, "the group that has the blocks is gone");
+  for (const ReadId id : ids) end(id, kPeerGone);
   peers_.erase(found);
   std::erase_if(peer_of_, [peer](const auto& entry) { return entry.second == peer; });
 }
@@ -88,13 +88,13 @@ void TcpTransport::post(ReadId id, PeerId peer, std::vector<Read> reads) {
           {read.region, read.offset + at, read.to + at, std::min(kChunk, read.bytes - at)});
   }
   jobs_.emplace(id, std::move(job));
-  if (!peers_.contains(peer)) return end(id, "the group that has the blocks is gone");
+  if (!peers_.contains(peer)) return end(id, kPeerGone);
   ask();
 }
 
 // What comes of it later is for nobody, and is dropped.
 void TcpTransport::cancel(ReadId id) {
-  if (jobs_.contains(id)) end(id, "cancelled");
+  if (jobs_.contains(id)) end(id, kCancelled);
 }
 
 void TcpTransport::end(ReadId id, std::string error) {

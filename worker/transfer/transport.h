@@ -26,6 +26,10 @@ struct Read {
   bool operator==(const Read&) const = default;
 };
 
+// Why a read ended without its bytes.
+inline constexpr const char* kPeerGone = "the group that has the blocks is gone";
+inline constexpr const char* kCancelled = "cancelled";
+
 class Transport {
  public:
   struct Progress {

@@ -353,7 +353,7 @@ void bench_lora(BenchDevice& device, Report& report) {
       add("expand", false, false, true);
       add("linear", false, true, false);
       add("all", true, true, true);
-      const std::string name = fmt::format("lora {} one launch m {}", s.name, m);
+      const std::string name = fmt::format("lora {} one op m {}", s.name, m);
       if (m > table.few_rows.max_plain_rows || !report.wants(name)) continue;
       const Spread t = device.time(32, [&](int i) {
         fused.a = device.part(a_bytes, 3 * i);

@@ -159,7 +159,6 @@ void bench_decode(const std::string& model, int context, int batch, int adapters
   options.config.max_lora_rank = 16;
   Session session(model, options);
   session.start();
-  int computed = 0;
   const auto step_of = [&](const std::vector<Row>& rows) {
     ipc::Step step = session.make_step(rows);
     step.has_lora = adapters > 0;
@@ -171,7 +170,7 @@ void bench_decode(const std::string& model, int context, int batch, int adapters
     session.runner().submit(step_of({{slot, prompt(context, slot), 0}}));
     session.runner().wait();
   }
-  computed = context;
+  int computed = context;
   const auto next = [&] {
     std::vector<Row> rows;
     rows.reserve(static_cast<size_t>(batch));

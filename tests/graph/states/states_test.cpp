@@ -20,15 +20,20 @@ ServedOptions options_of(const HybridModel& hybrid = model()) {
   return options;
 }
 
-class EveryMode : public ::testing::TestWithParam<std::tuple<std::string, int>> {};
+class EveryMode : public ::testing::TestWithParam<std::tuple<std::string, int>> {
+ protected:
+  void SetUp() override {
+    const auto& [mode, ranks] = GetParam();
+    if (ranks > 1 && options_.device != "host") GTEST_SKIP() << "a process a GPU";
+    options_.config.cudagraph_mode = mode;
+    options_.config.tensor_parallel_size = ranks;
+  }
+  ServedOptions options_ = options_of();
+};
 
 TEST_P(EveryMode, TokensAreThoseOfPlainLoops) {
-  const auto& [mode, ranks] = GetParam();
-  ServedOptions options = options_of();
-  if (ranks > 1 && options.device != "host") GTEST_SKIP() << "a process a GPU";
-  options.config.cudagraph_mode = mode;
-  options.config.tensor_parallel_size = ranks;
-  Served served(model().directory(), options);
+  const std::string& mode = std::get<0>(GetParam());
+  Served served(model().directory(), options_);
   EXPECT_EQ(serve_all(served), expected());
   if (mode != "NONE") {
     EXPECT_GT(served.modes[mode == "PIECEWISE" ? "PIECEWISE" : "FULL"], 0);
@@ -48,12 +53,8 @@ INSTANTIATE_TEST_SUITE_P(States, EveryMode,
 
 // CG-39, SPLIT_PREFILL: long rows run in parts, whose steps take turns with those who decode.
 TEST_P(EveryMode, CG39PromptsInPartsBetweenDecodesGiveTheSameTokens) {
-  const auto& [mode, ranks] = GetParam();
   for (const int32_t drafts : {0, 2}) {
-    ServedOptions options = options_of();
-    if (ranks > 1 && options.device != "host") GTEST_SKIP() << "a process a GPU";
-    options.config.cudagraph_mode = mode;
-    options.config.tensor_parallel_size = ranks;
+    ServedOptions options = options_;
     options.config.split_prefill = 3;
     options.config.num_speculative_tokens = drafts;
     options.split_prefill_tokens = 5;
@@ -69,12 +70,8 @@ TEST_P(EveryMode, CG39PromptsInPartsBetweenDecodesGiveTheSameTokens) {
 // CG-38: two execution contexts run batches of one Program at the same time, the host's team or the
 // GPU's multiprocessors divided.
 TEST_P(EveryMode, CG38TwoContextsAtOnceGiveTheSameTokens) {
-  const auto& [mode, ranks] = GetParam();
   for (const int32_t drafts : {0, 2}) {
-    ServedOptions options = options_of();
-    if (ranks > 1 && options.device != "host") GTEST_SKIP() << "a process a GPU";
-    options.config.cudagraph_mode = mode;
-    options.config.tensor_parallel_size = ranks;
+    ServedOptions options = options_;
     options.config.num_speculative_tokens = drafts;
     options.contexts = 2;
     Served served(model().directory(), options);

@@ -6,6 +6,22 @@
 
 namespace refrain::worker {
 
+// What both ops that propose read of a step, and write.
+template <class Args, class L, class O>
+void set_proposal(Args& args, const L& l, const O& op) {
+  args.ids = l.at(op.ids);
+  args.out = l.at(op.out);
+  args.num_drafts = l.at(op.num_drafts);
+  args.inputs.turn = l.at(op.turn);
+  args.inputs.query_start = l.at(op.query_start);
+  args.inputs.row_slot = l.at(op.row_slot);
+  args.inputs.row_flags = l.at(op.row_flags);
+  for (uint32_t turn = 0; turn < kernels::kTurns; ++turn)
+    args.grammar[turn] = {l.at(op.grammar_drafts, turn), l.at(op.grammar_drafts_ready, turn)};
+  args.tokens = l.rows(op.ids);
+  args.rows = l.rows(op.row_slot);
+}
+
 struct ProposeNgramOp {  // ids: [T] of prepare_inputs; out: the same with drafts
   ValueId ids = kNoValue, out = kNoValue, num_drafts = kNoValue;
   ValueId query_start = kNoValue, row_slot = kNoValue, row_flags = kNoValue;
@@ -50,13 +66,7 @@ struct Definition<ProposeNgramOp> {
   template <class L>
   static void launch(const L& l, const O& op) {
     kernels::ProposeNgramArgs args;
-    args.ids = l.at(op.ids);
-    args.out = l.at(op.out);
-    args.num_drafts = l.at(op.num_drafts);
-    args.inputs.query_start = l.at(op.query_start);
-    args.inputs.row_slot = l.at(op.row_slot);
-    args.inputs.row_flags = l.at(op.row_flags);
-    args.inputs.turn = l.at(op.turn);
+    set_proposal(args, l, op);
     args.slots.params = l.at(op.params);
     args.slots.history_cols = l.cols(op.history);
     args.slots.history = l.at(op.history);
@@ -64,10 +74,6 @@ struct Definition<ProposeNgramOp> {
     args.least = static_cast<int32_t>(op.least);
     args.most = static_cast<int32_t>(op.most);
     args.most_drafts = l.cols(op.grammar_drafts);
-    for (uint32_t turn = 0; turn < kernels::kTurns; ++turn)
-      args.grammar[turn] = {l.at(op.grammar_drafts, turn), l.at(op.grammar_drafts_ready, turn)};
-    args.tokens = l.rows(op.ids);
-    args.rows = l.rows(op.row_slot);
     l.kernels().propose_ngram(l.stream(), args);
   }
 };
@@ -113,21 +119,11 @@ struct Definition<ProposeDraftsOp> {
   template <class L>
   static void launch(const L& l, const O& op) {
     kernels::ProposeDraftsArgs args;
-    args.ids = l.at(op.ids);
-    args.out = l.at(op.out);
-    args.num_drafts = l.at(op.num_drafts);
+    set_proposal(args, l, op);
     args.drafts = l.at(op.drafts);
     args.draft_token = l.at(op.draft_token);
     args.most = l.cols(op.drafts);
-    args.inputs.turn = l.at(op.turn);
     args.params = l.at(op.params);
-    for (uint32_t turn = 0; turn < kernels::kTurns; ++turn)
-      args.grammar[turn] = {l.at(op.grammar_drafts, turn), l.at(op.grammar_drafts_ready, turn)};
-    args.inputs.query_start = l.at(op.query_start);
-    args.inputs.row_slot = l.at(op.row_slot);
-    args.inputs.row_flags = l.at(op.row_flags);
-    args.tokens = l.rows(op.ids);
-    args.rows = l.rows(op.row_slot);
     l.kernels().propose_drafts(l.stream(), args);
   }
 };

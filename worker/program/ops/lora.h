@@ -219,7 +219,7 @@ struct Definition<LoraExpandOp> {
   }
 };
 
-// For few rows (lower_lora_rows): lora_shrink, linear and lora_expand in one launch, and silu_mul.
+// For few rows (lower_lora_rows): lora_shrink, linear and lora_expand as one op, and silu_mul.
 struct LoraLinearOp {  // bias, residual may be kNoValue
   ValueId in = kNoValue, weight = kNoValue, bias = kNoValue, residual = kNoValue, a = kNoValue,
           b = kNoValue, shrunk = kNoValue, out = kNoValue;

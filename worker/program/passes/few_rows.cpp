@@ -73,9 +73,7 @@ class FewRowsRewriter {
     for (Op& op : program_.ops) {
       const auto* linear = std::get_if<LinearOp>(&op);
       if (linear == nullptr || !can_fuse(program_, *linear)) continue;
-      const Value& weight = program_.value(linear->weight);
-      if (weight.cols % 64 != 0 || weight.cols <= 128 || !has_whole_blocks(linear->weight))
-        continue;
+      if (!has_whole_atoms(linear->weight) || !has_whole_blocks(linear->weight)) continue;
       FusedLinearOp fused{.in = linear->in, .weight = linear->weight, .out = linear->out};
       if (linear->bias != kNoValue || linear->residual != kNoValue) continue;
       const int silu = take_silu(uses, fused);
@@ -261,6 +259,11 @@ class FewRowsRewriter {
     return user;
   }
 
+  // Of 64 columns, more than two: what the kernel for up to max_plain_rows takes.
+  bool has_whole_atoms(ValueId weight) const {
+    const int64_t cols = program_.value(weight).cols;
+    return cols % 64 == 0 && cols > 128;
+  }
   // Of 16 outputs, as SiLU·mul in a linear takes them.
   bool has_whole_blocks(ValueId weight) const {
     return std::ranges::all_of(program_.value(weight).parts,
@@ -270,9 +273,10 @@ class FewRowsRewriter {
     const Value& weight = program_.value(linear.weight);
     const int64_t shares = linear.parallel == Parallel::kRow ? program_.tensor_parallel_size : 1;
     const int32_t max_rank = expand.of.max_rank;
-    return can_fuse(program_, linear) && is_bf16(program_, expand.out) && weight.cols % 64 == 0 &&
-           weight.cols > 128 && weight.cols * shares == weight.parts.front().tensor_cols &&
-           max_rank % 8 == 0 && 128 % max_rank == 0 &&
+    return can_fuse(program_, linear) && is_bf16(program_, expand.out) &&
+           has_whole_atoms(linear.weight) &&
+           weight.cols * shares == weight.parts.front().tensor_cols && max_rank % 8 == 0 &&
+           128 % max_rank == 0 &&
            program_.value(expand.of.ranks).rows.scale * max_rank <= device_.max_lora_lines;
   }
   // Of 64 outputs, alike on all ranks.

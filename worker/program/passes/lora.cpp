@@ -28,8 +28,7 @@ class LoraRewriter {
 
   LoraProgram rewrite() {
     const std::vector<Op> before = lora_.program.ops;
-    lora_.ranks = state("lora.ranks", DType::kInt32, limits_.places, 0);
-    lora_.program.values[static_cast<size_t>(lora_.ranks)].zeroed = true;  // no part has an adapter
+    lora_.ranks = zeroed("lora.ranks", DType::kInt32, limits_.places, 0);  // no part has an adapter
     std::vector<Op>& ops = lora_.program.ops;
     ops.clear();
     for (const Op& op : before) {
@@ -55,6 +54,17 @@ class LoraRewriter {
                                      .rows = Dim::constant(rows),
                                      .cols = cols,
                                      .storage = Storage::kDevice});
+  }
+  ValueId zeroed(std::string name, DType dtype, int64_t rows, int64_t cols) {
+    const ValueId id = state(std::move(name), dtype, rows, cols);
+    lora_.program.values[static_cast<size_t>(id)].zeroed = true;
+    return id;
+  }
+  // Where lora_linear multiplies the lines of all places, those that no adapter has filled must be
+  // numbers.
+  ValueId state_b(const Value& out) {
+    return zeroed(out.name + ".lora_b", out.dtype, int64_t{limits_.places} * limits_.max_rank,
+                  out.cols);
   }
   ValueId activation(std::string name, DType dtype, Dim rows, int64_t cols) {
     return add_value(lora_.program,
@@ -110,7 +120,7 @@ class LoraRewriter {
     shrink.a = state(out.name + ".lora_a", out.dtype, ranks, table.rows.scale);
     shrink.out = activation(out.name + ".lora_shrunk", DType::kFloat32, out.rows, of.max_rank);
     LoraExpandOp expand{.in = shrink.out, .out = embed.out, .of = of};
-    expand.b = state(out.name + ".lora_b", out.dtype, ranks, out.cols);
+    expand.b = state_b(out);
     expand.part_end[0] = static_cast<int32_t>(out.cols);
     expand.value = embed.out = plain_value(out);
     const WeightPart& from = table.parts.front();
@@ -144,8 +154,7 @@ class LoraRewriter {
                      limits_.places * width, weight.cols);
     shrink.out = activation(out.name + ".lora_shrunk", DType::kFloat32, out.rows, width);
     LoraExpandOp expand{.in = shrink.out, .out = linear.out, .of = of};
-    expand.b =
-        state(out.name + ".lora_b", out.dtype, int64_t{limits_.places} * of.max_rank, out.cols);
+    expand.b = state_b(out);
     expand.value = linear.out = plain_value(out);
 
     int64_t begin = 0;
