@@ -6,7 +6,7 @@
 namespace refrain {
 
 BlockLease::~BlockLease() {
-  if (owner_ != nullptr) owner_->leases_.erase(this);
+  if (owner_ != nullptr) std::erase(owner_->leases_, this);
 }
 
 bool BlockLease::commit() const {
@@ -42,7 +42,7 @@ std::shared_ptr<BlockLease> BlockLeases::grant(std::vector<HeldBlocks> held, int
     }
   }
   lease->held_ = std::move(held);
-  leases_.insert(lease.get());
+  leases_.push_back(lease.get());
   return lease;
 }
 

@@ -5,9 +5,9 @@
 // request's tokens, and nothing that was read of them may be used. Owned by the Scheduler, on the
 // engine's executor, where readers hold their leases too.
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <set>
 #include <vector>
 
 #include "runtime/base/clock.h"
@@ -62,7 +62,7 @@ class BlockLeases {
  private:
   friend class BlockLease;
   const BlockPools& pools_;
-  std::set<BlockLease*> leases_;
+  std::vector<BlockLease*> leases_;  // in the order in which they were granted
 };
 
 }  // namespace refrain
