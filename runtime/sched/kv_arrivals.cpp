@@ -8,9 +8,29 @@
 
 namespace refrain {
 
+// Of each group, the blocks that a sequence just entered lacks of its first tokens, to be filled
+// from those of its lease at the same place of the table; nothing: the lease lacks one of them.
+std::optional<std::vector<ipc::KvBlocks>> KvArrivals::to_fill(const Sequence& sequence) const {
+  const BlockLease& lease = *sequence.source;
+  const std::vector<LeasedBlocks>& from = lease.blocks();
+  if (from.size() != sequence.held.size() || !pools_.all_paged()) return std::nullopt;
+  std::vector<ipc::KvBlocks> fill(from.size());
+  for (size_t group = 0; group < from.size(); ++group) {
+    const HeldBlocks& held = sequence.held[group];
+    for (int32_t i = std::max(held.first, sequence.blocks_published);
+         i < pools_.blocks_for(lease.tokens()); ++i) {
+      const int32_t at = i - from[group].first;
+      if (at < 0 || at >= std::ssize(from[group].blocks)) return std::nullopt;
+      fill[group].from.push_back(from[group].blocks[static_cast<size_t>(at)]);
+      fill[group].to.push_back(held.blocks[static_cast<size_t>(i)].id());
+    }
+  }
+  return fill;
+}
+
 bool KvArrivals::begin(Sequence& sequence, TimePoint now) {
   const BlockLease& lease = *sequence.source;
-  auto blocks = pools_.to_fill(sequence, lease.tokens(), lease.blocks());
+  auto blocks = to_fill(sequence);
   if (!blocks) return false;
   const auto ranks = static_cast<size_t>(num_ranks_);
   const TransferId id = next_++;
