@@ -275,6 +275,11 @@ TEST_F(FinishConfig, GroupsWithRolesNeedEachOther) {
   config_.decode_tensor_parallel_size = 4;
   EXPECT_THAT(error(), HasSubstr("--decode-tensor-parallel-size 4 is more than the model's 3"));
   config_.decode_tensor_parallel_size = 0;
+  config_.worker.tensor_parallel_size = 4;
+  EXPECT_THAT(
+      error(),
+      HasSubstr("--tensor-parallel-size: --tensor-parallel-size 4 is more than the model's 3"));
+  config_.worker.tensor_parallel_size = 1;
   config_.data_parallel_size = 2;
   EXPECT_THAT(error(), HasSubstr("leave it out"));
   config_.data_parallel_size = 1;
