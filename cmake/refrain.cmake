@@ -73,13 +73,14 @@ function(refrain_library name)
   endif()
 endfunction()
 
-# refrain_test(name LABEL label DEPS targets... [ENVIRONMENT NAME=VALUE...]): every .cpp of the calling folder as one GoogleTest
-# program in build/tests, each of its tests known to ctest under the label. The time limit is
-# for hangs: a loaded machine takes many times as long as an idle one, for barriers above all.
+# refrain_test(name [ONE_THREAD] LABEL label DEPS targets... [ENVIRONMENT NAME=VALUE...]): every .cpp of the calling folder as one
+# GoogleTest program in build/tests, each of its tests known to ctest under the label. ONE_THREAD: nothing in it has a second
+# thread, so a ThreadSanitizer build leaves it out. The time limit is for hangs: a loaded machine takes many times as long as an
+# idle one, for barriers above all.
 function(refrain_test name)
-  cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "DEPS;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(ARG "ONE_THREAD" "LABEL;TIMEOUT" "DEPS;ENVIRONMENT" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
-  if(NOT sources)
+  if(NOT sources OR (ARG_ONE_THREAD AND REFRAIN_SANITIZE STREQUAL "thread"))
     return()
   endif()
   if(NOT ARG_TIMEOUT)
