@@ -35,6 +35,8 @@ EngineCore::EngineCore(EngineParts parts)
       kv_exchange_(
           config_.groups(),
           [this](int32_t index, const ipc::Message& message) { group(index).tell(message); }),
+      control_(config_.num_groups(), to_duration(config_.drain_timeout), executor_,
+               control_hooks()),
       trials_(queue_,
               {[this](const Sequence& sequence, const Error& error) { give_up(sequence, error); },
                [this](std::unique_ptr<Sequence> sequence) {
@@ -236,6 +238,7 @@ void EngineCore::request_gone(RequestId id, FinishReason reason) {
   if (trace_) trace_->ended(id, reason, executor_->clock().now());
   --unfinished_;
   admission_.gone(id);
+  look_at_control();
   tell_if_drained();
 }
 
@@ -287,6 +290,7 @@ void EngineCore::stop() {
   const Error error{ErrorCode::kUnavailable, "the engine was stopped", {}};
   refuse_from_now_on(error);
   fail_all(error);
+  control_.end(error);
   for (const auto& each : groups_) each->stop("the coordinator was stopped");
   for (int32_t index = 0; index < config_.num_groups(); ++index) adapters_lost(index, error);
   publish();

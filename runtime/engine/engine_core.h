@@ -19,6 +19,7 @@
 #include "runtime/engine/engine.h"
 #include "runtime/engine/engine_stats.h"
 #include "runtime/engine/engine_trace.h"
+#include "runtime/engine/group_control.h"
 #include "runtime/engine/group_service.h"
 #include "runtime/engine/kv_exchange.h"
 #include "runtime/engine/output_side.h"
@@ -68,6 +69,7 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   void cancel(RequestId id);
   void stop();
   void give_up_group(int32_t group);
+  void control_group(const GroupOrder& order, const GroupOrderDone& done);
   void drain(std::function<void()> drained);
   void load_adapter(AdapterSource source, const AdapterDone& done);
   void unload_adapter(const std::string& name, const AdapterDone& done);
@@ -150,6 +152,9 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   void tell_of_loss(int32_t index, GroupLoss loss);
   void give_up(const Sequence& sequence, const Error& error);
   uint64_t waiting() const;
+  GroupControl::Hooks control_hooks();
+  void look_at_control();
+  void change_role(int32_t index, ipc::GroupRole role);
 
   const EngineConfig config_;
   const ModelConfig model_;
@@ -160,6 +165,7 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   std::vector<std::shared_ptr<GroupService>> groups_;
   Router router_;
   KvExchange kv_exchange_;
+  GroupControl control_;
 
   RequestQueue queue_;  // while no group takes them, and those that wait to be tried alone
   Trials trials_;

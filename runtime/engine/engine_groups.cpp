@@ -103,6 +103,7 @@ GroupServiceHandlers EngineCore::handlers_of(int32_t index) {
   });
   handlers.on_transfers = guarded([](Self& self) {
     self.pump_all();
+    self.look_at_control();
     self.publish();
   });
   handlers.on_audit =
@@ -125,7 +126,7 @@ bool EngineCore::all_failed() const {
 
 // A group takes requests while it serves and none is tried alone there.
 void EngineCore::open_or_close(int32_t index) {
-  const bool open = group(index).serves() && !trials_.reserves(index);
+  const bool open = group(index).serves() && !trials_.reserves(index) && !control_.holds(index);
   if (open == router_.is_open(index)) return;
   if (open) {
     router_.open(index);
@@ -191,11 +192,13 @@ void EngineCore::on_handed_over(int32_t index, std::unique_ptr<Sequence> sequenc
                                 params.max_tokens - sequence->output_len(), Router::Part::kAnswer);
   if (!to) {
     route(std::move(sequence));
+    look_at_control();
     return pump_all();
   }
   if (!kv_exchange_.joined(index, *to)) sequence->source.reset();
   to_group(*to, std::move(sequence));
   pump(*to);
+  look_at_control();
 }
 
 void EngineCore::on_transfer_failed(std::unique_ptr<Sequence> sequence) {
@@ -245,6 +248,7 @@ void EngineCore::on_group_state(int32_t index, GroupState state) {
 void EngineCore::on_ready(int32_t index) {
   ask_for_adapters(index);
   if (group(index).proving()) trials_.proving(index);
+  if (group(index).serves()) control_.came(index);
   open_or_close(index);
   route_waiting();
   admission_.in_service(executor_->clock().now());
@@ -256,6 +260,7 @@ void EngineCore::on_good_canary(int32_t index, bool proved) {
   trials_.good_canary(index, proved);
   if (unloading_) finish_unloads();
   if (!proved) return;
+  control_.came(index);
   open_or_close(index);
   route_waiting();
   publish();
@@ -341,6 +346,7 @@ void EngineCore::on_lost(int32_t index, GroupServiceHandlers::Lost lost) {
   if (!any_ready()) admission_.out_of_service(executor_->clock().now());
   if (over) refuse_from_now_on(error);
   kv_exchange_.lost(index);
+  if (const auto role = control_.take_role(index)) change_role(index, *role);
   if (lost.served) take_back(index, std::move(lost));
   if (group(index).failed() && trials_.reserves(index) && !over) {
     const auto left =
@@ -356,6 +362,7 @@ void EngineCore::on_lost(int32_t index, GroupServiceHandlers::Lost lost) {
     pump_all();
   }
   adapters_lost(index, error);
+  look_at_control();
   watch_queue();
   publish();
 }
