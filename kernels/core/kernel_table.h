@@ -25,8 +25,8 @@ struct FewRows {
   int32_t max_plain_rows = 0;  // of a fused_linear without a norm, K and n of whole groups of 64
   int64_t max_norm_cols = 0, max_norm_elements = 0;  // of one launch with a norm: K, M * K
   int32_t max_group = 0;                             // rope_attention: query heads a KV head
-  int32_t max_lora_lines = 0;  // lora_linear, up to max_plain_rows: places * max_rank; 0: none
-  int32_t max_ranks = 0;  // of a group whose sums go from one fused_linear to the next; 0: none
+  int32_t max_lora_cols = 0;  // lora_linear, up to max_plain_rows: places * max_rank; 0: none
+  int32_t max_ranks = 0;      // of a group whose sums go from one fused_linear to the next; 0: none
   bool (*takes_head_dim)(int64_t head_dim, int64_t rotary_dim) = nullptr;
 };
 

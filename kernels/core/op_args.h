@@ -197,7 +197,7 @@ struct LoraEmbedArgs {
 struct LoraExpandArgs {
   const float* in = nullptr;         // [M, parts, max_rank]
   const int32_t* adapter = nullptr;  // [M]
-  const void* b = nullptr;           // [places] of part after part, each [max_rank, its columns]
+  const void* b = nullptr;           // [N, places, max_rank]
   LoraPlaces places;
   int32_t part_end[kMaxLoraParts] = {};  // column after the part's last
   Matrix out;                            // [M, N]; b is of its type

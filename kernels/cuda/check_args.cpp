@@ -177,9 +177,9 @@ void check_args(const LoraLinearArgs& args) {
       can_cluster_adapters(args),
       "{}: {} rows of {} columns, {} outputs, {} places of rank {}; the CUDA kernel takes "
       "up to {} rows of bfloat16, whole groups of 64 columns, parts of whole groups of 64 "
-      "outputs (SiLU·mul of 16), ranks 8, 16, 32, 64 or 128 and {} in all",
+      "outputs (SiLU·mul: two of 16), ranks that are multiples of 8 and {} in all",
       op, linear.rows.padded, linear.weight.k, linear.weight.n, args.places.count,
-      args.places.max_rank, kClusterRows, kMaxLoraLines);
+      args.places.max_rank, kClusterRows, kMaxLoraCols);
 }
 
 void check_args(const RopeAttentionArgs& args) {

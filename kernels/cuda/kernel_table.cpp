@@ -73,7 +73,7 @@ const KernelTable& cuda_kernel_table() {
       .lora_linear = &checked<&lora_linear>,
       .rope_attention = &checked<&rope_attention>,
       .few_rows = {kFewRows, kClusterRows, kMaxFusedNormCols, kMaxFusedNormElements, kMaxFusedGroup,
-                   kMaxLoraLines, kMaxPeerRanks, &can_rope_attend},
+                   kMaxLoraCols, kMaxPeerRanks, &can_rope_attend},
       .planned_rows = &planned_rows,
   };
   return table;

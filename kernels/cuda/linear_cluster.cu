@@ -15,6 +15,7 @@
 //
 // lora_linear is the same kernel: what adapters add are further columns of K.
 
+#include <algorithm>
 #include <array>
 
 #include "kernels/cuda/launch.cuh"
@@ -99,7 +100,7 @@ CUtensorMap row_boxes(const void* data, int64_t rows, int64_t k, int64_t stride,
   const TensorDim dims[] = {{kAtom, 1, kAtom},
                             {rows, stride, static_cast<uint32_t>(box_rows)},
                             {k / kAtom, kAtom, kAtoms}};
-  return make_tensor_map(data, dims, BoxRows::kSwizzled128);
+  return make_tensor_map(data, dims, true);
 }
 
 // A box: for each block of the cluster its rows of gate and the same of up.
@@ -110,48 +111,41 @@ CUtensorMap gate_up_boxes(const Weight& weight, int cluster) {
                             {2, half * weight.k, 2},
                             {half / rows, rows * weight.k, static_cast<uint32_t>(cluster)},
                             {weight.k / kAtom, kAtom, kAtoms}};
-  return make_tensor_map(weight.data, dims, BoxRows::kSwizzled128);
+  return make_tensor_map(weight.data, dims, true);
 }
 
-// b's lines as boxes of kChunk lines: of a tile's columns; of a pair of parts, of each block's
-// share of them, with the columns that the other part has there left out.
+// b as boxes of kAtom columns: of a tile's rows; of one of the parts gate and up the rows of each
+// block's share, with zeros where the other part has its rows.
 template <bool kSilu>
-CUtensorMap line_boxes(const LoraLinearArgs& args, int part) {
-  const int64_t begin = part == 0 ? 0 : args.part_end[part - 1];
-  const int64_t cols = args.part_end[part] - begin, all = args.linear.weight.n;
-  const int64_t lines = args.places.max_rank, places = args.places.count;
-  const auto* b = static_cast<const __nv_bfloat16*>(args.b) + begin * lines;
-  const auto box_lines = static_cast<uint32_t>(lines), box_places = kChunk / box_lines;
+CUtensorMap b_boxes(const LoraLinearArgs& args, int part, int cluster) {
+  const int64_t n = args.linear.weight.n, cols = int64_t{args.places.count} * args.places.max_rank;
+  const auto* b = static_cast<const __nv_bfloat16*>(args.b);
   if constexpr (kSilu) {
-    const TensorDim dims[] = {{kPairCols, 1, kPairCols},
-                              {lines, cols, box_lines},
-                              {places, all * lines, box_places},
+    const int64_t half = n / 2, rows = kTile / 2 / cluster;
+    const TensorDim dims[] = {{cols, 1, kAtom},
+                              {rows, cols, static_cast<uint32_t>(rows)},
                               {1, cols, 2},
-                              {cols / kPairCols, kPairCols, kPairCluster}};
-    return make_tensor_map(b, dims, BoxRows::kSwizzled32);
+                              {half / rows, rows * cols, static_cast<uint32_t>(cluster)}};
+    return make_tensor_map(b + part * half * cols, dims, true);
   }
-  const TensorDim dims[] = {
-      {cols, 1, kTile}, {lines, cols, box_lines}, {places, all * lines, box_places}};
-  return make_tensor_map(b, dims, BoxRows::kSwizzled128);
+  const TensorDim dims[] = {{cols, 1, kAtom}, {n, cols, kTile}};
+  return make_tensor_map(b, dims, true);
 }
 
 template <bool kSilu>
-Adapters adapters_of(const LoraLinearArgs& args, int box_rows) {
+Adapters adapters_of(const LoraLinearArgs& args, int box_rows, int cluster) {
   Adapters adapters{};
   const LoraPlaces& places = args.places;
-  for (int part = 0; part < places.parts; ++part) {
-    adapters.b[part] = line_boxes<kSilu>(args, part);
-    adapters.part_end[part] = args.part_end[part];
-  }
-  const int64_t lines = int64_t{places.count} * places.max_rank;
+  for (int part = 0; part < (kSilu ? 2 : 1); ++part)
+    adapters.b[part] = b_boxes<kSilu>(args, part, cluster);
+  std::copy_n(args.part_end, places.parts, adapters.part_end);
+  const int64_t cols = int64_t{places.count} * places.max_rank;
   const TensorDim dims[] = {
-      {lines, 1, kAtom},
-      {places.parts, lines, 1},
-      {args.linear.rows.padded, places.parts * lines, static_cast<uint32_t>(box_rows)}};
-  adapters.shrunk = make_tensor_map(args.shrunk, dims, BoxRows::kSwizzled128);
-  adapters.chunks = static_cast<int32_t>(ceil_div(lines, kChunk));
-  adapters.parts = places.parts;
-  adapters.max_places = kChunk / places.max_rank;
+      {cols, 1, kAtom},
+      {places.parts, cols, 1},
+      {args.linear.rows.padded, places.parts * cols, static_cast<uint32_t>(box_rows)}};
+  adapters.shrunk = make_tensor_map(args.shrunk, dims, true);
+  adapters.chunks = static_cast<int32_t>(ceil_div(cols, kChunk));
   return adapters;
 }
 
@@ -173,8 +167,7 @@ void run(StreamRef stream, const LinearArgs& linear, const LoraLinearArgs* of_ad
   args.chunks = static_cast<int32_t>(ceil_div(linear.weight.k, kChunk));
   args.tiles = static_cast<int32_t>(ceil_div(linear.weight.n, kTile));
   args.stages = L::kStages;
-  args.cluster =
-      kLora && kSilu ? kPairCluster : choose_cluster<kSilu>(most, args.tiles, args.chunks);
+  args.cluster = choose_cluster<kSilu>(most, args.tiles, args.chunks);
   args.rows = linear.rows;
   const auto at_once = static_cast<int64_t>(most[static_cast<size_t>(args.cluster)]);
   LaunchShape shape;
@@ -189,7 +182,7 @@ void run(StreamRef stream, const LinearArgs& linear, const LoraLinearArgs* of_ad
   const CUtensorMap input =
       row_boxes(linear.in.data, linear.rows.padded, linear.weight.k, linear.in.stride, kRows);
   Extra extra{};
-  if constexpr (kLora) extra = adapters_of<kSilu>(*of_adapters, kRows);
+  if constexpr (kLora) extra = adapters_of<kSilu>(*of_adapters, kRows, args.cluster);
   launch<kernel, kMaxSharedBytes>(stream, kName, shape, args, extra, weight, input);
 }
 
@@ -215,16 +208,18 @@ void linear_cluster(StreamRef stream, const LinearArgs& args, bool silu_mul) {
 
 bool can_cluster_adapters(const LoraLinearArgs& args) {
   const LoraPlaces& places = args.places;
-  if (places.max_rank % 8 != 0 || kChunk % places.max_rank != 0 ||
-      places.count * places.max_rank > kMaxLoraLines || !is_wide(args.b)) {
+  if (places.max_rank % 8 != 0 || places.count * places.max_rank > kMaxLoraCols ||
+      !is_wide(args.b)) {
     return false;
   }
-  for (int part = 0; part < places.parts; ++part) {  // a tile is of one part
-    const bool last = part + 1 == places.parts;
-    if (args.part_end[part] % (args.silu_mul ? kPairCols : last ? 8 : kTile) != 0) return false;
+  const int64_t n = args.linear.weight.n;
+  if (args.silu_mul) {
+    return can_cluster(args.linear) && n % 32 == 0 && places.parts == 2 &&
+           args.part_end[0] * 2 == n;
   }
-  return can_cluster(args.linear) &&
-         (!args.silu_mul || (args.linear.weight.n % 32 == 0 && places.parts == 2));
+  for (int part = 0; part + 1 < places.parts; ++part)  // a tile is of one part
+    if (args.part_end[part] % kTile != 0) return false;
+  return can_cluster(args.linear);
 }
 
 void lora_linear(StreamRef stream, const LoraLinearArgs& args) {

@@ -25,8 +25,6 @@ inline constexpr int kAddThreads = kAddWarps * 32;
 inline constexpr int kThreads = (kMultiplyWarps + kAddWarps + 1) * 32;
 inline constexpr int kMaxStages = 14, kLeastStages = 3;
 inline constexpr int kMaxCluster = 4;
-inline constexpr int kPairCluster = 2;  // with SiLU·mul and adapters
-inline constexpr int kPairCols = kTile / 2 / kPairCluster;
 inline constexpr int kMostOthers = 48;  // rows: (cluster - 1) shares of up to kTile / cluster
 inline constexpr int kBuffers = 2;      // of sums
 
@@ -41,15 +39,13 @@ struct ClusterLinear {
   Rows rows;
 };
 
-// What the rows' adapters add, as further columns of K: lines of b, all places' of a part one after
-// the other, beside the rows' products with a, zeros in other places than a row's own.
+// What the rows' adapters add, as further columns of K: a tile's rows of b, all places side by
+// side, beside the rows' products with a, zeros in other places than a row's own.
 struct Adapters {
-  CUtensorMap b[kMaxLoraParts];  // by part; of kSilu gate and up
-  CUtensorMap shrunk;            // [rows][parts][places * max_rank]
+  CUtensorMap b[2];    // [outputs][places * max_rank]; of kSilu gate's and up's
+  CUtensorMap shrunk;  // [rows][parts][places * max_rank]
   int32_t part_end[kMaxLoraParts];
-  int32_t parts;
-  int32_t chunks;      // of a part's lines
-  int32_t max_places;  // of a chunk
+  int32_t chunks;  // of places * max_rank
 };
 struct NoAdapters {};
 
@@ -128,8 +124,10 @@ struct Block {
     asm volatile("prefetch.tensormap [%0];" ::"l"(input) : "memory");
     if constexpr (kLora) {
       asm volatile("prefetch.tensormap [%0];" ::"l"(&adapters.shrunk) : "memory");
-      for (int32_t part = 0; part < adapters.parts; ++part)
-        asm volatile("prefetch.tensormap [%0];" ::"l"(&adapters.b[part]) : "memory");
+      asm volatile("prefetch.tensormap [%0];" ::"l"(&adapters.b[0]) : "memory");
+      if constexpr (kSilu) {
+        asm volatile("prefetch.tensormap [%0];" ::"l"(&adapters.b[1]) : "memory");
+      }
     }
     Cursor at{tile, 0};
 #pragma unroll 1
@@ -166,7 +164,7 @@ struct Block {
     const int32_t atom = (first_chunk + at.item) * kAtoms;
     expect_bytes(barrier, L::kStageBytes);
     if constexpr (kLora) {
-      if (at.item >= chunks) return draw_lines(at, to, barrier);
+      if (at.item >= chunks) return draw_b(at, to, barrier);
     }
     if constexpr (kSilu) {  // each block's share of the tile: rows of gate, then of up
       asm volatile(
@@ -202,24 +200,27 @@ struct Block {
     while (at.tile * kTile >= adapters.part_end[part]) ++part;
     return part;
   }
-  // kChunk lines of b's columns of the tile; of kSilu zeros in the place of the other part's.
-  __device__ void draw_lines(Cursor at, uint32_t to, uint32_t barrier) const {
-    const int32_t part = part_of(at);
-    const int32_t place = extra(at) % adapters.chunks * adapters.max_places;
-    if constexpr (kSilu) {
-      asm volatile(
-          "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-          "[%0], [%1, {%2, %2, %3, %4, %5}], [%6];" ::"r"(to),
-          "l"(&adapters.b[part]), "r"(0), "r"(place), "r"(-part), "r"(at.tile * args.cluster),
-          "r"(barrier)
-          : "memory");
-    } else {
-      const int32_t begin = part == 0 ? 0 : adapters.part_end[part - 1];
-      asm volatile(
-          "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-          "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to),
-          "l"(&adapters.b[part]), "r"(at.tile * kTile - begin), "r"(0), "r"(place), "r"(barrier)
-          : "memory");
+  // Of kSilu zeros in the place of the other part's rows.
+  __device__ void draw_b(Cursor at, uint32_t to, uint32_t barrier) const {
+    const int32_t col = extra(at) % adapters.chunks * kChunk;
+#pragma unroll
+    for (int atom = 0; atom < kAtoms; ++atom) {
+      const uint32_t to_atom = to + atom * kTile * kAtom * 2;
+      if constexpr (kSilu) {
+        const int32_t part = part_of(at);
+        asm volatile(
+            "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+            "[%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to_atom),
+            "l"(&adapters.b[part]), "r"(col + atom * kAtom), "r"(0), "r"(-part),
+            "r"(at.tile * args.cluster), "r"(barrier)
+            : "memory");
+      } else {
+        asm volatile(
+            "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+            "[%0], [%1, {%2, %3}], [%4];" ::"r"(to_atom),
+            "l"(&adapters.b[0]), "r"(col + atom * kAtom), "r"(at.tile * kTile), "r"(barrier)
+            : "memory");
+      }
     }
   }
   __device__ void draw_shrunk(Cursor at, uint32_t to, uint32_t barrier) const {

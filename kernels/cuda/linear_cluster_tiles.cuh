@@ -15,14 +15,6 @@
 
 namespace refrain::kernels::cluster_linear {
 
-// Of kChunk lines of b: all of kPairCols columns come together, 32 bytes each, swizzled, eight
-// lines after 256 bytes.
-__device__ inline uint64_t pair_descriptor(uint32_t address) {
-  static_assert(kPairCols * 2 == 32);
-  return static_cast<uint64_t>((address & 0x3ffff) >> 4) |
-         (uint64_t{kChunk * kPairCols * 2 / 16} << 16) | (uint64_t{16} << 32) | (uint64_t{3} << 62);
-}
-
 // Of the rows of a tile or of the input in shared memory: 128 bytes each, swizzled, eight rows
 // after 1024 bytes.
 __device__ inline uint64_t matrix_descriptor(uint32_t address) {
@@ -40,20 +32,10 @@ struct Multiply<32> : gmma::MMA_64x32x16_F32BF16BF16_SS<gmma::Major::K, gmma::Ma
 template <>
 struct Multiply<64> : gmma::MMA_64x64x16_F32BF16BF16_SS<gmma::Major::K, gmma::Major::K> {};
 
-// The weights' rows lie along 128 bytes, one column of K after the other: as b's lines do.
-template <int kRows>
-struct MultiplyLines;
-template <>
-struct MultiplyLines<16> : gmma::MMA_64x16x16_F32BF16BF16_SS<gmma::Major::MN, gmma::Major::K> {};
-template <>
-struct MultiplyLines<32> : gmma::MMA_64x32x16_F32BF16BF16_SS<gmma::Major::MN, gmma::Major::K> {};
-template <>
-struct MultiplyLines<64> : gmma::MMA_64x64x16_F32BF16BF16_SS<gmma::Major::MN, gmma::Major::K> {};
-
-template <class Instruction, int kRows, size_t... i>
+template <int kRows, size_t... i>
 __device__ inline void multiply(uint64_t weights, uint64_t input, float (&sum)[kRows / 2], bool add,
                                 std::index_sequence<i...> /*each*/) {
-  Instruction::fma(weights, input, sum[i]..., add ? gmma::ScaleOut::One : gmma::ScaleOut::Zero);
+  Multiply<kRows>::fma(weights, input, sum[i]..., add ? gmma::ScaleOut::One : gmma::ScaleOut::Zero);
 }
 
 template <int kRows, bool kSilu, bool kLora>
@@ -81,23 +63,11 @@ struct TileBlock : Block<kRows, kSilu, kLora> {
         const uint32_t at = ring + stage * L::kStageBytes;
         const uint64_t weights = matrix_descriptor(at), input = matrix_descriptor(at + kTileBytes);
         asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-        if (!kLora || item < chunks) {
 #pragma unroll
-          for (int k = 0; k < kChunk / 16; ++k) {  // descriptors count 16 bytes
-            const int atom = k / (kAtom / 16), in_atom = k % (kAtom / 16) * 2;
-            multiply<Multiply<kRows>, kRows>(
-                weights + atom * kTile * 8 + in_atom, input + atom * kRows * 8 + in_atom, sum,
-                item > 0 || k > 0, std::make_index_sequence<kRows / 2>());
-          }
-        } else {
-#pragma unroll
-          for (int k = 0; k < kChunk / 16; ++k) {
-            const int atom = k / (kAtom / 16), in_atom = k % (kAtom / 16) * 2;
-            const uint64_t lines =
-                kSilu ? pair_descriptor(at) + k * kPairCols * 2 : weights + k * kTile * 2;
-            multiply<MultiplyLines<kRows>, kRows>(lines, input + atom * kRows * 8 + in_atom, sum,
-                                                  true, std::make_index_sequence<kRows / 2>());
-          }
+        for (int k = 0; k < kChunk / 16; ++k) {  // descriptors count 16 bytes
+          const int atom = k / (kAtom / 16), in_atom = k % (kAtom / 16) * 2;
+          multiply<kRows>(weights + atom * kTile * 8 + in_atom, input + atom * kRows * 8 + in_atom,
+                          sum, item > 0 || k > 0, std::make_index_sequence<kRows / 2>());
         }
         asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
         if (before >= 0) {

@@ -12,8 +12,6 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kShrinkThreads = 256;
 constexpr int kShrinkOutputs = 4;
-constexpr int kExpandCols = kThreads * 8;
-constexpr int kExpandAhead = 8;  // lines of b on their way at once
 constexpr int kFewRowsMost = 64;
 
 constexpr int kSpreadOutputs = 4;
@@ -38,8 +36,9 @@ __device__ int32_t row_of(const int32_t* query_start, int32_t reqs, int32_t toke
   return low;
 }
 
+// Whoever comes after it may read what it writes without a wait: its successor starts when it has
+// ended.
 __global__ void __launch_bounds__(kThreads) rows_kernel(LoraRowsArgs args) {
-  let_successor_start();
   wait_for_predecessor();
   const auto at = static_cast<int32_t>(blockIdx.x * kThreads + threadIdx.x);
   if (at < args.tokens.padded) {
@@ -127,63 +126,68 @@ __global__ void __launch_bounds__(kShrinkThreads) shrink_kernel(LoraShrinkArgs a
 }
 
 // Of lora_linear: a block kSpreadOutputs outputs of a part's row, with zeros for the other places.
+// lora_rows has ended before it starts (P-7), so its lines of a come before the wait.
 template <int kWarps>
 __global__ void __launch_bounds__(kWarps * 32) spread_kernel(SpreadArgs args) {
   __shared__ float sums[kWarps][kSpreadOutputs];
   const LoraPlaces& places = args.places;
+  const auto row = static_cast<int64_t>(blockIdx.y);
   const int32_t groups = places.max_rank / kSpreadOutputs;
   const int32_t part = static_cast<int32_t>(blockIdx.x) / groups;
   const int32_t begin = static_cast<int32_t>(blockIdx.x) % groups * kSpreadOutputs;
   const auto thread = static_cast<int32_t>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  const auto* a = static_cast<const __nv_bfloat16*>(args.a);
-  const int64_t line = int64_t{part} * places.max_rank + begin;
-  const int64_t of_place = int64_t{places.parts} * places.max_rank;
   let_successor_start();
+  const bool live = row < live_rows(args.rows);
+  const int32_t place = live ? args.adapter[row] : -1;
+  const int64_t line = (int64_t{max(place, 0)} * places.parts + part) * places.max_rank + begin;
+  const auto* lines = static_cast<const __nv_bfloat16*>(args.a) + line * args.cols;
+  if (place >= 0 && thread < kSpreadOutputs) {
+    asm volatile(
+        "cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(lines + int64_t{thread} * args.cols),
+        "r"(args.cols * 2)
+        : "memory");
+  }
+  const int32_t rank =
+      place < 0 ? 0 : places.ranks[int64_t{place} * places.rank_stride + part] - begin;
   wait_for_predecessor();
-  for_each_row(args.rows, [&](int64_t row) {
-    const int32_t place = args.adapter[row];
-    const auto* x = static_cast<const __nv_bfloat16*>(args.in.data) + row * args.in.stride;
-    const __nv_bfloat16* lines = a + (max(place, 0) * of_place + line) * args.cols;
-    float sum[kSpreadOutputs] = {};
-    if (place >= 0) {
+  if (!live) return;
+  const auto* x = static_cast<const __nv_bfloat16*>(args.in.data) + row * args.in.stride;
+  float sum[kSpreadOutputs] = {};
+  if (rank > 0) {
 #pragma unroll 4
-      for (int32_t col = thread * 8; col < args.cols; col += kWarps * 32 * 8) {
-        float in[8];
-        unpack8(*reinterpret_cast<const uint4*>(x + col), in);
+    for (int32_t col = thread * 8; col < args.cols; col += kWarps * 32 * 8) {
+      float in[8];
+      unpack8(*reinterpret_cast<const uint4*>(x + col), in);
 #pragma unroll
-        for (int o = 0; o < kSpreadOutputs; ++o) {
-          float of_a[8];
-          unpack8(*reinterpret_cast<const uint4*>(lines + int64_t{o} * args.cols + col), of_a);
+      for (int o = 0; o < kSpreadOutputs; ++o) {
+        float of_a[8];
+        unpack8(*reinterpret_cast<const uint4*>(lines + int64_t{o} * args.cols + col), of_a);
 #pragma unroll
-          for (int i = 0; i < 8; ++i) sum[o] += in[i] * of_a[i];
-        }
+        for (int i = 0; i < 8; ++i) sum[o] += in[i] * of_a[i];
       }
     }
-    const int32_t rank =
-        place < 0 ? 0 : places.ranks[int64_t{place} * places.rank_stride + part] - begin;
+  }
 #pragma unroll
-    for (int o = 0; o < kSpreadOutputs; ++o) {
-      sum[o] = warp_sum(sum[o]);
-      if (lane == 0) sums[warp][o] = sum[o];
-    }
-    __syncthreads();
-    // A thread a place's outputs: the row's own, or zeros.
-    for (int32_t to = thread; to < places.count; to += kWarps * 32) {
-      float whole[kSpreadOutputs] = {};
-      if (to == place) {
+  for (int o = 0; o < kSpreadOutputs; ++o) {
+    sum[o] = warp_sum(sum[o]);
+    if (lane == 0) sums[warp][o] = sum[o];
+  }
+  __syncthreads();
+  // A thread a place's outputs: the row's own, or zeros.
+  for (int32_t to = thread; to < places.count; to += kWarps * 32) {
+    float whole[kSpreadOutputs] = {};
+    if (to == place) {
 #pragma unroll
-        for (int o = 0; o < kSpreadOutputs; ++o) {
-          for (const auto& of_warp : sums) whole[o] += of_warp[o];
-          if (o >= rank) whole[o] = 0;
-        }
+      for (int o = 0; o < kSpreadOutputs; ++o) {
+        for (const auto& of_warp : sums) whole[o] += of_warp[o];
+        if (o >= rank) whole[o] = 0;
       }
-      __nv_bfloat16* out =
-          args.out + ((row * places.parts + part) * places.count + to) * places.max_rank + begin;
-      *reinterpret_cast<uint2*>(out) =
-          make_uint2(pack_halves(whole[0], whole[1]), pack_halves(whole[2], whole[3]));
     }
-    __syncthreads();
-  });
+    __nv_bfloat16* out =
+        args.out + ((row * places.parts + part) * places.count + to) * places.max_rank + begin;
+    *reinterpret_cast<uint2*>(out) =
+        make_uint2(pack_halves(whole[0], whole[1]), pack_halves(whole[2], whole[3]));
+  }
 }
 
 // A thread one of a row's outputs.
@@ -204,53 +208,37 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(LoraEmbedArgs args) {
   });
 }
 
-// A thread eight columns of one part.
+// A thread one column; it reads what the place has there eight ranks at a time.
 template <bool packed>
 __global__ void __launch_bounds__(kThreads) expand_kernel(LoraExpandArgs args, bool wide) {
   let_successor_start();
   wait_for_predecessor();
   const LoraPlaces& places = args.places;
-  const auto part = static_cast<int32_t>(blockIdx.z);
-  const int64_t begin = part == 0 ? 0 : args.part_end[part - 1];
-  const int64_t part_cols = args.part_end[part] - begin;
-  const int64_t cols = args.part_end[places.parts - 1];
-  const int64_t col = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * 8, n = part_cols - col;
-  if (n <= 0) return;
-  const Matrix b{const_cast<void*>(args.b), args.out.dtype, part_cols};
+  const int64_t col = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (col >= args.part_end[places.parts - 1]) return;
+  int32_t part = 0;
+  while (col >= args.part_end[part]) ++part;
+  const Matrix b{const_cast<void*>(args.b), args.out.dtype,
+                 int64_t{places.count} * places.max_rank};
   for_each_row(args.rows, [&](int64_t row) {
     const int64_t place = args.adapter[row];
     if (place < 0) return;
-    // What is read first does not wait for the rank; lines beyond it are left out afterwards.
     const int32_t rank = places.ranks[place * places.rank_stride + part];
-    if (!packed && rank == 0) return;  // lm_head's float32: much to read for most adapters
-    const float* in =
-        args.in + row * places.parts * places.max_rank + int64_t{part} * places.max_rank;
-    // From b's beginning in elements, not in its rows: parts have unequal columns.
-    const int64_t first = (place * cols + begin) * places.max_rank + col;
-    float out[8];
-    load_columns<packed>(args.out, wide, row, begin + col, n, out);
-    float sum[8] = {};
-    int32_t j = 0;
-    do {
-      float y[kExpandAhead][8], x[kExpandAhead];
+    const float* in = args.in + (row * places.parts + part) * places.max_rank;
+    float sum = 0;
+#pragma unroll 2
+    for (int32_t j = 0; j < rank; j += 8) {
+      float y[8];
+      load_columns<packed>(b, wide, col, place * places.max_rank + j, rank - j, y);
 #pragma unroll
-      for (int k = 0; k < kExpandAhead; ++k) {
-        const int32_t line = min(j + k, places.max_rank - 1);
-        x[k] = in[line];
-        load_columns<packed>(b, wide, 0, first + line * part_cols, n, y[k]);
+      for (int i = 0; i < 8; ++i) {
+        if (j + i < rank) sum += in[j + i] * y[i];
       }
-#pragma unroll
-      for (int k = 0; k < kExpandAhead; ++k) {
-        if (j + k >= rank) continue;
-#pragma unroll
-        for (int i = 0; i < 8; ++i) sum[i] += x[k] * y[k][i];
-      }
-      j += kExpandAhead;
-    } while (j < rank);
+    }
     if (rank == 0) return;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) out[i] += sum[i];
-    store8(args.out, wide, row, begin + col, n, out);
+    const int64_t at = row * args.out.stride + col;
+    store_element(args.out.data, args.out.dtype, at,
+                  load_element(args.out.data, args.out.dtype, at) + sum);
   });
 }
 
@@ -297,7 +285,7 @@ void lora_shrink_spread(StreamRef stream, const LoraLinearArgs& args) {
   LaunchShape shape;
   shape.grid =
       dim3(static_cast<unsigned>(args.places.parts * args.places.max_rank / kSpreadOutputs),
-           grid_y(linear.rows.padded));
+           static_cast<unsigned>(linear.rows.padded));
   // All that a thread reads of a line is on its way at once.
   if (linear.weight.k > 8192) {
     shape.threads = 512;
@@ -316,23 +304,19 @@ void lora_embed(StreamRef stream, const LoraEmbedArgs& args) {
 }
 
 void lora_expand(StreamRef stream, const LoraExpandArgs& args) {
+  const LoraPlaces& places = args.places;
+  const int32_t cols = args.part_end[places.parts - 1];
+  const Matrix b{const_cast<void*>(args.b), args.out.dtype,
+                 int64_t{places.count} * places.max_rank};
+  const bool wide = rows_are_wide(b) && places.max_rank % 8 == 0;
+  const bool packed = is_packed(b, wide, places.max_rank);
+  bool eights = rows_are_wide(args.out);
+  for (int part = 0; part < places.parts; ++part) eights = eights && args.part_end[part] % 8 == 0;
+  if (args.rows.padded > kFewRowsMost && packed && eights) return lora_expand_mma(stream, args);
   LaunchShape shape;
-  int32_t widest = 0, begin = 0;
-  bool wide = rows_are_wide(args.out), eights = true;
-  for (int part = 0; part < args.places.parts; ++part) {
-    const int32_t cols = args.part_end[part] - begin;
-    const Matrix b{const_cast<void*>(args.b), args.out.dtype, cols};
-    wide = wide && rows_are_wide(b) && begin % 8 == 0;
-    eights = eights && cols % 8 == 0;
-    widest = cols > widest ? cols : widest;
-    begin = args.part_end[part];
-  }
-  shape.grid = dim3(static_cast<unsigned>(ceil_div(widest, kExpandCols)), grid_y(args.rows.padded),
-                    static_cast<unsigned>(args.places.parts));
+  shape.grid = dim3(static_cast<unsigned>(ceil_div(cols, kThreads)), grid_y(args.rows.padded));
   shape.threads = kThreads;
-  if (args.rows.padded > kFewRowsMost && eights && is_packed(args.out, wide, 0))
-    return lora_expand_mma(stream, args);
-  if (eights && is_packed(args.out, wide, 0)) {
+  if (packed) {
     launch<&expand_kernel<true>>(stream, "lora_expand", shape, args, wide);
   } else {
     launch<&expand_kernel<false>>(stream, "lora_expand", shape, args, wide);

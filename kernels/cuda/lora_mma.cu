@@ -21,8 +21,8 @@ constexpr int kChunk = 32;  // columns of two mma: a lane reads eight
 constexpr int kExpandWarps = 4;
 constexpr int kWarpCols = 32;
 constexpr int kExpandCols = kExpandWarps * kWarpCols;
-constexpr int kLines = 16;                        // of b: an mma's depth
-constexpr int kLineBytes = kExpandCols * 2 + 16;  // an odd number of 16-byte units
+constexpr int kDepth = 16;                  // of an mma: ranks
+constexpr int kColBytes = kDepth * 2 + 16;  // an odd number of 16-byte units
 constexpr int kExpandTiles = kExpandWindow / kTileRows;
 constexpr int kSharers = 2;  // blocks that share a window's adapters
 
@@ -133,15 +133,15 @@ __global__ void __launch_bounds__(kShrinkWarps * 32) shrink_mma_kernel(LoraShrin
 
 // Adds what an adapter gives the block's columns of kTiles * 16 rows. A lane's columns of four mma
 // lie side by side, eight of them, so that it reads and writes 16 bytes: column c of the warp is
-// column c / 8 * 2 + c % 2 of mma c % 8 / 2, and b's lines are laid out so in shared memory.
+// column c / 8 * 2 + c % 2 of mma c % 8 / 2, and b's columns are laid out so in shared memory.
 template <int kTiles>
 __device__ inline void expand_rows(const LoraExpandArgs& args, const int32_t* list, int count,
-                                   const __nv_bfloat16* b, int64_t part_cols, int32_t rank,
-                                   int64_t first_in, int64_t first_out, int64_t n,
-                                   unsigned char* lines) {
+                                   const __nv_bfloat16* b, int32_t rank, int64_t first_in,
+                                   int64_t first_out, int64_t n, unsigned char* of_b) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int64_t width = int64_t{args.places.parts} * args.places.max_rank;
-  const auto shared = static_cast<uint32_t>(__cvta_generic_to_shared(lines));
+  const int64_t b_stride = int64_t{args.places.count} * args.places.max_rank;
+  const auto shared = static_cast<uint32_t>(__cvta_generic_to_shared(of_b));
   const int64_t col = warp * kWarpCols + lane % 4 * 8;
   auto* const to = static_cast<__nv_bfloat16*>(args.out.data) + first_out + col;
   int64_t row[kTiles][2];
@@ -157,17 +157,15 @@ __device__ inline void expand_rows(const LoraExpandArgs& args, const int32_t* li
     }
   }
   float sum[kTiles][kWarpCols / 8][4] = {};
-  for (int32_t j = 0; j < rank; j += kLines) {
+  for (int32_t j = 0; j < rank; j += kDepth) {
 #pragma unroll
-    for (int i = 0; i < kLines * kExpandCols / 8 / (kExpandWarps * 32); ++i) {
+    for (int i = 0; i < kExpandCols * kDepth / 8 / (kExpandWarps * 32); ++i) {
       const int e = static_cast<int>(threadIdx.x) + i * kExpandWarps * 32;
-      const int line = e / (kExpandCols / 8), eight = e % (kExpandCols / 8);
-      const bool valid = j + line < rank && eight * 8 < n;
-      const uint4 x = valid ? load16(b, (j + line) * part_cols + eight * 8) : uint4{};
-      // The warp's columns, then the eight's place among its four.
-      auto* at = reinterpret_cast<uint32_t*>(lines + line * kLineBytes + eight / 4 * kWarpCols * 2 +
-                                             eight % 4 * 4);
-      at[0] = x.x, at[4] = x.y, at[8] = x.z, at[12] = x.w;
+      const int c = e / (kDepth / 8), eight = e % (kDepth / 8) * 8;
+      const bool valid = j + eight < rank && c < n;
+      const int in_warp = c % 8 / 2 * 8 + c % kWarpCols / 8 * 2 + c % 2;
+      *reinterpret_cast<uint4*>(of_b + (c / kWarpCols * kWarpCols + in_warp) * kColBytes +
+                                eight * 2) = valid ? load16(b, c * b_stride + j + eight) : uint4{};
     }
     uint32_t high[kTiles][4], low[kTiles][4];  // bfloat16, and what it leaves of the float
 #pragma unroll
@@ -184,16 +182,17 @@ __device__ inline void expand_rows(const LoraExpandArgs& args, const int32_t* li
     __syncthreads();
 #pragma unroll
     for (int d = 0; d < kWarpCols / 8; d += 2) {
-      uint32_t of_b[4];  // of an mma: lines 0-7, 8-15; of the next: the same
-      load_matrices<true>(
-          of_b, shared + static_cast<uint32_t>(lane % 16 * kLineBytes +
-                                               (warp * kWarpCols + d * 8 + lane / 16 * 8) * 2));
+      uint32_t r[4];  // of an mma: ranks 0-7, 8-15; of the next: the same
+      load_matrices<false>(
+          r, shared + static_cast<uint32_t>((warp * kWarpCols + d * 8 + lane / 16 * 8 + lane % 8) *
+                                                kColBytes +
+                                            lane / 8 % 2 * 16));
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
-        mma(sum[tile][d], high[tile], of_b[0], of_b[1]);
-        mma(sum[tile][d], low[tile], of_b[0], of_b[1]);
-        mma(sum[tile][d + 1], high[tile], of_b[2], of_b[3]);
-        mma(sum[tile][d + 1], low[tile], of_b[2], of_b[3]);
+        mma(sum[tile][d], high[tile], r[0], r[1]);
+        mma(sum[tile][d], low[tile], r[0], r[1]);
+        mma(sum[tile][d + 1], high[tile], r[2], r[3]);
+        mma(sum[tile][d + 1], low[tile], r[2], r[3]);
       }
     }
     __syncthreads();
@@ -215,28 +214,25 @@ __device__ inline void expand_rows(const LoraExpandArgs& args, const int32_t* li
 // A block 128 columns of a part.
 __global__ void __launch_bounds__(kExpandWarps * 32) expand_mma_kernel(LoraExpandArgs args) {
   __shared__ int32_t list[kExpandWindow];
-  __shared__ __align__(16) unsigned char lines[kLines * kLineBytes];
+  __shared__ __align__(16) unsigned char of_b[kExpandCols * kColBytes];
   let_successor_start();
   wait_for_predecessor();
   const LoraPlaces& places = args.places;
   const auto part = static_cast<int32_t>(blockIdx.z);
   const int64_t begin = part == 0 ? 0 : args.part_end[part - 1];
   const int64_t part_cols = args.part_end[part] - begin;
-  const int64_t cols = args.part_end[places.parts - 1];
   const int64_t col = int64_t{blockIdx.x} * kExpandCols, n = part_cols - col;
   if (n <= 0) return;
   for_each_adapter(args.adapter, args.rows, list, [&](int32_t place, int count) {
     const int32_t rank = places.ranks[place * places.rank_stride + part];
     if (rank == 0) return;
-    // From b's beginning in elements, not in its rows: parts have unequal columns.
-    const auto* b =
-        static_cast<const __nv_bfloat16*>(args.b) + (place * cols + begin) * places.max_rank + col;
+    const auto* b = static_cast<const __nv_bfloat16*>(args.b) +
+                    ((begin + col) * places.count + place) * places.max_rank;
     const int64_t first_in = int64_t{part} * places.max_rank;
     if (count <= kTileRows) {
-      expand_rows<1>(args, list, count, b, part_cols, rank, first_in, begin + col, n, lines);
+      expand_rows<1>(args, list, count, b, rank, first_in, begin + col, n, of_b);
     } else {
-      expand_rows<kExpandTiles>(args, list, count, b, part_cols, rank, first_in, begin + col, n,
-                                lines);
+      expand_rows<kExpandTiles>(args, list, count, b, rank, first_in, begin + col, n, of_b);
     }
   });
 }

@@ -27,11 +27,9 @@ Encode find_encode() {
 
 }  // namespace
 
-CUtensorMap make_tensor_map(const void* data, std::span<const TensorDim> dims, BoxRows rows) {
+CUtensorMap make_tensor_map(const void* data, std::span<const TensorDim> dims, bool swizzled) {
   static const Encode encode = find_encode();
   constexpr size_t kMost = 5;
-  constexpr CUtensorMapSwizzle kSwizzles[] = {CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_SWIZZLE_32B,
-                                              CU_TENSOR_MAP_SWIZZLE_128B};
   REFRAIN_CHECK(dims.size() >= 2 && dims.size() <= kMost, "{} dimensions", dims.size());
   cuuint64_t sizes[kMost] = {}, strides[kMost] = {};  // of all but the first: in bytes
   cuuint32_t box[kMost] = {}, steps[kMost] = {};
@@ -47,8 +45,8 @@ CUtensorMap make_tensor_map(const void* data, std::span<const TensorDim> dims, B
   const CUresult result =
       encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, static_cast<cuuint32_t>(dims.size()),
              const_cast<void*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             kSwizzles[static_cast<size_t>(rows)], CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+             swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   REFRAIN_CHECK(result == CUDA_SUCCESS, "cuTensorMapEncodeTiled failed with {}: at {}, boxes{}",
                 static_cast<int>(result), data, shape);
   return map;
@@ -57,7 +55,7 @@ CUtensorMap make_tensor_map(const void* data, std::span<const TensorDim> dims, B
 CUtensorMap make_tensor_map(const void* data, int64_t rows, int64_t cols, int64_t stride,
                             uint32_t box_rows, uint32_t box_cols, bool swizzled) {
   const TensorDim dims[] = {{cols, 1, box_cols}, {rows, stride, box_rows}};
-  return make_tensor_map(data, dims, swizzled ? BoxRows::kSwizzled128 : BoxRows::kPlain);
+  return make_tensor_map(data, dims, swizzled);
 }
 
 }  // namespace refrain::kernels

@@ -16,12 +16,9 @@ struct TensorDim {
   uint32_t box;
 };
 
-// How 16-byte units lie in a box: as they are, or swizzled in rows of so many bytes.
-enum class BoxRows { kPlain, kSwizzled32, kSwizzled128 };
-
-// Boxes of a bfloat16 tensor, the first dimension innermost; swizzled, its box is such a row. data
-// is a multiple of 16 bytes. What lies outside reads as 0.
-CUtensorMap make_tensor_map(const void* data, std::span<const TensorDim> dims, BoxRows rows);
+// Boxes of a bfloat16 tensor, the first dimension innermost: 64 elements of it where they are
+// swizzled. data is a multiple of 16 bytes. What lies outside reads as 0.
+CUtensorMap make_tensor_map(const void* data, std::span<const TensorDim> dims, bool swizzled);
 
 // The matrix [rows, cols] at `data`, rows `stride` elements apart, in boxes of [box_rows,
 // box_cols]. data and stride are multiples of 16 bytes, box_cols at most 64. What lies outside

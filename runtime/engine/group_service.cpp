@@ -101,6 +101,21 @@ void GroupService::stop(const std::string& reason) {
   publish_counts();
 }
 
+void GroupService::restart() {
+  restarting_ = true;
+  group_->restart();
+}
+
+void GroupService::set_role(ipc::GroupRole role, const ipc::WorkerConfig& worker) {
+  config_.worker = worker;
+  group_->set_role(role, worker);
+  stats_.change([role](GroupStats& stats) { stats.role = role; });
+}
+
+void GroupService::set_held(bool held) {
+  stats_.change([held](GroupStats& stats) { stats.held = held; });
+}
+
 Status GroupService::add(std::unique_ptr<Sequence> sequence, const TokenDigest& given) {
   if (sequence->params.setup.grammar.empty()) return schedule(std::move(sequence), given);
   gate_.add(std::move(sequence));
@@ -263,6 +278,10 @@ void GroupService::on_lost(const Error& error, bool for_good) {
   if (scheduler_) {
     lost.alone = scheduler_->requests_in_flight() == 1;
     lost.requests = take_back();
+  }
+  if (std::exchange(restarting_, false)) {
+    lost.alone = false;
+    for (const auto& sequence : lost.requests) sequence->forgive_loss();
   }
   failed_ = for_good;
   handlers_.on_lost(std::move(lost));

@@ -88,6 +88,14 @@ class GroupService : public std::enable_shared_from_this<GroupService> {
   bool empty() const {
     return gate_.empty() && scheduler_->num_unfinished() == (canary_out_ ? 1u : 0u);
   }
+  // No request is in it, and none reads its blocks.
+  bool idle() const { return !ready() || (empty() && scheduler_->stats().leases == 0); }
+  // Its workers go, and others come; what it has goes to the engine as when it is lost, and counts
+  // as no loss.
+  void restart();
+  // What its next workers are for, and are told. While it has none.
+  void set_role(ipc::GroupRole role, const ipc::WorkerConfig& worker);
+  void set_held(bool held);  // for others to see
   uint64_t waiting() const { return scheduler_->stats().waiting; }
   std::vector<std::unique_ptr<Sequence>> release_all();  // nothing is in flight
   // Of a request on trial one step runs at a time.
@@ -128,7 +136,7 @@ class GroupService : public std::enable_shared_from_this<GroupService> {
   std::optional<bool> take_canary();
   void take_rows_without_logit();
 
-  const EngineConfig config_;
+  EngineConfig config_;
   const ModelConfig model_;
   std::shared_ptr<Executor> executor_;
   GroupServiceHandlers handlers_;
@@ -150,6 +158,7 @@ class GroupService : public std::enable_shared_from_this<GroupService> {
   TimePoint last_answer_;     // of all ranks to a step, while the group is ready
   TimerId idle_timer_ = 0;
   bool watches_transfers_ = false;  // a timer runs
+  bool restarting_ = false;         // the loss that comes is no loss
   StatsBoard stats_;
   std::shared_ptr<EngineTrace> trace_;  // may be empty
 };

@@ -34,6 +34,10 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
   void tell(const ipc::Message& message);    // all ranks; while ready
   // For good: the input is at fault ("start"), or nobody starts it again ("restarts").
   void give_up(std::string detector, std::string reason);
+  // Its workers go, as an operator asked; others are awaited.
+  void restart();
+  // Of the next workers. While there are none.
+  void set_role(ipc::GroupRole role, const ipc::WorkerConfig& worker);
   // A rank's answer is wrong ("answers"), or it takes no messages ("connection"): the group is
   // lost.
   void fence(std::string detector, int32_t rank, std::string reason);
@@ -75,7 +79,7 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
   void on_timer();
   TimePoint now() const { return executor_->clock().now(); }
 
-  const WorkerGroupOptions options_;
+  WorkerGroupOptions options_;
   std::shared_ptr<Executor> executor_;
   WorkerGroupHandlers handlers_;
 

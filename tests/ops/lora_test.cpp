@@ -46,11 +46,9 @@ class LoraTest : public OpsTest {
     double expected(int64_t row, int64_t col) const {
       size_t part = 0;
       while (col >= ends[part]) ++part;
-      const int64_t begin = part == 0 ? 0 : ends[part - 1], part_cols = ends[part] - begin;
       double sum = out[static_cast<size_t>(row * out_cols() + col)];
       for (int64_t j = 0; j < rank(row, part); ++j) {
-        const int64_t at = (adapter[static_cast<size_t>(row)] * out_cols() + begin) * kMaxRank +
-                           j * part_cols + col - begin;
+        const int64_t at = (col * kPlaces + adapter[static_cast<size_t>(row)]) * kMaxRank + j;
         sum += shrunk(row, part, j) * b[static_cast<size_t>(at)];
       }
       return sum;
@@ -62,6 +60,7 @@ class LoraTest : public OpsTest {
     places.ranks = harness().put(c.ranks);
     places.rank_stride = places.parts = static_cast<int32_t>(c.ends.size());
     places.max_rank = kMaxRank;
+    places.count = kPlaces;
     const auto* adapter = harness().put(c.adapter);
     const Rows rows{static_cast<int32_t>(c.rows), put_int(harness(), live)};
     LoraShrinkArgs shrink;
@@ -76,7 +75,7 @@ class LoraTest : public OpsTest {
     LoraExpandArgs expand;
     expand.in = shrink.out;
     expand.adapter = adapter;
-    expand.b = put_matrix(harness(), c.b, kPlaces * kMaxRank, c.out_cols(), c.dtype).data;
+    expand.b = put_matrix(harness(), c.b, c.out_cols(), kPlaces * kMaxRank, c.dtype).data;
     expand.places = places;
     std::ranges::copy(c.ends, expand.part_end);
     expand.out = put_matrix(harness(), c.out, c.rows, c.out_cols(), c.dtype, 3);

@@ -66,7 +66,7 @@ inline kernels::FewRows few_rows_device() {
           .max_norm_cols = 8192,
           .max_norm_elements = 16384,
           .max_group = 8,
-          .max_lora_lines = 24,
+          .max_lora_cols = 24,
           .max_ranks = 2,  // three add up by an op
           .takes_head_dim = [](int64_t, int64_t) { return true; }};
 }

@@ -110,6 +110,21 @@ TEST(Validate, P7AsksForALinearBetweenPrepareInputsAndAttention) {
             std::string::npos);
 }
 
+TEST(Validate, P7ALinearsOwnResultIsNotReadEarly) {
+  Program program = fuse(build(tiny_llama()));
+  const auto first = [&](auto holds) { return std::ranges::find_if(program.ops, holds); };
+  const auto linear = first([](const Op& op) { return std::holds_alternative<LinearOp>(op); });
+  const auto attention =
+      first([](const Op& op) { return std::holds_alternative<AttentionOp>(op); });
+  auto& reads = std::get<AttentionOp>(*attention);
+  reads.q = std::get<LinearOp>(*linear).weight;  // needs no op before it
+  const ValueId made = reads.seq_lens = std::get<LinearOp>(*linear).out;
+  program.ops.erase(linear + 1, attention);
+  EXPECT_NE(complaint(program).find("no linear stands between attention and who writes its " +
+                                    program.value(made).name),
+            std::string::npos);
+}
+
 TEST(Validate, FindsAValueReadBeforeItIsDefined) {
   Program program = fuse(build(tiny_llama()));
   std::swap(program.ops[3], program.ops[5]);

@@ -1,6 +1,6 @@
 """What programmatic dependent launch asks of the kernels' text (kernels/cuda/device.cuh): no GPU is needed to read it.
 
-Attention reads lengths and block tables before its predecessor has ended. That is safe as long as every kernel waits for
+Attention reads lengths and block tables before its predecessor has ended, lora_linear adapters. That is safe as long as every kernel waits for
 its own predecessor, and a linear lets its successor start only after that wait; program validation holds the rest (a
 linear between prepare_inputs and attention).
 """
@@ -60,6 +60,11 @@ def test_the_prefill_kernel_of_flashinfer_waits_where_every_block_begins():
     text = (KERNELS / "attention_flashinfer.cuh").read_text()
     begin = text.index("get_initial_work(")
     assert WAIT in text[begin:text.index("return", begin)]
+
+
+def test_lora_rows_starts_its_successor_when_it_has_ended():
+    body = kernels_of((KERNELS / "lora.cu").read_text())["rows_kernel"]
+    assert START not in body, "lora_linear reads each row's adapter before its wait and relies on this"
 
 
 @pytest.mark.parametrize("file", ["linear_cluster.cu", "fused_linear.cu", "prepare_inputs.cu"])

@@ -115,8 +115,11 @@ class Stream {
   virtual ~Stream() = default;
   virtual kernels::StreamRef ref() = 0;
   virtual void copy(void* to, const void* from, size_t bytes) = 0;  // stream-ordered, capturable
-  virtual void synchronize() = 0;                                   // refused while capturing
-  virtual std::unique_ptr<Event> record() = 0;                      // refused while capturing
+  // `rows` rows of `bytes`, each `stride` bytes behind the one before; of `from` without a gap. Not
+  // capturable.
+  virtual void copy_rows(void* to, size_t stride, const void* from, size_t bytes, size_t rows) = 0;
+  virtual void synchronize() = 0;                    // refused while capturing
+  virtual std::unique_ptr<Event> record() = 0;       // refused while capturing
   virtual std::unique_ptr<Event> record_time() = 0;  // record(), and the device notes the time
   // Between the two, launches are recorded, not run. Allocation, synchronising and launching a
   // graph are refused with DeviceError, and the capture is dropped.

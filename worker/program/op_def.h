@@ -83,7 +83,8 @@ struct OpDef {
   bool splits;      // its launch does not follow from the key alone: cut here for PIECEWISE (CG-19)
   bool collective;  // the communicator's, or begins with it
   bool row_wise;    // row i of its results depends on row i of its activations alone
-  bool ends_all;    // its successor starts only when all before it have ended (P-7)
+  // P-7: its successor starts only when all before it have ended; when it has ended itself.
+  bool ends_all, ends_itself;
 };
 
 template <class O>
@@ -106,6 +107,7 @@ constexpr OpDef make_def() {
   def.collective = requires { D::collective; };
   def.row_wise = requires { D::row_wise; };
   def.ends_all = requires { D::ends_all; };
+  def.ends_itself = requires { D::ends_itself; };
   return def;
 }
 

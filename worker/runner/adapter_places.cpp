@@ -78,15 +78,15 @@ Status AdapterPlaces::check(const PeftAdapter& adapter) const {
                     fmt::format("has {} rows, the model needs {}", pair.b.shape[0], target->rows));
   }
   if (lora_.targets.empty()) return {};
-  const int64_t most = value(lora_.targets.front().b).rows.scale / num_places();
+  const int64_t most = value(lora_.targets.front().b).cols / num_places();
   if (adapter.rank() > most)
     return refuse(adapter.modules().begin()->second.a,
                   fmt::format("its rank is {}, max_lora_rank {}", adapter.rank(), most));
   return {};
 }
 
-// B is kept by rank, its scale in it, zeros for padding. A value that is no finite number would
-// reach the rows of other adapters.
+// B's scale is in it, and zeros for padding. A value that is no finite number would reach the rows
+// of other adapters.
 Status AdapterPlaces::read(const PeftAdapter& adapter, const LoraTarget& target, const Part& part,
                            std::byte* memory) const {
   const PeftAdapter::Pair& pair = adapter.modules().at(target.module);
@@ -96,22 +96,18 @@ Status AdapterPlaces::read(const PeftAdapter& adapter, const LoraTarget& target,
                            adapter.read(pair.a, 0, rank, target.col_begin, cols));
   if (target.by_token) a = transposed(a, rank, cols);
   write(a, value(target.a).dtype, memory + part.a);
-  REFRAIN_ASSIGN_OR_RETURN(const std::vector<float> b,
+  REFRAIN_ASSIGN_OR_RETURN(std::vector<float> b,
                            adapter.read(pair.b, target.row_begin, rows, 0, rank));
-  std::vector<float> by_rank(static_cast<size_t>(rank * target.b_cols));
-  for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t j = 0; j < rank; ++j)
-      by_rank[static_cast<size_t>(j * target.b_cols + row)] =
-          b[static_cast<size_t>(row * rank + j)] * adapter.scale();
-  }
+  b.resize(static_cast<size_t>(target.b_rows * rank));
   const DType dtype = value(target.b).dtype;
-  for (const float x : by_rank) {
+  for (float& x : b) {
+    x *= adapter.scale();
     if (std::isfinite(dtype == DType::kFloat32 ? x : to_float(to_bfloat16(x)))) continue;
     return fail(ErrorCode::kInvalidArgument,
                 "{}: tensor \"{}\": a value times the scale {} is no finite number in {}",
                 adapter.path(), pair.b.name.substr(0, 200), adapter.scale(), to_string(dtype));
   }
-  write(by_rank, dtype, memory + part.b);
+  write(b, dtype, memory + part.b);
   return {};
 }
 
@@ -143,7 +139,7 @@ Status AdapterPlaces::load(AdapterId id, const PeftAdapter& adapter, const OpenM
     bytes += aligned(rank * static_cast<size_t>(target.col_end - target.col_begin) *
                      size_of(value(target.a).dtype));
     part.b = bytes;
-    bytes += aligned(rank * static_cast<size_t>(target.b_cols) * size_of(value(target.b).dtype));
+    bytes += aligned(rank * static_cast<size_t>(target.b_rows) * size_of(value(target.b).dtype));
     loaded.parts.push_back(part);
   }
   loaded.memory = device_.allocate_pinned(bytes);
@@ -189,14 +185,13 @@ void AdapterPlaces::place(int32_t place, AdapterId id, Stream& stream) {
     const auto places = in_place_.size();
     const auto a_cols = static_cast<size_t>(a.cols);
     const size_t a_rows = static_cast<size_t>(a.rows.scale) / places;
-    const size_t max_rank = static_cast<size_t>(b.rows.scale) / places;
+    const auto b_cols = static_cast<size_t>(b.cols);
     const size_t a_at = (at * a_rows + static_cast<size_t>(target.a_row)) * a_cols;
     stream.copy(address(target.a) + a_at * size_of(a.dtype), memory + part.a,
                 rank * static_cast<size_t>(target.col_end - target.col_begin) * size_of(a.dtype));
-    const size_t b_at =
-        (at * static_cast<size_t>(b.cols) + static_cast<size_t>(target.b_begin)) * max_rank;
-    stream.copy(address(target.b) + b_at * size_of(b.dtype), memory + part.b,
-                rank * static_cast<size_t>(target.b_cols) * size_of(b.dtype));
+    const size_t b_at = static_cast<size_t>(target.b_begin) * b_cols + at * (b_cols / places);
+    stream.copy_rows(address(target.b) + b_at * size_of(b.dtype), b_cols * size_of(b.dtype),
+                     memory + part.b, rank * size_of(b.dtype), static_cast<size_t>(target.b_rows));
   }
   const size_t columns = static_cast<size_t>(value(lora_.ranks).cols) * sizeof(int32_t);
   stream.copy(address(lora_.ranks) + at * columns, memory, columns);

@@ -46,7 +46,7 @@ class AdapterPlaces {
   struct Part {  // of one target, in the adapter's memory
     const LoraTarget* target;
     size_t a, b;  // offsets of [rank, columns] (by token: [columns, rank]) and
-                  // [rank, rows and padding]
+                  // [rows and padding, rank]
   };
   struct Adapter {
     int64_t rank = 0;

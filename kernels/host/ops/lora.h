@@ -9,44 +9,22 @@ namespace refrain::kernels {
 
 inline constexpr int kLoraBlock = 4;
 
-// `count` outputs of a row: its products with as many rows of a.
-template <class S, class T, int count>
-void shrink_outputs(const T* in, const T* a, int64_t cols, float* out) {
+// `count` outputs of a row: its products with as many rows of a or b, `stride` apart.
+template <class S, int count, class In, class T>
+void lora_outputs(const In* in, const T* a, int64_t cols, int64_t stride, float* out) {
   typename S::Reg sums[count];
   for (auto& sum : sums) sum = S::zero();
   int64_t c = 0;
   for (; c + 16 <= cols; c += 16) {
     const auto x = S::load(in + c);
-    for (int i = 0; i < count; ++i) sums[i] = S::fma(x, S::load(a + i * cols + c), sums[i]);
+    for (int i = 0; i < count; ++i) sums[i] = S::fma(x, S::load(a + i * stride + c), sums[i]);
   }
   if (const int left = static_cast<int>(cols - c); left > 0) {
     const auto x = S::load_n(in + c, left);
-    for (int i = 0; i < count; ++i) sums[i] = S::fma(x, S::load_n(a + i * cols + c, left), sums[i]);
+    for (int i = 0; i < count; ++i)
+      sums[i] = S::fma(x, S::load_n(a + i * stride + c, left), sums[i]);
   }
   for (int i = 0; i < count; ++i) out[i] = S::sum(sums[i]);
-}
-
-// 16 * count columns of a row, from b's line 0 on.
-template <class S, class T, int count>
-void expand_columns(const float* in, int64_t rank, const T* b, int64_t stride, T* out) {
-  typename S::Reg sums[count];
-  for (auto& sum : sums) sum = S::zero();
-  for (int64_t j = 0; j < rank; ++j) {
-    const auto x = S::broadcast(in[j]);
-    for (int i = 0; i < count; ++i)
-      sums[i] = S::fma(x, S::load(b + j * stride + int64_t{16} * i), sums[i]);
-  }
-  for (int i = 0; i < count; ++i)
-    S::store(out + int64_t{16} * i, S::add(S::load(out + int64_t{16} * i), sums[i]));
-}
-
-// The last columns, fewer than 16.
-template <class S, class T>
-void expand_rest(const float* in, int64_t rank, const T* b, int64_t stride, T* out, int n) {
-  auto sum = S::zero();
-  for (int64_t j = 0; j < rank; ++j)
-    sum = S::fma(S::broadcast(in[j]), S::load_n(b + j * stride, n), sum);
-  S::store_n(out, S::add(S::load_n(out, n), sum), n);
 }
 
 template <class S, class T>
@@ -69,10 +47,10 @@ void shrink_rows(const LoraShrinkArgs& args, const Team& team) {
     const T* a = static_cast<const T*>(args.a) + (place * width + output) * args.cols;
     float* out = args.out + row * width + output;
     if (end - j == kLoraBlock) {
-      shrink_outputs<S, T, kLoraBlock>(in, a + j * args.cols, args.cols, out + j);
+      lora_outputs<S, kLoraBlock>(in, a + j * args.cols, args.cols, args.cols, out + j);
       continue;
     }
-    for (; j < end; ++j) shrink_outputs<S, T, 1>(in, a + j * args.cols, args.cols, out + j);
+    for (; j < end; ++j) lora_outputs<S, 1>(in, a + j * args.cols, args.cols, args.cols, out + j);
   }
 }
 
@@ -87,7 +65,7 @@ template <class S, class T>
 void expand_rows(const LoraExpandArgs& args, const Team& team) {
   const LoraPlaces& places = args.places;
   const int64_t width = int64_t{places.parts} * places.max_rank;
-  const int64_t cols = args.part_end[places.parts - 1], live = live_rows(args.rows);
+  const int64_t stride = int64_t{places.count} * places.max_rank, live = live_rows(args.rows);
   int64_t begin = 0;
   for (int32_t part = 0; part < places.parts; ++part) {
     const int64_t part_cols = args.part_end[part] - begin;
@@ -97,15 +75,17 @@ void expand_rows(const LoraExpandArgs& args, const Team& team) {
       const int64_t rank = place < 0 ? 0 : places.ranks[place * places.rank_stride + part];
       if (rank == 0) continue;
       const float* in = args.in + row * width + int64_t{part} * places.max_rank;
-      const T* b = static_cast<const T*>(args.b) + (place * cols + begin) * places.max_rank;
-      T* out = static_cast<T*>(args.out.data) + row * args.out.stride + begin;
-      int64_t c = range.begin;
-      for (; c + 16 * kLoraBlock <= range.end; c += 16 * kLoraBlock)
-        expand_columns<S, T, kLoraBlock>(in, rank, b + c, part_cols, out + c);
-      for (; c + 16 <= range.end; c += 16)
-        expand_columns<S, T, 1>(in, rank, b + c, part_cols, out + c);
-      if (c < range.end)
-        expand_rest<S, T>(in, rank, b + c, part_cols, out + c, static_cast<int>(range.end - c));
+      const T* b = static_cast<const T*>(args.b) + begin * stride + place * places.max_rank;
+      for (int64_t c = range.begin; c < range.end; c += 16) {
+        const int64_t n = range.end - c < 16 ? range.end - c : 16;
+        float sums[16] = {};
+        int64_t i = 0;
+        for (; i + kLoraBlock <= n; i += kLoraBlock)
+          lora_outputs<S, kLoraBlock>(in, b + (c + i) * stride, rank, stride, sums + i);
+        for (; i < n; ++i) lora_outputs<S, 1>(in, b + (c + i) * stride, rank, stride, sums + i);
+        const auto out = load16<S>(args.out, row, begin + c, n);
+        store16<S>(args.out, row, begin + c, n, S::add(out, S::load(sums)));
+      }
     }
     begin = args.part_end[part];
   }

@@ -2,6 +2,7 @@
 // A device that only holds weights, row-major, so that tests can read what was loaded.
 
 #include <cstring>
+#include <stdexcept>
 
 #include "worker/comm/communicator.h"
 #include "worker/device/device.h"
@@ -22,6 +23,9 @@ class EagerStream final : public Stream {
  public:
   kernels::StreamRef ref() override { return {}; }
   void copy(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+  void copy_rows(void*, size_t, const void*, size_t, size_t) override {
+    throw std::logic_error("no weight is copied by rows");
+  }
   void synchronize() override {}
   std::unique_ptr<Event> record() override { throw DeviceError("no events here"); }
   std::unique_ptr<Event> record_time() override { throw DeviceError("no events here"); }

@@ -86,6 +86,15 @@ void CudaStream::copy(void* to, const void* from, size_t bytes) {
                   "cudaMemcpyAsync");
 }
 
+void CudaStream::copy_rows(void* to, size_t stride, const void* from, size_t bytes, size_t rows) {
+  context_->refuse_in_capture("copy_rows");
+  context_->note("copy");
+  if (bytes == 0 || rows == 0) return;
+  context_->check(
+      cudaMemcpy2DAsync(to, stride, from, bytes, bytes, rows, cudaMemcpyDefault, launcher_.stream),
+      "cudaMemcpy2DAsync");
+}
+
 void CudaStream::synchronize() {
   context_->refuse_in_capture("synchronize");
   context_->wait([this] { return cudaStreamQuery(launcher_.stream); }, "waiting for a stream", {});

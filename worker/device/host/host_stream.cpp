@@ -24,6 +24,20 @@ void copy_kernel(const CopyArgs& args, const kernels::Team& team) {
               static_cast<size_t>(range.end - range.begin));
 }
 
+struct CopyRowsArgs {
+  void* to;
+  const void* from;
+  int64_t stride, bytes, rows;
+};
+
+void copy_rows_kernel(const CopyRowsArgs& args, const kernels::Team& team) {
+  const kernels::Range range = kernels::share_of(args.rows, team);
+  for (int64_t row = range.begin; row < range.end; ++row)
+    std::memcpy(static_cast<std::byte*>(args.to) + row * args.stride,
+                static_cast<const std::byte*>(args.from) + row * args.bytes,
+                static_cast<size_t>(args.bytes));
+}
+
 // Of a stream whose launches run at once: it has always happened.
 class DoneEvent final : public Event {
  public:
@@ -77,6 +91,13 @@ void HostStream::copy(void* to, const void* from, size_t bytes) {
   constexpr size_t kOneThread = 64 << 10;  // below it, dispatching costs more than copying
   kernels::launch<copy_kernel>(ref(), CopyArgs{to, from, static_cast<int64_t>(bytes)}, "copy",
                                bytes <= kOneThread);
+}
+
+void HostStream::copy_rows(void* to, size_t stride, const void* from, size_t bytes, size_t rows) {
+  context_->refuse_in_capture("copy_rows");
+  const CopyRowsArgs args{to, from, static_cast<int64_t>(stride), static_cast<int64_t>(bytes),
+                          static_cast<int64_t>(rows)};
+  kernels::launch<copy_rows_kernel>(ref(), args, "copy", false);
 }
 
 void HostStream::synchronize() {

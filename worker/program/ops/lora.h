@@ -20,6 +20,7 @@ template <>
 struct Definition<LoraRowsOp> {
   using O = LoraRowsOp;
   static constexpr const char* name = "lora_rows";
+  static constexpr bool ends_itself = true;
   static constexpr Operand operands[] = {
       read("query_start", offsetof(O, query_start)), read("row_slot", offsetof(O, row_slot)),
       read("sample_slot", offsetof(O, sample_slot)), read("params", offsetof(O, params)),
@@ -199,7 +200,8 @@ struct Definition<LoraExpandOp> {
                       v.same_rows(op.in, op.out) && v.same_rows(op.in, op.of.adapter) &&
                       v[op.in].cols == int64_t{op.of.parts} * op.of.max_rank &&
                       v[op.out].cols == op.part_end[static_cast<size_t>(op.of.parts) - 1] &&
-                      v[op.b].cols == v[op.out].cols,
+                      v[op.b].rows.scale == v[op.out].cols &&
+                      v[op.b].cols == v[op.of.ranks].rows.scale * op.of.max_rank,
                   "input, adapters, value and result disagree");
   }
   static bool has_kernel(const kernels::KernelTable& table, const O& /*op*/) {
@@ -238,10 +240,10 @@ struct Definition<LoraLinearOp> {
                                          read("weight", offsetof(O, weight)),
                                          of_rank(optional_read("bias", offsetof(O, bias))),
                                          of_rank(optional_read("residual", offsetof(O, residual))),
-                                         read("adapter", offsetof(O, of.adapter)),
-                                         read("a", offsetof(O, a)),
-                                         read("b", offsetof(O, b)),
-                                         read("ranks", offsetof(O, of.ranks)),
+                                         early_read("adapter", offsetof(O, of.adapter)),
+                                         early_read("a", offsetof(O, a)),
+                                         early_read("b", offsetof(O, b)),
+                                         early_read("ranks", offsetof(O, of.ranks)),
                                          write("shrunk", offsetof(O, shrunk)),
                                          write("out", offsetof(O, out))};
   static std::string parts(const O& op) { return lora_parts(op.of, op.part_end); }
@@ -263,7 +265,8 @@ struct Definition<LoraLinearOp> {
     return expect(v.same_rows(op.in, op.of.adapter) && v.same_rows(op.in, op.shrunk) &&
                       v[op.shrunk].cols == width * v[op.of.ranks].rows.scale &&
                       v[op.shrunk].dtype == DType::kBFloat16 && v[op.a].cols == weight.cols &&
-                      v[op.a].rows.scale % width == 0 && v[op.b].cols == n &&
+                      v[op.a].rows.scale % width == 0 && v[op.b].rows.scale == n &&
+                      v[op.b].cols == v[op.of.ranks].rows.scale * op.of.max_rank &&
                       op.part_end[static_cast<size_t>(op.of.parts) - 1] == n &&
                       v[op.a].dtype == v[op.in].dtype && v[op.b].dtype == v[op.in].dtype,
                   "input, adapters and result disagree");

@@ -276,8 +276,7 @@ class FewRowsRewriter {
     return can_fuse(program_, linear) && is_bf16(program_, expand.out) &&
            has_whole_atoms(linear.weight) &&
            weight.cols * shares == weight.parts.front().tensor_cols && max_rank % 8 == 0 &&
-           128 % max_rank == 0 &&
-           program_.value(expand.of.ranks).rows.scale * max_rank <= device_.max_lora_lines;
+           program_.value(expand.of.ranks).rows.scale * max_rank <= device_.max_lora_cols;
   }
   // Of 64 outputs, alike on all ranks.
   bool has_whole_tiles(ValueId weight, Parallel parallel) const {

@@ -60,11 +60,11 @@ class LoraRewriter {
     lora_.program.values[static_cast<size_t>(id)].zeroed = true;
     return id;
   }
-  // Where lora_linear multiplies the lines of all places, those that no adapter has filled must be
-  // numbers.
+  // Where lora_linear multiplies the columns of all places, those that no adapter has filled must
+  // be numbers.
   ValueId state_b(const Value& out) {
-    return zeroed(out.name + ".lora_b", out.dtype, int64_t{limits_.places} * limits_.max_rank,
-                  out.cols);
+    return zeroed(out.name + ".lora_b", out.dtype, out.cols,
+                  int64_t{limits_.places} * limits_.max_rank);
   }
   ValueId activation(std::string name, DType dtype, Dim rows, int64_t cols) {
     return add_value(lora_.program,
@@ -135,7 +135,7 @@ class LoraRewriter {
                              .b = expand.b,
                              .a_row = 0,
                              .b_begin = 0,
-                             .b_cols = out.cols,
+                             .b_rows = out.cols,
                              .rank_column = of.first,
                              .by_token = true,
                              .weight = from});
@@ -172,7 +172,7 @@ class LoraRewriter {
                                .b = expand.b,
                                .a_row = int64_t{part} * of.max_rank,
                                .b_begin = begin,
-                               .b_cols = cols,
+                               .b_rows = cols,
                                .rank_column = of.first + part,
                                .weight = from});
       begin += cols;

@@ -21,7 +21,7 @@ struct LoraTarget {
   int64_t row_begin, row_end, col_begin, col_end;  // what this rank has of it
   ValueId a, b;                                    // of the linear that it is a part of
   int64_t a_row;                                   // first row of the part in a place of `a`
-  int64_t b_begin, b_cols;  // columns of the part in `b`; those behind the rows are padding
+  int64_t b_begin, b_rows;  // rows of the part in `b`; the last ones may be padding
   int32_t rank_column;      // its column of `ranks`
   // An embedding: `a` has a column for each token, kept one after the other.
   bool by_token = false;

@@ -54,7 +54,8 @@ class Life {
     });
     if (!status) return status;
     for (const InPlace& pair : in_place(op)) at(pair.from).state = State::kDead;
-    if (definition(op).ends_all) last_end_ = op_;
+    if (definition(op).ends_all) ended_ = op_ - 1;
+    if (definition(op).ends_itself) ended_ = op_;
     return {};
   }
 
@@ -100,9 +101,10 @@ class Life {
   }
 
   // A linear lets its successor start only when all before it have ended (kernels/cuda/device.cuh),
-  // so one must stand between who writes the value and who reads it without waiting.
+  // so one must stand between who writes the value and who reads it without waiting; but for
+  // writers whose successor waits for themselves.
   Status read_early(const Op& op, ValueId id) {
-    if (at(id).last_write <= last_end_) return {};
+    if (at(id).last_write <= ended_) return {};
     return complain(program_, op,
                     fmt::format("no linear stands between {} and who writes its {}", op_name(op),
                                 program_.value(id).name));
@@ -140,7 +142,7 @@ class Life {
   const Program& program_;
   std::vector<Standing> values_;
   int op_ = -1;
-  int last_end_ = -1;  // the op whose successors start when all before it have ended
+  int ended_ = -1;  // what comes now starts when all ops up to this one have ended
 };
 
 }  // namespace
