@@ -45,11 +45,7 @@ void EngineCore::connect() {
       if (const auto core = weak.lock()) call(*core);
     });
   };
-  deadlines_.connect([this, weak](Duration delay, std::function<void()> task) {
-    return executor_->post_after(delay, [weak, task = std::move(task)] {
-      if (const auto self = weak.lock()) task();
-    });
-  });
+  deadlines_.connect(run_later(executor_, weak));
   live_.connect(std::make_unique<OutputSide>(
       parts_.output_executors, parts_.tokenizer,
       [on_engine](RequestId id) {

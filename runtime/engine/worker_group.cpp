@@ -314,4 +314,14 @@ void WorkerGroup::on_failed(int32_t rank, const ipc::Failed& failed) {
        failed.configuration);
 }
 
+void WorkerGroup::fill(GroupStats& stats) const {
+  stats.state = state_;
+  stats.state_detail = detail_;
+  stats.epoch = epoch();
+  stats.group_restarts = restarts_;
+  if (state_ != GroupState::kReady) return;
+  stats.ready = ready();
+  stats.devices = members_.devices();
+}
+
 }  // namespace refrain

@@ -51,10 +51,9 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
   GroupState state() const { return state_; }
   const std::string& detail() const { return detail_; }
   Epoch epoch() const { return members_.epoch(); }
-  uint64_t restarts() const { return restarts_; }
   uint64_t frames_rejected() const { return inbox_.rejected(); }
   std::vector<ipc::Ready> ready() const { return members_.all_ready(); }
-  std::vector<std::string> devices() const { return members_.devices(); }
+  void fill(GroupStats& stats) const;  // with state, epoch and what ready ranks said
 
  private:
   static constexpr Duration kLastWords = std::chrono::milliseconds(20);  // after a process's end
