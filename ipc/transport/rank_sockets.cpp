@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <utility>
 
@@ -70,13 +69,10 @@ RankSockets::RankSockets() : message_(std::make_unique<Message>()) {}
 
 RankSockets::~RankSockets() {
   for (Peer& peer : peers_) {
-    if (peer.monitor != nullptr) {
-      note(peer);
-      zmq_close(peer.monitor);
-    }
-    if (peer.socket == nullptr) continue;
-    if (peer.state != State::kLost) set(peer.socket, ZMQ_LINGER, kLingerMs);
-    zmq_close(peer.socket);
+    if (peer.monitor != nullptr) note(peer);
+    if (peer.socket != nullptr && peer.state != State::kLost)
+      set(peer.socket, ZMQ_LINGER, kLingerMs);
+    close(peer);
   }
   if (listener_ != nullptr) zmq_close(listener_);
   if (zap_ != nullptr) zmq_close(zap_);
@@ -128,8 +124,9 @@ Status RankSockets::connect(const std::vector<RankAddress>& ranks, int own) {
     if (ranks[rank].key.size() != 40 || zmq_z85_decode(key, ranks[rank].key.c_str()) == nullptr)
       return fail_field("peers", "rank {} has no key", rank);
     if (static_cast<int>(rank) == own) continue;
-    const bool fresh = users_.emplace(decoded_key(ranks[rank].key), fmt::format("{}", rank)).second;
-    if (!fresh) return fail_field("peers", "rank {} has the key of another rank", rank);
+    if (!numbers_.emplace(ranks[rank].key, static_cast<int>(rank)).second)
+      return fail_field("peers", "rank {} has the key of another rank", rank);
+    users_[decoded_key(ranks[rank].key)] = ranks[rank].key;
   }
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     if (static_cast<int>(rank) == own) continue;
@@ -143,17 +140,31 @@ Status RankSockets::add(int peer, const RankAddress& address) {
   if (address.key.size() != 40 || zmq_z85_decode(key, address.key.c_str()) == nullptr)
     return fail_field("peers", "{} has no key", address.address);
   peers_.resize(std::max(peers_.size(), static_cast<size_t>(peer) + 1));
-  users_[decoded_key(address.key)] = fmt::format("{}", peer);
+  users_[decoded_key(address.key)] = address.key;
+  numbers_[address.key] = peer;
   return connect_to(peer, address);
 }
 
 void RankSockets::remove(int peer) {
-  std::erase_if(
-      users_, [user = fmt::format("{}", peer)](const auto& entry) { return entry.second == user; });
+  const auto number =
+      std::ranges::find_if(numbers_, [peer](const auto& entry) { return entry.second == peer; });
+  if (number != numbers_.end()) {  // else its key has another number already
+    users_.erase(decoded_key(number->first));
+    numbers_.erase(number);
+  }
   Peer& of = peers_.at(static_cast<size_t>(peer));
-  if (of.monitor != nullptr) zmq_close(of.monitor);
-  if (of.socket != nullptr) zmq_close(of.socket);
+  close(of);
   of = {nullptr, nullptr, State::kLost};
+}
+
+// The socket stops telling of itself before its monitor goes: an event that nobody can take would
+// hold ZeroMQ's thread, and with it every other connection, for ever.
+void RankSockets::close(Peer& peer) {
+  if (peer.socket != nullptr) {
+    zmq_socket_monitor(peer.socket, nullptr, 0);
+    zmq_close(peer.socket);
+  }
+  if (peer.monitor != nullptr) zmq_close(peer.monitor);
 }
 
 Status RankSockets::connect_to(int rank, const RankAddress& to) {
@@ -233,19 +244,18 @@ std::optional<RankSockets::Frame> RankSockets::receive(std::chrono::milliseconds
 
 // The ranks are their keys', so that none can speak for another one.
 std::optional<RankSockets::Frame> RankSockets::take() {
-  if (zmq_msg_recv(&message_->raw, listener_, ZMQ_DONTWAIT) < 0) {
-    REFRAIN_CHECK(zmq_errno() == EAGAIN || zmq_errno() == EINTR, "receiving of ranks: {}",
-                  zmq_strerror(zmq_errno()));
-    return std::nullopt;
+  while (zmq_msg_recv(&message_->raw, listener_, ZMQ_DONTWAIT) >= 0) {
+    const char* user = zmq_msg_gets(&message_->raw, "User-Id");
+    REFRAIN_CHECK(user != nullptr, "a frame of nobody");
+    const auto from = numbers_.find(std::string_view(user));
+    if (from == numbers_.end()) continue;  // of a peer that was removed
+    return Frame{from->second,
+                 {static_cast<const std::byte*>(zmq_msg_data(&message_->raw)),
+                  zmq_msg_size(&message_->raw)}};
   }
-  const char* user = zmq_msg_gets(&message_->raw, "User-Id");
-  REFRAIN_CHECK(user != nullptr, "a frame of nobody");
-  int from = -1;
-  std::from_chars(user, user + std::strlen(user), from);
-  REFRAIN_CHECK(from >= 0 && from < std::ssize(peers_), "a frame of \"{}\"", user);
-  return Frame{
-      from,
-      {static_cast<const std::byte*>(zmq_msg_data(&message_->raw)), zmq_msg_size(&message_->raw)}};
+  REFRAIN_CHECK(zmq_errno() == EAGAIN || zmq_errno() == EINTR, "receiving of ranks: {}",
+                zmq_strerror(zmq_errno()));
+  return std::nullopt;
 }
 
 // Whether the connection has ended. An event is 16 bits of kind, 32 bits of value; the endpoint.

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -37,6 +38,7 @@ class RankSockets {
   // To every rank but this one; nobody else is let in.
   Status connect(const std::vector<RankAddress>& ranks, int own);
   // Instead of connect(): peers come and go. `peer` numbers a connection and is never used again.
+  // A peer's frames are those of the last number that its key was given; removed, it has none.
   Status add(int peer, const RankAddress& address);
   void remove(int peer);
   // receive() returns when this descriptor is readable, too.
@@ -71,12 +73,14 @@ class RankSockets {
   const Peer& peer(int rank) const { return peers_.at(static_cast<size_t>(rank)); }
   std::optional<Frame> take();
   bool note(Peer& peer);
+  static void close(Peer& peer);
 
   void* context_ = nullptr;
   void* zap_ = nullptr;
   void* listener_ = nullptr;
   CurveKeyPair keys_;
-  CurveUsers users_;  // the peers by their ranks
+  CurveUsers users_;                                 // the peers' keys, each marked with itself
+  std::map<std::string, int, std::less<>> numbers_;  // of the peers, by key (Z85)
   std::string address_;
   std::vector<Peer> peers_;  // by rank
   bool changes_ = false;     // peers come and go

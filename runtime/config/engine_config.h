@@ -84,6 +84,7 @@ struct EngineConfig {
   int32_t max_queue = 0;                  // waiting requests; 0: no limit
   double max_queue_wait = 0;              // seconds until the first token; 0: no limit
   double drain_timeout = 30.0;            // seconds
+  std::string control_key;                // of routes that drain and restart; empty: they are off
   double log_stats_interval = 60.0;       // seconds between tables of graphs that ran; 0: none
   bool disable_log_stats = false;         // no line of throughput
   bool vllm_metrics = false;              // /metrics has vLLM's names too

@@ -325,8 +325,13 @@ void add_server_options(CLI::App& app, EngineConfig& config) {
       ->check(number_in(0.0, 86400.0))
       ->group(group);
   app.add_option("--drain-timeout", config.drain_timeout,
-                 "Seconds that running requests get after SIGTERM")
+                 "Seconds that running requests get after SIGTERM, and of a group that is drained")
       ->check(number_in(0.0, 86400.0))
+      ->group(group);
+  app.add_option("--control-key", config.control_key,
+                 "Key of an operator, who may drain the server and drain or restart its groups: "
+                 "POST /drain, /resume, /restart (default: nobody may)")
+      ->envname("REFRAIN_CONTROL_KEY")
       ->group(group);
   app.add_flag("--vllm-metrics", config.vllm_metrics,
                "/metrics tells what vLLM has too under its names (vllm:…) besides")

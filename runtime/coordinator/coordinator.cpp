@@ -275,6 +275,14 @@ int coordinate(CoordinatorOptions options) {
   Shutdown shutdown(engine_host, api, **http, watch, strand);
   engine_host.io().on_signals({SIGINT, SIGTERM}, strand,
                               [&shutdown](int number) { shutdown.on_signal(number); });
+  // The supervisor is told, so that it ends with its coordinator and starts no other.
+  api.on_drain([&shutdown, strand, parent] {
+    if (parent > 0 && ::getppid() == parent) {
+      ::kill(static_cast<pid_t>(parent), SIGTERM);
+    } else {
+      strand->post([&shutdown] { shutdown.on_signal(SIGTERM); });
+    }
+  });
   signals.release();
   int code = kExitOk;
   const std::string url = fmt::format("{}://{}:{}", config.ssl_certfile.empty() ? "http" : "https",

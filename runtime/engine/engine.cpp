@@ -84,6 +84,9 @@ class CoreEngine final : public Engine {
   void give_up_group(int32_t group) override {
     post([group](EngineCore& core) { core.give_up_group(group); });
   }
+  void control_group(const GroupOrder& order, GroupOrderDone done) override {
+    post([order, done = std::move(done)](EngineCore& core) { core.control_group(order, done); });
+  }
   void drain(std::function<void()> drained) override {
     post([drained = std::move(drained)](EngineCore& core) { core.drain(drained); });
   }

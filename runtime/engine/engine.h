@@ -45,6 +45,7 @@ struct GroupLoss {
   static constexpr const char* kStartTimeout = "start timeout";
   std::string reason;               // one sentence
   bool for_good = false;            // the input is at fault, or the time to start is over
+  bool planned = false;             // an operator asked for it (GroupOrder): no fault
   std::vector<int32_t> ranks;       // at fault, as far as this process knows
   std::vector<int64_t> pids;        // of its workers
   StepId last_step = 0;             // that all ranks answered
@@ -69,6 +70,19 @@ struct AuditFinding {
   int32_t group = 0;
 };
 
+// What an operator asks of a group while the others serve (group_control.h).
+struct GroupOrder {
+  enum class What : uint8_t {
+    kDrain,    // takes no more requests; done when it has ended those that it has
+    kResume,   // takes requests again
+    kRestart,  // drains, then its workers go; done when new ones serve
+  };
+  int32_t group = 0;
+  What what = What::kDrain;
+  std::optional<ipc::GroupRole> role = std::nullopt;  // kRestart: what the new ones are for
+};
+using GroupOrderDone = std::function<void(Status)>;
+
 // One row of CG-32's table.
 struct GraphUse {
   std::string mode;
@@ -91,6 +105,7 @@ struct GroupStats {
   DraftCounts drafts;
   uint64_t audited_steps = 0, audit_differences = 0;  // CG-41
   ipc::GroupRole role = ipc::GroupRole::kBoth;
+  bool held = false;                                 // takes no requests: it was told so
   uint64_t leases = 0;                               // blocks held for groups that read them
   uint64_t leases_expired = 0;                       // not renewed in time
   TransferCounts transfers;                          // from other groups to this one
@@ -173,8 +188,10 @@ class Engine {
   // Called for the first audits that find a difference (kMaxAuditRecords), on the engine's
   // executor.
   virtual void on_audit(std::function<void(const AuditFinding&)> handler) = 0;
-  static constexpr int kMaxAuditRecords = 8;              // they would displace records of losses
-  virtual void give_up_group(int32_t group) = 0;          // nobody starts its workers again
+  static constexpr int kMaxAuditRecords = 8;      // they would displace records of losses
+  virtual void give_up_group(int32_t group) = 0;  // nobody starts its workers again
+  // `done` is called once, on the engine's executor.
+  virtual void control_group(const GroupOrder& order, GroupOrderDone done) = 0;
   virtual void drain(std::function<void()> drained) = 0;  // stop admitting, finish what runs
   virtual void stop() = 0;  // tells workers to shut down; outstanding requests end with an error
   virtual const ModelConfig& model() const = 0;

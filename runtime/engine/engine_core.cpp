@@ -24,9 +24,12 @@ EngineCore::EngineCore(EngineParts parts)
       live_(*executor_, stats_, trace_.get(),
             [this](RequestId id, const LiveRequest& live) { request_gone(id, live); }),
       placement_(config_, groups_, live_,
-                 [this](Isolation isolation) { reports_.isolation(isolation); }),
+                 {[this](Isolation isolation) { reports_.isolation(isolation); },
+                  [this](int32_t index) { return control_.holds(index); }}),
       deadlines_(*executor_, intake_.admission(), live_, placement_,
-                 {[this] { pump_all(); }, [this] { publish(); }}) {}
+                 {[this] { pump_all(); }, [this] { publish(); }}),
+      control_(config_.num_groups(), to_duration(config_.drain_timeout), executor_,
+               control_hooks()) {}
 
 void EngineCore::connect() {
   for (AdapterSource& source : parts_.adapters) {
@@ -42,11 +45,7 @@ void EngineCore::connect() {
       if (const auto core = weak.lock()) call(*core);
     });
   };
-  deadlines_.connect([this, weak](Duration delay, std::function<void()> task) {
-    return executor_->post_after(delay, [weak, task = std::move(task)] {
-      if (const auto self = weak.lock()) task();
-    });
-  });
+  deadlines_.connect(run_later(executor_, weak));
   live_.connect(std::make_unique<OutputSide>(
       parts_.output_executors, parts_.tokenizer,
       [on_engine](RequestId id) {
@@ -119,6 +118,7 @@ void EngineCore::ended_by_stop_string(RequestId id) {
 void EngineCore::request_gone(RequestId id, const LiveRequest& live) {
   if (live.adapter != 0) loads_.adapters().release(live.adapter);
   placement_.gone(id);
+  look_at_control();
   intake_.gone(id);
 }
 
@@ -128,6 +128,7 @@ void EngineCore::stop() {
   intake_.refuse_from_now_on(error);
   placement_.clear_queue();
   live_.end_all(error);
+  control_.end(error);
   for (const auto& each : groups_) each->stop("the coordinator was stopped");
   for (int32_t index = 0; index < groups_.size(); ++index) loads_.lost(index, error);
   publish();
@@ -184,11 +185,13 @@ GroupServiceHandlers EngineCore::handlers_of(int32_t index) {
   handlers.on_handed_over = guarded([index](Self& self, Request sequence) {
     const auto to = self.placement_.hand_over(index, std::move(sequence));
     to ? self.pump(*to) : self.pump_all();
+    self.look_at_control();
   });
   handlers.on_transfer_failed = guarded(
       [](Self& self, Request sequence) { self.placement_.transfer_failed(std::move(sequence)); });
   handlers.on_transfers = guarded([](Self& self) {
     self.pump_all();
+    self.look_at_control();
     self.publish();
   });
   handlers.on_audit = guarded(
@@ -203,6 +206,7 @@ GroupServiceHandlers EngineCore::handlers_of(int32_t index) {
 
 void EngineCore::on_ready(int32_t index) {
   loads_.ask(index);
+  if (groups_[index].serves()) control_.came(index);
   placement_.ready(index);
   intake_.admission().in_service(now());
   deadlines_.watch_queue();
@@ -212,7 +216,9 @@ void EngineCore::on_ready(int32_t index) {
 void EngineCore::on_good_canary(int32_t index, bool proved) {
   loads_.settle();
   placement_.good_canary(index, proved);
-  if (proved) publish();
+  if (!proved) return;
+  control_.came(index);
+  publish();
 }
 
 void EngineCore::on_tokens(const ipc::StepResult& result, const std::vector<TokenEvent>& events) {
@@ -231,6 +237,38 @@ void EngineCore::give_up_group(int32_t index) {
                            "its workers were lost too often; they are not started again");
 }
 
+void EngineCore::control_group(const GroupOrder& order, const GroupOrderDone& done) {
+  if (stopped_) return done(fail(ErrorCode::kUnavailable, "the engine was stopped"));
+  if (order.role && !config_.has_roles())
+    return done(fail_field("role",
+                           "the groups of this server have no roles; --prefill-groups and "
+                           "--decode-groups start groups that have"));
+  control_.take(order, done);
+  publish();
+}
+
+GroupControl::Hooks EngineCore::control_hooks() {
+  GroupControl::Hooks hooks;
+  hooks.ready = [this](int32_t index) { return groups_[index].ready(); };
+  hooks.failed = [this](int32_t index) { return groups_[index].failed(); };
+  hooks.idle = [this](int32_t index) { return groups_[index].idle(); };
+  hooks.restart = [this](int32_t index) { groups_[index].restart(); };
+  hooks.changed = [this](int32_t index) {
+    groups_[index].set_held(control_.holds(index));
+    placement_.changed(index);
+    pump_all();
+  };
+  return hooks;
+}
+
+// In a turn of its own: a group may be in the middle of its step.
+void EngineCore::look_at_control() {
+  if (!control_.waits()) return;
+  executor_->post([weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->control_.look();
+  });
+}
+
 // One that waits is the loss of every group, as none took it.
 void EngineCore::on_loss(int32_t index, GroupLoss loss) {
   const auto had = [&](RequestId id) { return live_.contains(id) && live_.at(id).group == index; };
@@ -246,7 +284,13 @@ void EngineCore::on_lost(int32_t index, GroupServiceHandlers::Lost lost) {
   const bool over = lost.for_good && groups_.all_failed();
   if (!groups_.any_ready()) intake_.admission().out_of_service(now());
   if (over) intake_.refuse_from_now_on(error);
-  const size_t resumed = placement_.lost(index, std::move(lost), over);
+  const auto role = control_.take_role(index);
+  if (role) {
+    Group group = config_.groups().at(static_cast<size_t>(index));
+    group.role = *role;
+    groups_[index].set_role(*role, config_.worker_of(group));
+  }
+  const size_t resumed = placement_.lost(index, std::move(lost), over, role);
   stats_.change([resumed](EngineStats& counts) { counts.requests_resumed += resumed; });
   if (over) {
     placement_.clear_queue();
@@ -257,6 +301,7 @@ void EngineCore::on_lost(int32_t index, GroupServiceHandlers::Lost lost) {
     pump_all();
   }
   loads_.lost(index, error);
+  look_at_control();
   deadlines_.watch_queue();
   publish();
 }

@@ -1,9 +1,10 @@
 #pragma once
 // The engine's inside: requests and the groups of workers that serve them, tied together by events
 // (a request, an answer, a change of a group), never by polling. What each party owns is a type of
-// its own: the intake, the requests that live, their placement and deadlines, the groups, the
-// adapters, the reports. Its own executor owns it; the output processors run on others.
-// Engine::create wires it to the real world (engine.cpp), tests wire it to a ManualScheduler.
+// its own: the intake, the requests that live, their placement and deadlines, the groups and
+// what is asked of them, the adapters, the reports. Its own executor owns it; the output processors
+// run on others. Engine::create wires it to the real world (engine.cpp), tests wire it to a
+// ManualScheduler.
 
 #include <functional>
 #include <memory>
@@ -15,6 +16,7 @@
 #include "runtime/engine/engine_parts.h"
 #include "runtime/engine/engine_reports.h"
 #include "runtime/engine/engine_stats.h"
+#include "runtime/engine/group_control.h"
 #include "runtime/engine/group_services.h"
 #include "runtime/engine/live_requests.h"
 #include "runtime/engine/request_deadlines.h"
@@ -45,6 +47,7 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   void cancel(RequestId id);
   void stop();
   void give_up_group(int32_t group);
+  void control_group(const GroupOrder& order, const GroupOrderDone& done);
   void drain(std::function<void()> drained) { intake_.drain(std::move(drained)); }
   void load_adapter(AdapterSource source, const AdapterDone& done) {
     loads_.load(std::move(source), done);
@@ -73,6 +76,8 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   void on_ready(int32_t index);
   void on_good_canary(int32_t index, bool proved);
   void on_tokens(const ipc::StepResult& result, const std::vector<TokenEvent>& events);
+  GroupControl::Hooks control_hooks();
+  void look_at_control();
   void on_loss(int32_t index, GroupLoss loss);
   void on_lost(int32_t index, GroupServiceHandlers::Lost lost);
 
@@ -94,6 +99,7 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   LiveRequests live_;
   RequestPlacement placement_;
   RequestDeadlines deadlines_;
+  GroupControl control_;
   bool stopped_ = false;
 };
 

@@ -24,6 +24,7 @@ struct GroupFault {
   std::vector<int32_t> ranks;  // at fault
   std::string reason;
   bool for_good = false;
+  bool planned = false;  // an operator asked for it
 };
 
 struct Member {
@@ -49,6 +50,7 @@ class GroupMembership {
 
   GroupMembership(GroupIdentity identity, Epoch first_epoch);
 
+  void set_role(std::string role) { identity_.role = std::move(role); }  // of those that come
   int32_t num_ranks() const { return static_cast<int32_t>(members_.size()); }
   Epoch epoch() const { return epoch_; }
   bool empty() const;
@@ -89,7 +91,7 @@ class GroupMembership {
 
   bool has(int32_t rank) const { return members_[static_cast<size_t>(rank)].has_value(); }
 
-  const GroupIdentity identity_;
+  GroupIdentity identity_;
   Epoch epoch_;
   std::vector<std::optional<Member>> members_;
   std::vector<ipc::StateGroup> groups_;  // as InitCache says; empty: not all have loaded

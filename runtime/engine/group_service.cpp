@@ -38,6 +38,26 @@ SchedulerOptions scheduler_options(const EngineConfig& config, const ModelConfig
   return options;
 }
 
+// Why requests of this model cannot go from one group to another.
+std::optional<std::string> state_that_stays(const std::vector<ipc::StateGroup>& groups) {
+  for (const ipc::StateGroup& group : groups) {
+    if (group.kind != ipc::StateKind::kPaged)
+      return fmt::format(
+          "the model keeps a state of each request ({}), which does not move between groups: serve "
+          "it without --prefill-groups",
+          group.name);
+  }
+  return std::nullopt;
+}
+
+Status check_tokens(const ipc::StepResult& result, int64_t vocab_size) {
+  const auto vocabulary = static_cast<TokenId>(vocab_size);
+  if (std::ranges::any_of(result.tokens, [&](TokenId token) { return token >= vocabulary; }))
+    return fail(ErrorCode::kInternal, "a token of step {} is outside the vocabulary of {}",
+                result.step, vocabulary);
+  return {};
+}
+
 }  // namespace
 
 GroupService::GroupService(Parts parts, GroupServiceHandlers handlers)
@@ -47,6 +67,9 @@ GroupService::GroupService(Parts parts, GroupServiceHandlers handlers)
       handlers_(std::move(handlers)),
       parts_(std::move(parts)),
       pace_(config_.worker.max_num_batched_tokens),
+      plan_timer_(*executor_, pace_, to_duration(config_.schedule_lead_ms / 1e3),
+                  [this] { handlers_.pump(); }),
+      canary_(*executor_, [this] { handlers_.pump(); }),
       stats_(executor_->clock(), parts_.group.identity.group,
              config_.groups().at(static_cast<size_t>(parts_.group.identity.group)).role),
       trace_(parts_.trace) {}
@@ -60,6 +83,8 @@ void GroupService::connect() {
         call(*self, std::forward<decltype(arguments)>(arguments)...);
     };
   };
+  plan_timer_.connect(run_later(executor_, weak_from_this()));
+  canary_.connect(run_later(executor_, weak_from_this()));
   using Self = GroupService;
   WorkerGroupHandlers handlers;
   handlers.on_state = guarded([](Self& self, GroupState state, const std::string&) {
@@ -94,11 +119,26 @@ void GroupService::connect() {
 }
 
 void GroupService::stop(const std::string& reason) {
-  executor_->cancel(idle_timer_);
+  canary_.end();
   if (scheduler_) release_all();
   scheduler_.reset();
   group_->stop(reason);
   publish_counts();
+}
+
+void GroupService::restart() {
+  restarting_ = true;
+  group_->restart();
+}
+
+void GroupService::set_role(ipc::GroupRole role, const ipc::WorkerConfig& worker) {
+  config_.worker = worker;
+  group_->set_role(role, worker);
+  stats_.change([role](GroupStats& stats) { stats.role = role; });
+}
+
+void GroupService::set_held(bool held) {
+  stats_.change([held](GroupStats& stats) { stats.held = held; });
 }
 
 Status GroupService::add(std::unique_ptr<Sequence> sequence, const TokenDigest& given) {
@@ -152,11 +192,11 @@ void GroupService::plan() {
 
 void GroupService::plan_steps(size_t depth) {
   while (scheduler_->steps_in_flight() < depth) {
-    if (handlers_.outputs_full() || too_early_to_plan()) return;
+    if (handlers_.outputs_full() || plan_timer_.too_early()) return;
     scheduler_->limit_chunks(pace_.prompt_tokens());
     const StepPlan* plan = scheduler_->schedule(now());
     if (plan == nullptr) return;
-    crowded_ = scheduler_->stats().waiting > 0;
+    plan_timer_.planned(scheduler_->stats().waiting > 0);
     pace_.sent(plan->step(), now());
     if (trace_) {
       trace_->sent(stats_.group(), plan->step(), now(), [this](RequestId id) {
@@ -168,76 +208,45 @@ void GroupService::plan_steps(size_t depth) {
   }
 }
 
-// A step that is planned late holds the requests that came meanwhile. Where the last step left
-// requests waiting, one that comes now would wait behind them whenever the step is planned.
-bool GroupService::too_early_to_plan() {
-  const auto at = pace_.plan_at(to_duration(config_.schedule_lead_ms / 1e3));
-  if (!at || crowded_) return false;
-  const Duration left = *at - now();
-  if (left <= Duration::zero()) return false;
-  if (plan_timer_ && plan_timer_->first == *at) return true;
-  if (plan_timer_) executor_->cancel(plan_timer_->second);
-  const TimerId timer = executor_->post_after(left, [weak = weak_from_this()] {
-    const auto self = weak.lock();
-    if (!self) return;
-    self->plan_timer_.reset();
-    self->handlers_.pump();
-  });
-  plan_timer_ = {*at, timer};
-  return true;
-}
-
 // Block tables, prefix cache and slots begin empty, as the new workers' memory does.
 void GroupService::on_ready(const std::vector<ipc::StateGroup>& groups) {
   if (const auto changed = recaptured_otherwise(stats_.snapshot().ready, group_->ready()))
     log::warn("{}", *changed);
   scheduler_ = std::make_unique<Scheduler>(scheduler_options(config_, model_, groups));
-  for (const ipc::StateGroup& group : groups) {
-    if (!config_.has_roles() || group.kind == ipc::StateKind::kPaged) continue;
-    give_up("start",
-            fmt::format("the model keeps a state of each request ({}), which does not move "
-                        "between groups: serve it without --prefill-groups",
-                        group.name));
-  }
+  if (auto stays = state_that_stays(groups); stays && config_.has_roles())
+    give_up("start", std::move(*stays));
   // Whether these workers are good decides who is to blame for the losses before.
   proving_ = group_->distrusted() || handlers_.must_prove();
-  last_answer_ = now();
-  stats_.answered(last_answer_);
+  stats_.answered(now());
   handlers_.on_ready();
   // The group is ready when this handler has returned.
   executor_->post([weak = weak_from_this()] {
     const auto self = weak.lock();
     if (!self || !self->scheduler_) return;
-    if (self->proving_) self->send_canary();
+    if (self->proving_) self->canary_.send();
     self->handlers_.pump();
   });
-  watch_idle();
+  canary_.begin(*scheduler_);
   publish_counts();
 }
 
 void GroupService::on_step(ipc::StepResult result) {
   const double cpu_before = thread_cpu_us();
-  const auto vocabulary = static_cast<TokenId>(model_.vocab_size);
   events_.clear();
-  Status updated;
-  if (std::ranges::any_of(result.tokens, [&](TokenId token) { return token >= vocabulary; })) {
-    updated = fail(ErrorCode::kInternal, "a token of step {} is outside the vocabulary of {}",
-                   result.step, vocabulary);
-  } else {
-    updated = scheduler_->update(result, events_);
-  }
+  Status updated = check_tokens(result, model_.vocab_size);
+  if (updated) updated = scheduler_->update(result, events_);
   if (!updated)
     return group_->fence("answers", 0, fmt::format("rank 0: {}", updated.error().message));
-  last_answer_ = now();
-  scheduler_->took(seconds_of(pace_.done(last_answer_)));
-  if (trace_) trace_->answered(stats_.group(), result, last_answer_);
+  const TimePoint answered = now();
+  scheduler_->took(seconds_of(pace_.done(answered)));
+  if (trace_) trace_->answered(stats_.group(), result, answered);
   if (result.audit.audited) {
     stats_.audited(result.audit);
     handlers_.on_audit(result);
   }
-  stats_.answered(last_answer_);
-  ++num_answers_;
-  const std::optional<bool> canary = take_canary();
+  stats_.answered(answered);
+  canary_.answered(answered);
+  const std::optional<bool> canary = canary_.take(events_);
   const bool goes_on = canary.value_or(true);  // else the group is lost in a turn of its own
   if (canary && goes_on) {
     group_->trust();
@@ -257,12 +266,35 @@ void GroupService::on_step(ipc::StepResult result) {
   stats_.add_step_cpu(thread_cpu_us() - cpu_before);
 }
 
+// Each ends its own request, and only when this goes on the workers are tested.
+void GroupService::take_rows_without_logit() {
+  bool goes_on = false;
+  std::erase_if(events_, [&](const TokenEvent& event) {
+    if (event.stop == StopCause::kGrammar) {
+      handlers_.on_slow_grammar(event.id);
+      return true;
+    }
+    if (event.stop != StopCause::kNoLogit) return false;
+    handlers_.on_no_logit(event.id);
+    goes_on |= canary_.no_logit();
+    return true;
+  });
+  if (!goes_on || trial_) return;
+  log::warn("{} requests had no finite logit within {} steps: a canary decides",
+            LogitFailures::kRequests, LogitFailures::kSteps);
+  canary_.send();
+}
+
 void GroupService::on_lost(const Error& error, bool for_good) {
-  executor_->cancel(idle_timer_);
+  canary_.end();
   GroupServiceHandlers::Lost lost{error, for_good, ready(), false, {}};
   if (scheduler_) {
     lost.alone = scheduler_->requests_in_flight() == 1;
     lost.requests = take_back();
+  }
+  if (std::exchange(restarting_, false)) {
+    lost.alone = false;
+    for (const auto& sequence : lost.requests) sequence->forgive_loss();
   }
   failed_ = for_good;
   handlers_.on_lost(std::move(lost));
@@ -272,55 +304,23 @@ void GroupService::on_lost(const Error& error, bool for_good) {
 // Steps without an answer are computed again, and what the lost workers still say of them is of an
 // old epoch.
 std::vector<std::unique_ptr<Sequence>> GroupService::take_back() {
-  const SchedulerStats stats = scheduler_->stats();
-  past_.preemptions += stats.preemptions;
-  past_.cascade_steps += stats.cascade_steps;
-  past_.drafts = past_.drafts + stats.drafts;
-  past_.transfers = past_.transfers + stats.transfers;
-  past_.transfers.running = past_.transfers.quarantined = 0;
-  past_.leases_expired += stats.leases_expired;
-  past_.prompt_tokens += stats.prompt_tokens;
-  past_.cached_prompt_tokens += stats.cached_prompt_tokens;
+  counts_.add(scheduler_->stats());
   auto requests = release_all();
   std::erase_if(requests, [](const auto& sequence) { return sequence->id == kCanaryRequest; });
   scheduler_.reset();
   pace_.clear();
-  canary_out_ = proving_ = trial_ = false;
+  proving_ = trial_ = false;
   return requests;
 }
 
 void GroupService::publish_counts() {
   const SchedulerStats counts = scheduler_ ? scheduler_->stats() : SchedulerStats{};
   const Sequence* canary = find(kCanaryRequest);
-  const bool canary_runs = canary != nullptr && canary->state == SequenceState::kRunning;
-  const bool canary_waits = canary != nullptr && !canary_runs;
-  stats_.change([&](GroupStats& stats) {
-    stats.requests_running = counts.running - (canary_runs ? 1 : 0);
-    stats.requests_waiting = counts.waiting + gate_.size() - (canary_waits ? 1 : 0);
-    stats.prompt_tokens = past_.prompt_tokens + counts.prompt_tokens;
-    stats.cached_prompt_tokens = past_.cached_prompt_tokens + counts.cached_prompt_tokens;
-    stats.preemptions = past_.preemptions + counts.preemptions;
-    stats.cascade_steps = past_.cascade_steps + counts.cascade_steps;
-    stats.drafts = past_.drafts + counts.drafts;
-    stats.leases = counts.leases;
-    stats.leases_expired = past_.leases_expired + counts.leases_expired;
-    stats.transfers = past_.transfers + counts.transfers;
-    stats.blocks_total = static_cast<uint64_t>(counts.blocks_total);
-    stats.blocks_free = static_cast<uint64_t>(counts.blocks_free);
-  });
+  stats_.change([&](GroupStats& stats) { counts_.fill(counts, gate_.size(), canary, stats); });
 }
 
 void GroupService::publish_group() {
-  stats_.change([this](GroupStats& stats) {
-    stats.state = group_->state();
-    stats.state_detail = group_->detail();
-    stats.epoch = group_->epoch();
-    stats.group_restarts = group_->restarts();
-    if (stats.state == GroupState::kReady) {
-      stats.ready = group_->ready();
-      stats.devices = group_->devices();
-    }
-  });
+  stats_.change([this](GroupStats& stats) { group_->fill(stats); });
 }
 
 }  // namespace refrain

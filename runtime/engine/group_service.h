@@ -13,7 +13,9 @@
 #include "runtime/engine/engine_stats.h"
 #include "runtime/engine/engine_trace.h"
 #include "runtime/engine/grammar_gate.h"
-#include "runtime/engine/logit_failures.h"
+#include "runtime/engine/group_canary.h"
+#include "runtime/engine/group_counts.h"
+#include "runtime/engine/plan_timer.h"
 #include "runtime/engine/step_pace.h"
 #include "runtime/engine/worker_group.h"
 #include "runtime/sched/scheduler.h"
@@ -86,8 +88,16 @@ class GroupService : public std::enable_shared_from_this<GroupService> {
   // A step is in flight, or a grammar is with the ranks.
   bool waits_for_ranks() const { return scheduler_->steps_in_flight() > 0 || !gate_.empty(); }
   bool empty() const {
-    return gate_.empty() && scheduler_->num_unfinished() == (canary_out_ ? 1u : 0u);
+    return gate_.empty() && scheduler_->num_unfinished() == (canary_.out() ? 1u : 0u);
   }
+  // No request is in it, and none reads its blocks.
+  bool idle() const { return !ready() || (empty() && scheduler_->stats().leases == 0); }
+  // Its workers go, and others come; what it has goes to the engine as when it is lost, and counts
+  // as no loss.
+  void restart();
+  // What its next workers are for, and are told. While it has none.
+  void set_role(ipc::GroupRole role, const ipc::WorkerConfig& worker);
+  void set_held(bool held);  // for others to see
   uint64_t waiting() const { return scheduler_->stats().waiting; }
   std::vector<std::unique_ptr<Sequence>> release_all();  // nothing is in flight
   // Of a request on trial one step runs at a time.
@@ -107,12 +117,10 @@ class GroupService : public std::enable_shared_from_this<GroupService> {
   void adapter_unloaded(AdapterId id);
 
  private:
-  static constexpr Duration kCanaryAfter = std::chrono::seconds(4);  // without an answer
-
   void plan_steps(size_t depth);
-  bool too_early_to_plan();
   void on_ready(const std::vector<ipc::StateGroup>& groups);
   void on_step(ipc::StepResult result);
+  void take_rows_without_logit();
   void on_grammar_ready(RequestId id);
   void on_lost(const Error& error, bool for_good);
   std::vector<std::unique_ptr<Sequence>> take_back();
@@ -122,13 +130,7 @@ class GroupService : public std::enable_shared_from_this<GroupService> {
   void on_pulled(int32_t rank, const ipc::Pulled& report);
   TimePoint now() const { return executor_->clock().now(); }
 
-  // group_canary.cpp
-  void watch_idle();
-  void send_canary();
-  std::optional<bool> take_canary();
-  void take_rows_without_logit();
-
-  const EngineConfig config_;
+  EngineConfig config_;
   const ModelConfig model_;
   std::shared_ptr<Executor> executor_;
   GroupServiceHandlers handlers_;
@@ -136,20 +138,16 @@ class GroupService : public std::enable_shared_from_this<GroupService> {
   std::shared_ptr<WorkerGroup> group_;
   std::unique_ptr<Scheduler> scheduler_;  // while the group is ready
   GrammarGate gate_;                      // likewise
-  SchedulerStats past_;                   // counts of the schedulers of earlier epochs
+  GroupCounts counts_;
   std::vector<TokenEvent> events_;
   StepPace pace_;
-  bool crowded_ = false;  // the last step that was planned left requests waiting
-  std::optional<std::pair<TimePoint, TimerId>> plan_timer_;
+  PlanTimer plan_timer_;
+  GroupCanary canary_;
   bool trial_ = false;
-  bool failed_ = false;   // for good
-  bool proving_ = false;  // nothing runs before these workers have answered a canary
-  bool canary_out_ = false;
-  LogitFailures logit_failures_;
-  uint64_t num_answers_ = 0;  // to steps, of all epochs
-  TimePoint last_answer_;     // of all ranks to a step, while the group is ready
-  TimerId idle_timer_ = 0;
+  bool failed_ = false;             // for good
+  bool proving_ = false;            // nothing runs before these workers have answered a canary
   bool watches_transfers_ = false;  // a timer runs
+  bool restarting_ = false;         // the loss that comes is no loss
   StatsBoard stats_;
   std::shared_ptr<EngineTrace> trace_;  // may be empty
 };

@@ -40,6 +40,10 @@ void KvExchange::exported(int32_t group, Epoch epoch, int32_t rank, ipc::KvExpor
   }
 }
 
+void KvExchange::set_role(int32_t group, ipc::GroupRole role) {
+  sides_[static_cast<size_t>(group)].role = role;
+}
+
 void KvExchange::lost(int32_t group) {
   const bool was_complete = complete(group);
   Side& side = sides_[static_cast<size_t>(group)];

@@ -21,6 +21,7 @@ class KvExchange {
 
   void exported(int32_t group, Epoch epoch, int32_t rank, ipc::KvExport own);
   void lost(int32_t group);
+  void set_role(int32_t group, ipc::GroupRole role);  // while it is lost
   // Whether the second one's ranks know where those of the first have their blocks.
   bool joined(int32_t from, int32_t to) const { return complete(from) && complete(to); }
 

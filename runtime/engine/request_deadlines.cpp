@@ -5,7 +5,7 @@
 namespace refrain {
 
 void RequestDeadlines::end_at(RequestId id, TimePoint deadline) {
-  live_.at(id).deadline = after_(deadline - executor_.clock().now(), [this, id] {
+  live_.at(id).deadline = run_later_(deadline - executor_.clock().now(), [this, id] {
     if (!live_.contains(id)) return;
     placement_.remove(id);
     live_.end(id, FinishReason::kError,
@@ -20,7 +20,7 @@ void RequestDeadlines::watch_queue() {
   if (!deadline || (timer_ && timer_->first <= *deadline)) return;
   if (timer_) executor_.cancel(timer_->second);
   const Duration left = std::max(*deadline - executor_.clock().now(), Duration::zero());
-  timer_ = {*deadline, after_(left, [this] { end_overdue(); })};
+  timer_ = {*deadline, run_later_(left, [this] { end_overdue(); })};
 }
 
 void RequestDeadlines::end_overdue() {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "runtime/actor/executor.h"
+#include "runtime/actor/run_later.h"
 #include "runtime/engine/admission.h"
 #include "runtime/engine/live_requests.h"
 #include "runtime/engine/request_placement.h"
@@ -15,8 +15,6 @@ namespace refrain {
 
 class RequestDeadlines {
  public:
-  // Runs the task later, if the engine still lives.
-  using After = std::function<TimerId(Duration, std::function<void()>)>;
   struct Hooks {
     std::function<void()> pump;     // what a request held is free
     std::function<void()> publish;  // requests have ended
@@ -29,7 +27,7 @@ class RequestDeadlines {
         live_(live),
         placement_(placement),
         hooks_(std::move(hooks)) {}
-  void connect(After after) { after_ = std::move(after); }  // once
+  void connect(RunLater run_later) { run_later_ = std::move(run_later); }  // once
 
   // The request ends at this time at the latest.
   void end_at(RequestId id, TimePoint deadline);
@@ -44,7 +42,7 @@ class RequestDeadlines {
   LiveRequests& live_;
   RequestPlacement& placement_;
   const Hooks hooks_;
-  After after_;
+  RunLater run_later_;
   std::optional<std::pair<TimePoint, TimerId>> timer_;  // for the earliest deadline of the queue
 };
 

@@ -23,16 +23,17 @@ std::vector<ipc::GroupRole> roles_of(const std::vector<Group>& groups) {
 }  // namespace
 
 RequestPlacement::RequestPlacement(const EngineConfig& config, GroupServices& groups,
-                                   LiveRequests& live, std::function<void(Isolation)> isolation)
+                                   LiveRequests& live, Hooks hooks)
     : groups_(groups),
       live_(live),
+      hooks_(std::move(hooks)),
       router_(roles_of(config.groups()), config.worker.block_size),
       kv_exchange_(
           config.groups(),
           [this](int32_t index, const ipc::Message& message) { groups_[index].tell(message); }),
-      trials_(queue_, trial_hooks(std::move(isolation))) {}
+      trials_(queue_, trial_hooks()) {}
 
-Trials::Hooks RequestPlacement::trial_hooks(std::function<void(Isolation)> isolation) {
+Trials::Hooks RequestPlacement::trial_hooks() {
   return {[this](const Sequence& sequence, const Error& error) { give_up(sequence, error); },
           [this](std::unique_ptr<Sequence> sequence) {
             sequence->hands_over = false;
@@ -44,12 +45,12 @@ Trials::Hooks RequestPlacement::trial_hooks(std::function<void(Isolation)> isola
             open_or_close_all();
             route_waiting();
           },
-          std::move(isolation)};
+          hooks_.isolation};
 }
 
-// A group takes requests while it serves and none is tried alone there.
+// A group takes requests while it serves, none is tried alone there and nobody holds it back.
 void RequestPlacement::open_or_close(int32_t index) {
-  const bool open = groups_[index].serves() && !trials_.reserves(index);
+  const bool open = groups_[index].serves() && !trials_.reserves(index) && !hooks_.held_back(index);
   if (open == router_.is_open(index)) return;
   if (open) {
     router_.open(index);
@@ -162,15 +163,17 @@ const Sequence* RequestPlacement::find(RequestId id) const {
 
 void RequestPlacement::ready(int32_t index) {
   if (groups_[index].proving()) trials_.proving(index);
+  changed(index);
+}
+
+void RequestPlacement::changed(int32_t index) {
   open_or_close(index);
   route_waiting();
 }
 
 void RequestPlacement::good_canary(int32_t index, bool proved) {
   trials_.good_canary(index, proved);
-  if (!proved) return;
-  open_or_close(index);
-  route_waiting();
+  if (proved) changed(index);
 }
 
 bool RequestPlacement::go_on(int32_t index) {
@@ -183,8 +186,13 @@ bool RequestPlacement::go_on(int32_t index) {
   return true;
 }
 
-size_t RequestPlacement::lost(int32_t index, GroupServiceHandlers::Lost lost, bool over) {
+size_t RequestPlacement::lost(int32_t index, GroupServiceHandlers::Lost lost, bool over,
+                              std::optional<ipc::GroupRole> role) {
   kv_exchange_.lost(index);
+  if (role) {  // whoever read the blocks of its old workers knows that they are gone
+    router_.set_role(index, *role);
+    kv_exchange_.set_role(index, *role);
+  }
   const size_t resumed = lost.served ? take_back(index, std::move(lost)) : 0;
   if (groups_[index].failed() && trials_.reserves(index) && !over) {
     const auto left =

@@ -19,9 +19,13 @@ namespace refrain {
 
 class RequestPlacement {
  public:
-  // All outlive it. `isolation` hears of trials.
+  struct Hooks {
+    std::function<void(Isolation)> isolation;  // trials begin, go on or are over
+    std::function<bool(int32_t)> held_back;    // an operator wants no requests in the group
+  };
+  // All outlive it.
   RequestPlacement(const EngineConfig& config, GroupServices& groups, LiveRequests& live,
-                   std::function<void(Isolation)> isolation);
+                   Hooks hooks);
 
   // To the group that takes it, or into the queue.
   void route(std::unique_ptr<Sequence> sequence);
@@ -46,8 +50,12 @@ class RequestPlacement {
   // request if `proved`; they are lost.
   void ready(int32_t index);
   void good_canary(int32_t index, bool proved);
-  // Takes back what it had; `over`: no group is left. Returns how many of those that ran go on.
-  size_t lost(int32_t index, GroupServiceHandlers::Lost lost, bool over);
+  // Takes back what it had; `over`: no group is left; `role`: that its next workers have, if it is
+  // another one. Returns how many of those that ran go on.
+  size_t lost(int32_t index, GroupServiceHandlers::Lost lost, bool over,
+              std::optional<ipc::GroupRole> role);
+  // It is held back, or no longer.
+  void changed(int32_t index);
   // What waits goes to groups that take it.
   void route_waiting();
   void exported(int32_t index, int32_t rank, const ipc::KvExport& own) {
@@ -68,11 +76,12 @@ class RequestPlacement {
   void to_group(int32_t index, std::unique_ptr<Sequence> sequence);
   void leave_group(RequestId id);
   size_t take_back(int32_t index, GroupServiceHandlers::Lost lost);
-  Trials::Hooks trial_hooks(std::function<void(Isolation)> isolation);
+  Trials::Hooks trial_hooks();
   void give_up(const Sequence& sequence, const Error& error);
 
   GroupServices& groups_;
   LiveRequests& live_;
+  const Hooks hooks_;
   Router router_;
   KvExchange kv_exchange_;
   RequestQueue queue_;

@@ -34,6 +34,10 @@ void Router::close(int32_t group) {
     for (auto& [hash, groups] : *known) groups &= ~bit_of(group);
 }
 
+void Router::set_role(int32_t group, ipc::GroupRole role) {
+  groups_[static_cast<size_t>(group)].role = role;
+}
+
 bool Router::any_open() const {
   return std::ranges::any_of(groups_, [](const Group& group) { return group.open; });
 }

@@ -69,6 +69,21 @@ void WorkerGroup::give_up(std::string detector, std::string reason) {
   });
 }
 
+void WorkerGroup::restart() {
+  executor_->post([weak = weak_from_this(), epoch = members_.epoch()] {
+    const auto self = weak.lock();
+    if (!self || self->members_.epoch() != epoch) return;
+    GroupFault fault{"restart", {}, "its workers start again, as an operator asked"};
+    fault.planned = true;
+    self->lose(std::move(fault));
+  });
+}
+
+void WorkerGroup::set_role(ipc::GroupRole role, const ipc::WorkerConfig& worker) {
+  options_.worker = worker;
+  members_.set_role(ipc::to_string(role));
+}
+
 void WorkerGroup::distrust() {
   executor_->post([weak = weak_from_this(), epoch = members_.epoch()] {
     const auto self = weak.lock();
@@ -93,15 +108,16 @@ void WorkerGroup::lose(std::string detector, std::vector<int32_t> ranks, std::st
 // The group is the unit of failure: what is left of it is told to go, and a new set is awaited.
 void WorkerGroup::lose(GroupFault fault) {
   if (!active()) return;
-  log::error("worker group{} of epoch {}: {}",
-             options_.identity.num_groups == 1 ? "" : fmt::format(" {}", options_.identity.group),
-             members_.epoch(), fault.reason);
+  log::log(fault.planned ? log::level::info : log::level::err, "worker group{} of epoch {}: {}",
+           options_.identity.num_groups == 1 ? "" : fmt::format(" {}", options_.identity.group),
+           members_.epoch(), fault.reason);
   GroupLoss loss;
   loss.group = options_.identity.group;
   loss.epoch = members_.epoch();
   loss.detector = fault.detector;
   loss.reason = fault.reason;
   loss.for_good = fault.for_good;
+  loss.planned = fault.planned;
   loss.ranks = std::move(fault.ranks);
   loss.last_step = fan_out_.steps().last_done();
   loss.pids = members_.pids();
@@ -110,7 +126,7 @@ void WorkerGroup::lose(GroupFault fault) {
   dismiss_all(fault.reason);
   fan_out_.steps().begin_group(fault.detector == GroupHealth::kProgress ||
                                fault.detector == GroupHealth::kStepDeadline);
-  if (!fault.for_good) ++restarts_;
+  if (!fault.for_good && !fault.planned) ++restarts_;
   if (state_ == GroupState::kReady) health_.waits(now());
   handlers_.on_lost({ErrorCode::kUnavailable, fault.reason, {}}, fault.for_good);
   set_state(fault.for_good ? GroupState::kFailed : GroupState::kWaiting, std::move(fault.reason));
@@ -296,6 +312,16 @@ void WorkerGroup::on_failed(int32_t rank, const ipc::Failed& failed) {
   lose("worker", {rank},
        fmt::format("{} failed{}: {}", members_.name_of(rank), where, failed.message),
        failed.configuration);
+}
+
+void WorkerGroup::fill(GroupStats& stats) const {
+  stats.state = state_;
+  stats.state_detail = detail_;
+  stats.epoch = epoch();
+  stats.group_restarts = restarts_;
+  if (state_ != GroupState::kReady) return;
+  stats.ready = ready();
+  stats.devices = members_.devices();
 }
 
 }  // namespace refrain

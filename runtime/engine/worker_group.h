@@ -34,6 +34,10 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
   void tell(const ipc::Message& message);    // all ranks; while ready
   // For good: the input is at fault ("start"), or nobody starts it again ("restarts").
   void give_up(std::string detector, std::string reason);
+  // Its workers go, as an operator asked; others are awaited.
+  void restart();
+  // Of the next workers. While there are none.
+  void set_role(ipc::GroupRole role, const ipc::WorkerConfig& worker);
   // A rank's answer is wrong ("answers"), or it takes no messages ("connection"): the group is
   // lost.
   void fence(std::string detector, int32_t rank, std::string reason);
@@ -47,10 +51,9 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
   GroupState state() const { return state_; }
   const std::string& detail() const { return detail_; }
   Epoch epoch() const { return members_.epoch(); }
-  uint64_t restarts() const { return restarts_; }
   uint64_t frames_rejected() const { return inbox_.rejected(); }
   std::vector<ipc::Ready> ready() const { return members_.all_ready(); }
-  std::vector<std::string> devices() const { return members_.devices(); }
+  void fill(GroupStats& stats) const;  // with state, epoch and what ready ranks said
 
  private:
   static constexpr Duration kLastWords = std::chrono::milliseconds(20);  // after a process's end
@@ -75,7 +78,7 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
   void on_timer();
   TimePoint now() const { return executor_->clock().now(); }
 
-  const WorkerGroupOptions options_;
+  WorkerGroupOptions options_;
   std::shared_ptr<Executor> executor_;
   WorkerGroupHandlers handlers_;
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ipc/protocol/messages.h"
@@ -161,6 +162,10 @@ struct Sequence {
   void lose_group();
   // It was in flight at so many losses in a row that it may be what ends the workers.
   static constexpr int32_t kSuspectLosses = 2;
+  // The loss of its group was nobody's fault.
+  void forgive_loss() {
+    if (std::exchange(in_lost_step, false)) --group_losses;
+  }
   bool suspect() const { return group_losses >= kSuspectLosses; }
   bool past_loss() const { return static_cast<int32_t>(tokens.size()) >= length_to_prove; }
   // Appends a sampled token and says whether it ends the sequence.

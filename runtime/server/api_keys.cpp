@@ -14,6 +14,9 @@ namespace {
 
 constexpr size_t kMaxKeys = 10000;
 constexpr int64_t kMaxConcurrency = 1 << 20;
+constexpr std::string_view kBearer = "Bearer ";
+constexpr std::string_view kWhatAKeyIs =
+    "a key is made of printable ASCII characters without spaces";
 
 // What can stand behind "Bearer " in a header.
 bool sendable(std::string_view key) {
@@ -54,8 +57,7 @@ ApiKeys::Digest ApiKeys::digest(std::string_view secret) {
 Status ApiKeys::add(const std::string& secret, std::string name, int64_t max_concurrency,
                     const std::string& where) {
   if (!sendable(secret)) {
-    return fail_field("--api-key", "{}: a key is made of printable ASCII characters without spaces",
-                      where);
+    return fail_field("--api-key", "{}: {}", where, kWhatAKeyIs);
   }
   const Digest added = digest(secret);
   for (const auto& [known, key] : keys_) {
@@ -119,12 +121,24 @@ Result<ApiKeys> ApiKeys::load(const EngineConfig& config) {
         keys.add(config.api_keys[i], fmt::format("api-key {}", i), 0, "--api-key"));
   }
   if (!config.api_key_file.empty()) REFRAIN_RETURN_IF_ERROR(keys.read_file(config.api_key_file));
+  if (config.control_key.empty()) return keys;
+  if (!sendable(config.control_key))
+    return fail_field("--control-key", "--control-key: {}", kWhatAKeyIs);
+  keys.operator_ = digest(config.control_key);
+  for (const auto& [known, key] : keys.keys_)
+    if (known == *keys.operator_)
+      return fail_field("--control-key", "--control-key is the client's key '{}' too", key->name());
   return keys;
+}
+
+bool ApiKeys::is_operator(std::string_view authorization) const {
+  if (!operator_ || !authorization.starts_with(kBearer)) return false;
+  const Digest given = digest(authorization.substr(kBearer.size()));
+  return CRYPTO_memcmp(operator_->data(), given.data(), given.size()) == 0;
 }
 
 std::shared_ptr<ApiKey> ApiKeys::find(std::string_view authorization) const {
   if (keys_.empty()) return nameless_;
-  constexpr std::string_view kBearer = "Bearer ";
   if (!authorization.starts_with(kBearer)) return nullptr;
   const Digest given = digest(authorization.substr(kBearer.size()));
   std::shared_ptr<ApiKey> found;

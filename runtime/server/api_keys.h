@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -61,6 +62,8 @@ class ApiKeys {
   // The key of an Authorization header's "Bearer …", null when it is none of ours. Without any
   // keys everybody is the nameless one.
   std::shared_ptr<ApiKey> find(std::string_view authorization) const;
+  // Of an Authorization header: --control-key, which is no client's. Without that option nobody's.
+  bool is_operator(std::string_view authorization) const;
 
  private:
   using Digest = std::array<unsigned char, 32>;
@@ -70,6 +73,7 @@ class ApiKeys {
   Status read_file(const std::string& path);
 
   std::vector<std::pair<Digest, std::shared_ptr<ApiKey>>> keys_;
+  std::optional<Digest> operator_;
   std::shared_ptr<ApiKey> nameless_ = std::make_shared<ApiKey>("", 0);
 };
 

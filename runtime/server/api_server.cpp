@@ -95,6 +95,9 @@ const std::map<std::string, ApiServer::RouteEntry>& ApiServer::routes() {
       {"/version", {"GET", &ApiServer::get_version}},
       {"/metrics", {"GET", &ApiServer::get_metrics}},
       {"/cudagraphs", {"GET", &ApiServer::get_cudagraphs}},
+      {"/drain", {"POST", &ApiServer::post_drain, false, nullptr, false, true}},
+      {"/resume", {"POST", &ApiServer::post_resume, false, nullptr, false, true}},
+      {"/restart", {"POST", &ApiServer::post_restart, false, nullptr, false, true}},
       {"/v1/models", {"GET", &ApiServer::get_models}},
       {"/v1/load_lora_adapter", {"POST", &ApiServer::post_load_adapter}},
       {"/v1/unload_lora_adapter", {"POST", &ApiServer::post_unload_adapter}},
@@ -124,8 +127,21 @@ std::shared_ptr<ApiKey> ApiServer::key_of(const HttpRequest& request) const {
 
 std::optional<Error> ApiServer::refusal(const HttpRequest& request, HttpHeaders& headers) {
   const RouteEntry* at = route_of(request);
+  if (at != nullptr && at->control && engine_.config().control_key.empty())
+    return Error{
+        ErrorCode::kNotFound,
+        fmt::format("{} is off: the server was started without --control-key", request.path),
+        {}};
   const bool page = request.path == "/" && wants_page(request);  // it asks for the key itself
-  if (!(at != nullptr && at->open) && !page && !key_of(request)) {
+  if (at != nullptr && at->control) {
+    if (!keys_.is_operator(header_of(request, "authorization"))) {
+      headers.emplace_back("WWW-Authenticate", "Bearer");
+      return Error{ErrorCode::kUnauthenticated,
+                   fmt::format("{} needs the server's --control-key: Authorization: Bearer KEY",
+                               request.path),
+                   {}};
+    }
+  } else if (!(at != nullptr && at->open) && !page && !key_of(request)) {
     headers.emplace_back("WWW-Authenticate", "Bearer");
     return Error{
         ErrorCode::kUnauthenticated, "this server needs a key: Authorization: Bearer KEY", {}};

@@ -62,6 +62,8 @@ class ApiServer {
   // Text work ends with errors from here on. Any thread.
   void stop_text() { stop_text_ = true; }
   void set_draining() { draining_ = true; }  // /ready turns false, new work is refused
+  // Ends the server as SIGTERM does, for POST /drain; before the first request. Any thread, once.
+  void on_drain(std::function<void()> drain) { drain_ = std::move(drain); }
 
  private:
   using Exchange = std::shared_ptr<HttpExchange>;
@@ -72,6 +74,7 @@ class ApiServer {
     bool open = false;          // needs no key
     const char* api = nullptr;  // that takes the engine's time, as vLLM calls it
     bool pools = false;         // of models that pool
+    bool control = false;       // an operator's
   };
 
   std::shared_ptr<ApiKey> key_of(const HttpRequest& request) const;
@@ -124,6 +127,9 @@ class ApiServer {
   void get_model(HttpRequest&, const Exchange&);
   void post_load_adapter(HttpRequest&, const Exchange&);
   void post_unload_adapter(HttpRequest&, const Exchange&);
+  void post_drain(HttpRequest&, const Exchange&);
+  void post_resume(HttpRequest&, const Exchange&);
+  void post_restart(HttpRequest&, const Exchange&);
   void get_live(HttpRequest&, const Exchange&);
   void get_ready(HttpRequest&, const Exchange&);
   void get_health(HttpRequest&, const Exchange&);
@@ -151,6 +157,10 @@ class ApiServer {
   // The body of a route of adapters; and the route answers with a text, as vLLM's does.
   Result<Json> adapter_body(const HttpRequest& request) const;
   Result<AdapterSource> read_adapter(const HttpRequest& request) const;
+  // The body of an operator's route; nothing: no group is named.
+  Result<std::optional<GroupOrder>> read_group_order(const HttpRequest& request,
+                                                     GroupOrder::What what) const;
+  void control_group(const Exchange& exchange, const GroupOrder& order) const;
   AdapterDone adapter_answer(const Exchange& exchange, std::string text) const;
 
   static constexpr std::string_view kResponsePath = "/v1/responses/";  // and the id
@@ -168,6 +178,7 @@ class ApiServer {
   // Sessions put their answers there.
   const std::shared_ptr<ResponseStore> responses_ =
       std::make_shared<ResponseStore>(size_t{64} << 20);
+  std::function<void()> drain_;  // empty: nobody would end the process
   std::atomic<bool> draining_{false};
   std::atomic<bool> stop_text_{false};
   std::atomic<int> text_tasks_{0};  // bodies that wait to be parsed and tokenized

@@ -233,6 +233,8 @@ std::string Metrics::render(const EngineStats& stats, const AdmissionStats& admi
     const Labels name = {{"group", std::to_string(group.group)}};
     gauge("refrain:group_ready", "1 when the group serves",
           group.state == GroupState::kReady ? 1.0 : 0.0, name);
+    gauge("refrain:group_held", "1 when the group was told to take no requests",
+          group.held ? 1.0 : 0.0, name);
     gauge("refrain:group_failed", "1 when the group is not started again",
           group.state == GroupState::kFailed ? 1.0 : 0.0, name);
     counter("refrain:group_restarts_total", "Times the group was lost", group.group_restarts, name);

@@ -14,11 +14,17 @@ namespace {
 using Json = nlohmann::json;
 
 Json loss_json(const GroupLoss& loss) {
-  return {{"group", loss.group},       {"epoch", loss.epoch},
-          {"detector", loss.detector}, {"reason", loss.reason},
-          {"for_good", loss.for_good}, {"ranks", loss.ranks},
-          {"pids", loss.pids},         {"last_step", loss.last_step},
-          {"requests", loss.requests}, {"num_requests", loss.num_requests}};
+  return {{"group", loss.group},
+          {"epoch", loss.epoch},
+          {"detector", loss.detector},
+          {"reason", loss.reason},
+          {"for_good", loss.for_good},
+          {"planned", loss.planned},
+          {"ranks", loss.ranks},
+          {"pids", loss.pids},
+          {"last_step", loss.last_step},
+          {"requests", loss.requests},
+          {"num_requests", loss.num_requests}};
 }
 
 GroupLoss loss_of(const Json& json) {
@@ -28,6 +34,7 @@ GroupLoss loss_of(const Json& json) {
   json.at("detector").get_to(loss.detector);
   json.at("reason").get_to(loss.reason);
   json.at("for_good").get_to(loss.for_good);
+  json.at("planned").get_to(loss.planned);
   json.at("ranks").get_to(loss.ranks);
   json.at("pids").get_to(loss.pids);
   json.at("last_step").get_to(loss.last_step);

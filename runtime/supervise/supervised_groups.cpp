@@ -119,6 +119,7 @@ void SupervisedGroups::on_loss_report(SupervisedGroup& group, const GroupLoss& l
     return fail_group(group, kExitTryAgain);
   }
   if (group.given_up) return;
+  if (loss.planned) return restart_as_asked(group, loss);
   if (group.regrouping) {  // the coordinator's view of what is known already
     if (group.incident && !group.incident->loss) group.incident->loss = loss;
     return;
@@ -136,6 +137,18 @@ void SupervisedGroups::on_loss_report(SupervisedGroup& group, const GroupLoss& l
     if (group.early && !group.regrouping && !group.failed)
       lose_reported(group, GroupLoss(*group.early));
   });
+}
+
+// No loss: neither an incident nor a restart that counts. Its processes may have ended already.
+void SupervisedGroups::restart_as_asked(SupervisedGroup& group, const GroupLoss& loss) {
+  const bool these = std::ranges::any_of(group.last_run, [&](const RankFlight& flight) {
+    return std::ranges::count(loss.pids, int64_t{flight.pid}) > 0;
+  });
+  if (!these || group.regrouping) return;
+  log::info("{} starts again, as an operator asked",
+            group.alone ? "the worker group" : fmt::format("group {}", group.index));
+  group.ready = false;
+  regroup(group, Duration::zero());
 }
 
 void SupervisedGroups::lose_reported(SupervisedGroup& group, const GroupLoss& loss) {

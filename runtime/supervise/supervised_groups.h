@@ -62,6 +62,7 @@ class SupervisedGroups {
                       bool asked_why = false);
   void ask_why(SupervisedGroup& group, int rank, pid_t pid, const ChildProcess::End& end);
   void on_loss_report(SupervisedGroup& group, const GroupLoss& loss);
+  void restart_as_asked(SupervisedGroup& group, const GroupLoss& loss);
   void lose_reported(SupervisedGroup& group, const GroupLoss& loss);
   void lose_group(SupervisedGroup& group, const std::string& who, int code);
   void fail_group(SupervisedGroup& group, int code);

@@ -33,7 +33,6 @@ std::vector<std::vector<std::vector<std::string>>> worker_commands(const EngineC
       if (config.num_groups() > 1)
         argv.insert(argv.end(), {"--group", std::to_string(group.id), "--local-rank",
                                  std::to_string(group.first_worker + rank)});
-      if (config.has_roles()) argv.insert(argv.end(), {"--role", ipc::to_string(group.role)});
       const std::vector<std::string> debug = debug_arguments(config.debug);
       argv.insert(argv.end(), debug.begin(), debug.end());
       const std::vector<std::string> adapters = lora_arguments(config.lora);

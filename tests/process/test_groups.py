@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -116,6 +117,80 @@ def test_a_group_killed_under_load_loses_nothing_R8(two, tmp_path, options):
     assert [record["group"] for record in records] == [1, 0]
     metrics = server.get("/metrics")[1]
     assert float(re.search(r"^refrain:requests_resumed_total\{.*?\} (\S+)$", metrics, re.M)[1]) >= 6
+    assert server.stop() == 0
+
+
+CONTROL = ["--control-key", "operator"]
+
+
+def control(server, route, key="operator", **body):
+    status, text = server.post(route, body, {"Authorization": f"Bearer {key}"})
+    return status, json.loads(text)
+
+
+def test_groups_start_again_one_after_the_other_under_load_and_lose_nothing_R11(two, tmp_path):
+    server = two("--dtype", "float32", "--incident-dir", tmp_path / "incidents", *CONTROL)
+    expected = {first: ask(server, first, 100) for first in range(10, 22)}
+    rolling = threading.Event()
+
+    def client(first):
+        asked = 0
+        while not (rolling.is_set() and asked):
+            assert ask(server, first, 100) == expected[first]
+            asked += 1
+    with ThreadPoolExecutor(12) as pool:
+        clients = [pool.submit(client, first) for first in expected]
+        try:
+            wait_for(lambda: min(of_groups(server, "requests_running").values()) > 0, 20, "both groups have requests")
+            for group in (0, 1):
+                before, other = worker_of(server, group), worker_of(server, 1 - group)
+                assert control(server, "/restart", group=group) == (200, {"group": group, "status": "ready"})
+                assert worker_of(server, group) != before and worker_of(server, 1 - group) == other
+        finally:
+            rolling.set()
+        for each in clients:
+            each.result()
+    assert set(of_groups(server, "restarts_total").values()) == {0.0}, "an operator's restart is no loss"
+    assert float(re.search(r"^refrain:requests_resumed_total\{.*?\} (\S+)$", server.get("/metrics")[1], re.M)[1]) == 0
+    assert not list((tmp_path / "incidents").glob("*")) and server.stop() == 0
+
+
+def test_a_drained_group_takes_nothing_until_it_is_told_to(two):
+    server = two(*CONTROL)
+    assert control(server, "/drain", group=1) == (200, {"group": 1, "status": "drained"})
+    assert of_groups(server, "held") == {0: 0.0, 1: 1.0}
+    before = of_groups(server, "generation_tokens_total")
+    for first in range(10, 14):
+        ask(server, first, 8)
+    after = of_groups(server, "generation_tokens_total")
+    assert (after[0] - before[0], after[1] - before[1]) == (32, 0)
+    assert control(server, "/resume", group=1)[0] == 200
+    for first in range(10, 14):
+        ask(server, first, 8)
+    assert of_groups(server, "generation_tokens_total")[1] > after[1]
+    refused = [control(server, "/drain", group=2), control(server, "/drain", "wrong", group=1),
+               control(server, "/resume"), control(server, "/restart", group=1, role="decode"),
+               control(server, "/drain", grup=1)]
+    assert [status for status, _ in refused] == [400, 401, 400, 400, 400]
+    assert [answer["error"]["param"] for _, answer in refused] == ["group", None, "group", "role", "grup"]
+    assert server.stop() == 0
+
+
+def test_a_drained_server_ends_when_its_requests_have_R11(start_server):
+    server = start_server(*SMALL, "--device", "host", *CONTROL, model=MODEL, tp=1)
+    expected = ask(server, 10, 300)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(ask, server, 10, 300)
+        wait_for(lambda: re.search(r"^refrain:num_requests_running\S* 1", server.get("/metrics")[1], re.M), 20, "it runs")
+        assert control(server, "/drain") == (202, {"status": "draining"})
+        assert server.post("/v1/completions", {"prompt": "x"})[0] == 503 and server.get("/ready")[0] == 503
+        assert running.result() == expected
+    assert server.process.wait(timeout=60) == 0
+
+
+def test_without_its_key_no_operator_is_there(start_server):
+    server = start_server(*SMALL, "--device", "host", model=MODEL, tp=1)
+    assert [control(server, route, group=0)[0] for route in ("/drain", "/resume", "/restart")] == [404] * 3
     assert server.stop() == 0
 
 

@@ -180,16 +180,28 @@ def test_groups_on_two_hosts_move_blocks_over_tcp_R28(hosts, tmp_path):  # noqa:
         return {int(group): float(value)
                 for group, value in re.findall(rf'^refrain:group_{name}{{group="(\d+)".*?}} (\S+)$', text, re.M)}
     wait_for(lambda: metric("ready") == {0: 1.0, 1: 1.0}, 60, f"both groups ready ({tmp_path})")
-    for entry in EXPECTED[:4]:
-        body = {"prompt": entry["prompt_ids"], "max_tokens": len(entry["output_ids"]), "temperature": 0,
-                "ignore_eos": True, "return_token_ids": True}
-        answer = json.loads(first.ask(8000, "/v1/completions", body))
-        assert answer["choices"][0]["token_ids"] == entry["output_ids"], entry["name"]
+
+    def answers():
+        for entry in EXPECTED[:4]:
+            body = {"prompt": entry["prompt_ids"], "max_tokens": len(entry["output_ids"]), "temperature": 0,
+                    "ignore_eos": True, "return_token_ids": True}
+            answer = json.loads(first.ask(8000, "/v1/completions", body))
+            assert answer["choices"][0]["token_ids"] == entry["output_ids"], entry["name"]
+    answers()
     assert "of group 0 come over tcp" in (tmp_path / "decode.log").read_text()
-    assert metric("kv_transfers_total")[1] == 4 and metric("kv_transfers_failed_total")[1] == 0
+    assert metric("kv_transfers_total")[1] == 4
+    # Either side comes back, with the other one's connections as they were.
+    for group, again in ((1, lambda: worker(second, 1, "decode")), (0, lambda: worker(first, 0, "prefill"))):
+        signal_program(programs[1 + group], signal.SIGKILL)
+        wait_for(lambda group=group: metric("ready").get(group) == 0.0, 20, f"group {group} is lost ({tmp_path})")
+        programs[1 + group] = again()
+        wait_for(lambda: metric("ready") == {0: 1.0, 1: 1.0}, 60, f"both groups ready again ({tmp_path})")
+        done = metric("kv_transfers_total")[1]
+        answers()  # of which the decode group may have one cached, when the prefill group is the new one
+        assert metric("kv_transfers_total")[1] >= done + 3, f"not over the new connections ({tmp_path})"
+    assert metric("kv_transfers_failed_total")[1] == 0
     assert metric("kv_leases") == {0: 0.0, 1: 0.0}
-    for program in programs:
-        signal_program(program, signal.SIGTERM)
+    signal_program(programs[0], signal.SIGTERM)  # which tells the workers
     assert [program.wait(timeout=within(30)) for program in programs] == [0, 0, 0], tmp_path
     for host in (first, second):
         wait_for(lambda host=host: not host.leftovers(), 10, f"nothing left ({host.leftovers()})")

@@ -16,10 +16,11 @@ def run(*command):
 @pytest.mark.parametrize("command", [
     [sys.executable, ROOT / "tools/check_layering.py"],
     [sys.executable, ROOT / "tools/check_file_size.py"],
+    [sys.executable, ROOT / "tools/check_class_size.py"],
     [sys.executable, ROOT / "tools/check_ops.py"],
     [ROOT / "tools/check_format"],
     [sys.executable, ROOT / "tools/check_headers.py", "--build", os.environ.get("REFRAIN_BUILD_DIR", ROOT / "build")],
-], ids=["layering", "file_size", "ops", "format", "headers"])
+], ids=["layering", "file_size", "class_size", "ops", "format", "headers"])
 def test_tree_passes(command):
     result = run(*command)
     assert result.returncode == 0, result.stdout + result.stderr

@@ -72,12 +72,12 @@ void TcpTransport::forget(PeerId peer) {
   const auto found = peers_.find(peer);
   if (found == peers_.end()) return;
   sockets_->remove(found->second.connection);
+  peer_of_.erase(found->second.connection);
   std::vector<ReadId> ids;
   for (const auto& [id, job] : jobs_)
     if (job.peer == peer) ids.push_back(id);
   for (const ReadId id : ids) end(id, kPeerGone);
   peers_.erase(found);
-  std::erase_if(peer_of_, [peer](const auto& entry) { return entry.second == peer; });
 }
 
 void TcpTransport::post(ReadId id, PeerId peer, std::vector<Read> reads) {
@@ -162,6 +162,7 @@ void TcpTransport::check_connections() {
       if (job.peer == id) ids.push_back(read);
     for (const ReadId read : ids) end(read, "the connection to " + peer.address.address + " ended");
     sockets_->remove(peer.connection);
+    peer_of_.erase(peer.connection);
     if (const Status again = connect(peer); !again)
       log::warn("{}: {}", peer.address.address, again.error().message);
     peer_of_[peer.connection] = id;

@@ -67,7 +67,7 @@ class TcpTransport final : public Transport {
   Copier& copier_;
   Buffer& pinned_;
   std::map<PeerId, Peer> peers_;
-  std::map<int, PeerId> peer_of_;  // by connection, those that were replaced included
+  std::map<int, PeerId> peer_of_;  // by connection
   int next_connection_ = 0;
   std::map<ReadId, Job> jobs_;
   std::map<uint64_t, Chunk> chunks_;  // asked for

@@ -22,7 +22,8 @@ class WaitingRequests : public testing::LiveRequestsTest {
   }
   EngineConfig config;
   GroupServices groups;
-  RequestPlacement placement{config, groups, live, [](Isolation) {}};
+  RequestPlacement placement{
+      config, groups, live, {[](Isolation) {}, [](int32_t) { return false; }}};
 };
 
 TEST_F(WaitingRequests, AreInTheQueueWhileNoGroupTakesThem) {

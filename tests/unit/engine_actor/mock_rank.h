@@ -99,6 +99,8 @@ class MockRank {
     say(ipc::Pulled{order.id, 0, true, pull_error.empty() ? "the group is gone" : pull_error});
   }
 
+  const ipc::WorkerConfig& config() const { return config_; }  // as it was welcomed
+
   MockRankOptions options;
   ipc::Ready ready;
   bool dead = false;           // hears and says nothing any more

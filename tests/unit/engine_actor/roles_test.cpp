@@ -7,7 +7,7 @@
 #include <random>
 #include <set>
 
-#include "tests/unit/engine_actor/engine_world.h"
+#include "tests/unit/engine_actor/two_roles.h"
 
 namespace refrain::testing {
 namespace {
@@ -15,98 +15,9 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-std::vector<TokenId> prompt_of(TokenId first, size_t length = 10) {
-  std::vector<TokenId> prompt = {first};
-  while (prompt.size() < length) prompt.push_back(static_cast<TokenId>(prompt.size() + 1));
-  return prompt;
-}
-
-class Roles : public ::testing::TestWithParam<uint64_t> {
- protected:
-  explicit Roles(uint64_t seed = 0) : world_(1, seed) {
-    world_.config.prefill_groups = 1;
-    world_.config.decode_groups = 1;
-    world_.config.worker.kv_transfer = true;
-  }
-
-  MockRank& add_worker(int32_t group, int32_t rank = 0, int32_t ranks = 1) {
-    MockRankOptions options;
-    options.group = group;
-    options.rank = rank;
-    options.pid = next_pid_++;
-    options.draws = true;
-    options.num_kv_blocks = blocks_;
-    options.tensor_parallel_size = ranks;
-    const std::string name = "group-" + std::to_string(options.pid);
-    auto endpoint = world_.hub->make_client(world_.scheduler.make_executor(name), name);
-    world_.ranks.push_back(std::make_unique<MockRank>(std::move(*endpoint), options));
-    MockRank& added = *world_.ranks.back();
-    added.find_rank = [this](int64_t pid) {
-      for (const auto& each : world_.ranks)
-        if (each->options.pid == pid) return each.get();
-      return static_cast<MockRank*>(nullptr);
-    };
-    added.hello();
-    return added;
-  }
-  void start_both() {
-    world_.start();
-    prefill_ = &add_worker(0);
-    decode_ = &add_worker(1);
-    world_.scheduler.run_until_idle();
-    for (const GroupStats& group : world_.engine->stats().groups)
-      ASSERT_EQ(group.state, GroupState::kReady) << group.state_detail;
-  }
-  GroupStats group(size_t index) { return world_.engine->stats().groups.at(index); }
-  void expect_answer(RequestId id, const std::vector<TokenId>& prompt, size_t tokens) {
-    const Answer& answer = world_.answers[id];
-    EXPECT_EQ(answer.finishes, 1) << "request " << id;
-    ipc::SlotSetup greedy;
-    greedy.temperature = 0;
-    EXPECT_EQ(answer.tokens, solo_run(prompt, tokens, 64, 500, 0, greedy, true))
-        << "request " << id;
-    EXPECT_FALSE(answer.error.has_value()) << answer.error->message;
-  }
-  RequestId submit(const std::vector<TokenId>& prompt, int64_t tokens) {
-    SamplingParams sampling;
-    sampling.max_tokens = tokens;
-    sampling.temperature = 0;
-    return world_.submit(prompt, sampling);
-  }
-  void expect_nothing_left() {
-    for (size_t i = 0; i < 2; ++i) {
-      EXPECT_EQ(group(i).leases, 0u);
-      EXPECT_EQ(group(i).transfers.running, 0u);
-      EXPECT_EQ(group(i).transfers.quarantined, 0u);
-      EXPECT_EQ(group(i).blocks_free, group(i).blocks_total) << "group " << i;
-    }
-  }
-  // The rank's process dies; a new one comes.
-  void lose(MockRank*& rank) {
-    const int32_t group = rank->options.group;
-    world_.kill(*rank);
-    world_.scheduler.advance(milliseconds(50));
-    rank = &add_worker(group);
-    world_.scheduler.run_until_idle();
-  }
-
-  EngineWorld world_;
-  MockRank* prefill_ = nullptr;
-  MockRank* decode_ = nullptr;
-  int64_t next_pid_ = 500;
-  int64_t blocks_ = 64;
-};
-
-bool computes_prompts(const MockRank& rank) {
-  for (const ipc::Step& step : rank.steps)
-    for (const int32_t tokens : step.runs.front().rows.num_tokens)
-      if (tokens > 1) return true;
-  return false;
-}
-
 TEST_F(Roles, AnAnswerGoesOnFromTheBlocksOfThePromptWithoutComputingIt_R28) {
   start_both();
-  const auto prompt = prompt_of(10);
+  const auto prompt = prompt_from(10);
   const RequestId id = submit(prompt, 12);
   world_.scheduler.run_until_idle();
   expect_answer(id, prompt, 12);
@@ -134,7 +45,7 @@ TEST_F(Roles, DefaultModesFollowTheRole_CG2) {
 
 TEST_F(Roles, BlocksThatTheDecodeGroupHasAreNotPulled) {
   start_both();
-  const auto prompt = prompt_of(10, 17);
+  const auto prompt = prompt_from(10, 17);
   submit(prompt, 4);
   world_.scheduler.run_until_idle();
   const RequestId again = submit(prompt, 4);
@@ -151,11 +62,11 @@ TEST_F(Roles, RequestsThatCannotMoveStayWhole) {
   SamplingParams penalised;
   penalised.max_tokens = 6;
   penalised.repetition_penalty = 1.5;
-  const RequestId whole = world_.submit(prompt_of(10), penalised);
+  const RequestId whole = world_.submit(prompt_from(10), penalised);
   world_.scheduler.run_until_idle();
   EXPECT_EQ(world_.answers[whole].tokens.size(), 6u);
   EXPECT_TRUE(prefill_->steps.empty());
-  const RequestId one = submit(prompt_of(20), 1);
+  const RequestId one = submit(prompt_from(20), 1);
   world_.scheduler.run_until_idle();
   EXPECT_EQ(world_.answers[one].tokens.size(), 1u);
   EXPECT_TRUE(decode_->pulls.empty());
@@ -165,7 +76,7 @@ TEST_F(Roles, RequestsThatCannotMoveStayWhole) {
 TEST_F(Roles, APullThatFailsIsTriedAgainAndThenComputedInOneGroup) {
   start_both();
   decode_->pull_error = "the wire is cut";
-  const auto prompt = prompt_of(10);
+  const auto prompt = prompt_from(10);
   const RequestId id = submit(prompt, 12);
   world_.scheduler.run_until_idle();
   expect_answer(id, prompt, 12);
@@ -179,7 +90,7 @@ TEST_F(Roles, APullThatFailsIsTriedAgainAndThenComputedInOneGroup) {
 TEST_F(Roles, AStalledPullIsGivenUpAndItsBlocksWaitForItsEnd_R28) {
   start_both();
   decode_->hold_pulls = true;
-  const auto prompt = prompt_of(10);
+  const auto prompt = prompt_from(10);
   const RequestId id = submit(prompt, 12);
   for (int i = 0; i < 30; ++i) world_.scheduler.advance(seconds(1));
   expect_answer(id, prompt, 12);
@@ -196,7 +107,7 @@ TEST_F(Roles, AStalledPullIsGivenUpAndItsBlocksWaitForItsEnd_R28) {
 TEST_F(Roles, ARequestThatEndsWhileItsBlocksComeLeavesNothing) {
   start_both();
   decode_->hold_pulls = true;
-  const RequestId id = submit(prompt_of(10), 12);
+  const RequestId id = submit(prompt_from(10), 12);
   world_.scheduler.run_until_idle();
   ASSERT_EQ(decode_->pulls.size(), 1u);
   world_.engine->cancel(id);
@@ -212,7 +123,7 @@ TEST_F(Roles, ARequestThatEndsWhileItsBlocksComeLeavesNothing) {
 TEST_F(Roles, APrefillGroupLostInMidTransferSendsTheRequestAnotherWay_R8_R28) {
   start_both();
   decode_->hold_pulls = true;
-  const auto prompt = prompt_of(10);
+  const auto prompt = prompt_from(10);
   const RequestId id = submit(prompt, 12);
   world_.scheduler.run_until_idle();
   ASSERT_EQ(decode_->pulls.size(), 1u);
@@ -231,13 +142,13 @@ TEST_F(Roles, ADecodeGroupLostSendsItsRequestsOnFromTheirTokens_R8) {
   start_both();
   decode_->ends_with = [](const ipc::Step& step) { return step.step > 5; };
   std::vector<RequestId> ids;
-  for (TokenId first = 10; first < 13; ++first) ids.push_back(submit(prompt_of(first), 30));
+  for (TokenId first = 10; first < 13; ++first) ids.push_back(submit(prompt_from(first), 30));
   world_.scheduler.run_until_idle();
   ASSERT_TRUE(decode_->dead);
   lose(decode_);
   for (int i = 0; i < 5; ++i) world_.scheduler.advance(seconds(1));
   for (TokenId first = 10; first < 13; ++first)
-    expect_answer(ids[static_cast<size_t>(first - 10)], prompt_of(first), 30);
+    expect_answer(ids[static_cast<size_t>(first - 10)], prompt_from(first), 30);
   expect_nothing_left();
 }
 
@@ -247,27 +158,27 @@ TEST_F(Roles, EitherGroupServesAlone_R8) {
   world_.kill(*prefill_);
   world_.scheduler.advance(milliseconds(50));
   EXPECT_TRUE(decode_->peers.at(0).ranks.empty()) << "its ranks are still asked for blocks";
-  const RequestId in_decode = submit(prompt_of(10), 8);
+  const RequestId in_decode = submit(prompt_from(10), 8);
   world_.scheduler.run_until_idle();
-  expect_answer(in_decode, prompt_of(10), 8);
+  expect_answer(in_decode, prompt_from(10), 8);
   prefill_ = &add_worker(0);
   world_.scheduler.run_until_idle();
   world_.kill(*decode_);
   world_.scheduler.advance(milliseconds(50));
-  const RequestId in_prefill = submit(prompt_of(20), 8);
+  const RequestId in_prefill = submit(prompt_from(20), 8);
   world_.scheduler.run_until_idle();
-  expect_answer(in_prefill, prompt_of(20), 8);
+  expect_answer(in_prefill, prompt_from(20), 8);
 }
 
 TEST_F(Roles, ADecodeGroupThatIsFullMakesPromptsWaitAndLosesNone) {
   blocks_ = 24;
   start_both();
   std::vector<RequestId> ids;
-  for (TokenId first = 10; first < 30; ++first) ids.push_back(submit(prompt_of(first, 14), 30));
+  for (TokenId first = 10; first < 30; ++first) ids.push_back(submit(prompt_from(first, 14), 30));
   world_.scheduler.run_until_idle();
   for (int i = 0; i < 60; ++i) world_.scheduler.advance(milliseconds(500));
   for (TokenId first = 10; first < 30; ++first)
-    expect_answer(ids[static_cast<size_t>(first - 10)], prompt_of(first, 14), 30);
+    expect_answer(ids[static_cast<size_t>(first - 10)], prompt_from(first, 14), 30);
   expect_nothing_left();
 }
 
@@ -302,9 +213,9 @@ TEST_F(UnequalRoles, EachGroupHasRanksOfItsOwn) {
   add_worker(0, 1, 2);
   add_worker(1, 0, 1);
   world_.scheduler.run_until_idle();
-  const RequestId id = submit(prompt_of(10), 12);
+  const RequestId id = submit(prompt_from(10), 12);
   world_.scheduler.run_until_idle();
-  expect_answer(id, prompt_of(10), 12);
+  expect_answer(id, prompt_from(10), 12);
   EXPECT_EQ(group(1).transfers.done, 1u);
   EXPECT_EQ(world_.engine->config().num_workers(), 3);
   expect_nothing_left();
@@ -319,7 +230,7 @@ TEST_F(UnequalRoles, ARequestWaitsForTheBlocksOfEveryRank_R28) {
   MockRank& second = add_worker(1, 1, 2);
   second.hold_pulls = true;
   world_.scheduler.run_until_idle();
-  const RequestId id = submit(prompt_of(10), 12);
+  const RequestId id = submit(prompt_from(10), 12);
   world_.scheduler.run_until_idle();
   ASSERT_EQ(second.held_pulls.size(), 1u);
   EXPECT_EQ(decode_->pulls.size(), 1u);
@@ -327,7 +238,7 @@ TEST_F(UnequalRoles, ARequestWaitsForTheBlocksOfEveryRank_R28) {
   EXPECT_EQ(group(0).leases, 1u);
   second.pull(second.held_pulls[0]);
   world_.scheduler.run_until_idle();
-  expect_answer(id, prompt_of(10), 12);
+  expect_answer(id, prompt_from(10), 12);
   expect_nothing_left();
 }
 
@@ -347,7 +258,7 @@ TEST_P(RolesSeeds, EveryRequestEndsOnceWithItsOwnTokens_R28) {
   for (int i = 0; i < 120; ++i) {
     const auto what = random() % 16;
     if (what < 7) {
-      const auto prompt = prompt_of(static_cast<TokenId>(10 + random() % 5), 3 + random() % 20);
+      const auto prompt = prompt_from(static_cast<TokenId>(10 + random() % 5), 3 + random() % 20);
       const auto tokens = static_cast<int64_t>(1 + random() % 20);
       asked[submit(prompt, tokens)] = {prompt, tokens};
     } else if (what < 9) {

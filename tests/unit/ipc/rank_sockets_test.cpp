@@ -9,6 +9,7 @@
 #include <zmq.h>
 
 #include <cstring>
+#include <thread>
 
 namespace refrain::ipc {
 namespace {
@@ -16,6 +17,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr size_t kMaxBytes = 1000;
+constexpr int kRounds = 60;
 constexpr auto kPatience = std::chrono::seconds(20);
 const char* const kAnyPort = "tcp://127.0.0.1:*";
 
@@ -152,6 +154,46 @@ TEST(RankSockets, APeerThatIsNotKnownYetIsLetInLater) {
   EXPECT_EQ(receive(*here, {there.get()}), "1: early");
   here->remove(1);
   EXPECT_FALSE(here->send(1, bytes_of("gone"), {}));
+}
+
+// A group is lost: the news of it comes from the coordinator, and at the same time its connections
+// end. ZeroMQ's thread, which tells of those ends, must not wait for a reader that has gone.
+TEST(RankSockets, PeersThatAreRemovedAsTheyEndLeaveTheOthersTheirConnections) {
+  auto here = listening(kMaxBytes, true), stays = listening(kMaxBytes, true);
+  ASSERT_TRUE(here->add(0, address_of(*stays)));
+  ASSERT_TRUE(stays->add(0, address_of(*here)));
+  for (int round = 1; round <= kRounds; ++round) {
+    auto goes = listening(kMaxBytes, true);
+    ASSERT_TRUE(here->add(round, address_of(*goes)));
+    ASSERT_TRUE(goes->add(0, address_of(*here)));
+    const auto end = std::chrono::steady_clock::now() + kPatience;
+    while (!here->connected(round) && std::chrono::steady_clock::now() < end) {
+      here->receive(milliseconds(1));
+      goes->receive(milliseconds(0));
+    }
+    ASSERT_TRUE(here->connected(round)) << "round " << round;
+    std::thread ends([&goes] { goes.reset(); });
+    here->remove(round);
+    ends.join();
+    ASSERT_TRUE(stays->send(0, bytes_of("still here"), {}));
+    ASSERT_EQ(receive(*here, {stays.get()}), "0: still here") << "round " << round;
+  }
+}
+
+// A peer is told of anew while its connection stays: its frames are those of its new number.
+TEST(RankSockets, AFrameIsOfTheNumberThatItsPeerHasNow) {
+  auto here = listening(kMaxBytes, true), there = listening(kMaxBytes, true);
+  ASSERT_TRUE(here->add(1, address_of(*there)));
+  ASSERT_TRUE(there->add(4, address_of(*here)));
+  ASSERT_TRUE(there->send(4, bytes_of("first"), {}));
+  EXPECT_EQ(receive(*here, {there.get()}), "1: first");
+  here->remove(1);
+  ASSERT_TRUE(there->send(4, bytes_of("of nobody"), {}));
+  ASSERT_TRUE(here->add(2, address_of(*there)));
+  ASSERT_TRUE(there->send(4, bytes_of("second"), {}));
+  std::string got = receive(*here, {there.get()});
+  if (got == "2: of nobody") got = receive(*here, {there.get()});  // it came after add()
+  EXPECT_EQ(got, "2: second");
 }
 
 TEST(RankSockets, AWaitEndsWhenItsDescriptorIsReadable) {

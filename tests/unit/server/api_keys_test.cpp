@@ -53,6 +53,24 @@ TEST(ApiKeys, FindsOnlyTheWholeKeyBehindBearer_R16) {
   }
 }
 
+TEST(ApiKeys, AnOperatorsKeyIsNoClients) {
+  EngineConfig config;
+  EXPECT_FALSE(ApiKeys::load(config)->is_operator("Bearer "));
+  config.api_keys = {"alpha"};
+  config.control_key = "omega";
+  const ApiKeys keys = *ApiKeys::load(config);
+  EXPECT_TRUE(keys.is_operator("Bearer omega"));
+  EXPECT_FALSE(keys.is_operator("Bearer alpha"));
+  EXPECT_FALSE(keys.is_operator("omega"));
+  EXPECT_FALSE(keys.find("Bearer omega"));
+  for (const char* wrong : {"alpha", "with space"}) {
+    config.control_key = wrong;
+    const auto refused = ApiKeys::load(config);
+    ASSERT_FALSE(refused) << wrong;
+    EXPECT_EQ(refused.error().field, "--control-key");
+  }
+}
+
 TEST(ApiKeys, AFileGivesNamesAndLimits_R16) {
   const KeyFile file(R"({"keys": [{"key": "one", "name": "alice", "max_concurrency": 2},
                                   {"key": "two"}]})");
