@@ -42,6 +42,7 @@ struct WorkerConfig {
   bool has_capture_sizes = false;
   std::vector<int32_t> cudagraph_capture_sizes;
   int32_t max_cudagraph_capture_size = 0;   // 0: not given
+  int32_t cudagraph_num_of_warmups = 0;     // before each capture; the device may ask for more
   int32_t num_speculative_tokens = 0;       // drafts of a row at most: by prompt lookup, or by
   bool draft_model = false;                 // a model whose directory every worker has been given
   DraftHead draft_head = DraftHead::kNone;  // that it is no model of its own but a head

@@ -22,7 +22,6 @@ Result<int32_t> positive_int32(const Json& value, const std::string& key) {
 
 constexpr const char* kCompiler = "nothing is compiled by torch here";
 constexpr const char* kPasses = "passes follow from the device; what they fuse is always on";
-constexpr const char* kWarmUps = "each key is warmed up once before its capture, which suffices";
 constexpr const char* kBuffers = "graphs read the step's own buffers, which do not move";
 constexpr const char* kEncoder = "there are no multimodal encoders yet";
 constexpr const char* kMoe = "there are no mixtures of experts yet";
@@ -53,7 +52,6 @@ const std::map<std::string, const char*>& ignored_keys() {
       {"compilation_time", kCompiler},
       {"encoder_compilation_time", kCompiler},
       {"pass_config", kPasses},
-      {"cudagraph_num_of_warmups", kWarmUps},
       {"cudagraph_copy_inputs", kBuffers},
       {"compile_mm_encoder", kEncoder},
       {"cudagraph_mm_encoder", kEncoder},
@@ -124,6 +122,10 @@ Result<std::vector<std::string>> apply_compilation_config(const std::string& tex
       }
     } else if (key == "max_cudagraph_capture_size") {
       REFRAIN_ASSIGN_OR_RETURN(config.max_cudagraph_capture_size, positive_int32(value, key));
+    } else if (key == "cudagraph_num_of_warmups") {
+      if (!value.is_number_integer() || value < 0 || value > 100)
+        return fail_field(key, "compilation config: {} must be a whole number from 0 to 100", key);
+      config.cudagraph_num_of_warmups = value.get<int32_t>();
     } else if (key == "splitting_ops") {
       if (!value.is_array()) {
         return fail_field(key, "compilation config: {} must be a list of op names", key);
@@ -142,7 +144,7 @@ Result<std::vector<std::string>> apply_compilation_config(const std::string& tex
       return fail_field(key,
                         "compilation config: unknown key '{}'; those that take effect are "
                         "cudagraph_mode, cudagraph_capture_sizes, max_cudagraph_capture_size, "
-                        "splitting_ops, cudagraph_specialize_lora",
+                        "cudagraph_num_of_warmups, splitting_ops, cudagraph_specialize_lora",
                         key);
     }
   }

@@ -10,9 +10,9 @@
 namespace refrain {
 
 // Applies what concerns graphs to the worker configuration: cudagraph_mode,
-// cudagraph_capture_sizes, max_cudagraph_capture_size, splitting_ops, and the older use_cudagraph
-// and full_cuda_graph. Gives a sentence for each of vLLM's other keys, which have no effect here.
-// Unknown keys and wrong types are errors that name the key.
+// cudagraph_capture_sizes, max_cudagraph_capture_size, cudagraph_num_of_warmups, splitting_ops, and
+// the older use_cudagraph and full_cuda_graph. Gives a sentence for each of vLLM's other keys,
+// which have no effect here. Unknown keys and wrong types are errors that name the key.
 Result<std::vector<std::string>> apply_compilation_config(const std::string& json,
                                                           ipc::WorkerConfig& config);
 

@@ -88,7 +88,8 @@ void ContextCaptures::capture(HostedProgram& program, const std::string& prefix)
   };
   const CaptureJob<BatchDescriptor> job{
       [&program](const BatchDescriptor& key) -> const Lowering& { return program.lowering(key); },
-      device_.warmup_runs(), options_.config.debug_cudagraph, uncaptured_sizes(program)};
+      std::max(device_.warmup_runs(), options_.config.cudagraph_num_of_warmups),
+      options_.config.debug_cudagraph, uncaptured_sizes(program)};
   CaptureResult result =
       capture_all(job, hooks, *context_.pool, *program.dispatcher, program.executables);
   for (ipc::ManifestEntry& entry : result.manifest) {

@@ -45,9 +45,14 @@ TEST(Capture, CG21EveryKeyIsWarmedUpAndItsStepsAreRight) {
   options.wrap_device = make_late_device;
   const auto late = started(options);
   EXPECT_EQ(late->counters().num_warmup_runs, std::ssize(late->ready.manifest));
-  for (Session* session : {plain.get(), late.get()}) session->run({{0, prompt(5, 0), 0}});
-  EXPECT_EQ(late->run({{0, {kTokenOnDevice}, 5}}).tokens,
-            plain->run({{0, {kTokenOnDevice}, 5}}).tokens);
+  options.config.cudagraph_num_of_warmups = 3;
+  const auto often = started(options);
+  EXPECT_EQ(often->counters().num_warmup_runs, 3 * std::ssize(often->ready.manifest));
+  const auto all = {plain.get(), late.get(), often.get()};
+  for (Session* session : all) session->run({{0, prompt(5, 0), 0}});
+  const auto expected = plain->run({{0, {kTokenOnDevice}, 5}}).tokens;
+  for (Session* session : {late.get(), often.get()})
+    EXPECT_EQ(session->run({{0, {kTokenOnDevice}, 5}}).tokens, expected);
 }
 
 TEST(Capture, CG18PiecewiseKeyHasOneGraphMoreThanLayers) {
