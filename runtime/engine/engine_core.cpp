@@ -299,7 +299,11 @@ void EngineCore::stop() {
 void EngineCore::publish() {
   if (unloading_) finish_unloads();
   for (const auto& each : groups_) each->publish_counts();
-  stats_.change([this](EngineStats& stats) { stats.requests_queued = queue_.size(); });
+  stats_.change([this](EngineStats& stats) {
+    stats.requests_queued = queue_.size();
+    stats.kv_link_bytes_per_second = transfer_choice_.link().bytes_a_second();
+    stats.prompts_not_moved = transfer_choice_.kept();
+  });
 }
 
 EngineStats EngineCore::stats() const {

@@ -25,6 +25,7 @@
 #include "runtime/engine/output_side.h"
 #include "runtime/engine/request_rules.h"
 #include "runtime/engine/router.h"
+#include "runtime/engine/transfer_choice.h"
 #include "runtime/engine/trials.h"
 
 namespace refrain {
@@ -134,6 +135,7 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   void route(std::unique_ptr<Sequence> sequence);
   void route_waiting();
   bool may_hand_over(const Sequence& sequence) const;
+  bool transfer_pays(const Sequence& sequence);
   void on_handed_over(int32_t index, std::unique_ptr<Sequence> sequence);
   void on_transfer_failed(std::unique_ptr<Sequence> sequence);
   void to_group(int32_t index, std::unique_ptr<Sequence> sequence);
@@ -165,6 +167,7 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   std::vector<std::shared_ptr<GroupService>> groups_;
   Router router_;
   KvExchange kv_exchange_;
+  TransferChoice transfer_choice_;
   GroupControl control_;
 
   RequestQueue queue_;  // while no group takes them, and those that wait to be tried alone

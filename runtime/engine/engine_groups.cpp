@@ -101,6 +101,8 @@ GroupServiceHandlers EngineCore::handlers_of(int32_t index) {
   handlers.on_transfer_failed = guarded([](Self& self, std::unique_ptr<Sequence> sequence) {
     self.on_transfer_failed(std::move(sequence));
   });
+  handlers.on_moved =
+      guarded([](Self& self, const MovedBlocks& moved) { self.transfer_choice_.moved(moved); });
   handlers.on_transfers = guarded([](Self& self) {
     self.pump_all();
     self.look_at_control();
@@ -153,7 +155,7 @@ bool EngineCore::may_hand_over(const Sequence& sequence) const {
 void EngineCore::route(std::unique_ptr<Sequence> sequence) {
   const SequenceParams& params = sequence->params;
   sequence->source.reset();
-  sequence->hands_over = router_.divides() && may_hand_over(*sequence);
+  sequence->hands_over = router_.divides() && may_hand_over(*sequence) && transfer_pays(*sequence);
   const auto index =
       router_.place(sequence->id, sequence->tokens, {params.cache_salt, params.adapter},
                     params.max_tokens - sequence->output_len(),

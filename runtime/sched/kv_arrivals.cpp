@@ -1,6 +1,7 @@
 #include "runtime/sched/kv_arrivals.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "runtime/base/check.h"
@@ -10,6 +11,7 @@ namespace refrain {
 
 bool KvArrivals::begin(Sequence& sequence, TimePoint now) {
   const BlockLease& lease = *sequence.source;
+  const int32_t lacks = lease.tokens() - sequence.blocks_published * pools_.block_size();
   auto blocks = pools_.to_fill(sequence, lease.tokens(), lease.blocks());
   if (!blocks) return false;
   const auto ranks = static_cast<size_t>(num_ranks_);
@@ -17,6 +19,8 @@ bool KvArrivals::begin(Sequence& sequence, TimePoint now) {
   transfers_.emplace(id, Transfer{&sequence,
                                   std::vector<int64_t>(ranks, 0),
                                   std::vector<bool>(ranks, false),
+                                  lacks,
+                                  now,
                                   now + timeout_,
                                   {}});
   orders_.emplace_back(ipc::PullBlocks{id, lease.group, lease.epoch, std::move(*blocks)});
@@ -60,6 +64,9 @@ std::optional<KvArrivals::Ended> KvArrivals::report(int32_t rank, const ipc::Pul
       ended = Ended{give_up(*found), false, "its blocks were given to another request meanwhile"};
     } else if (whole) {
       ended = Ended{transfer.sequence, true, ""};
+      const double seconds = seconds_between(transfer.begun, now);
+      moved_.push_back({std::accumulate(transfer.bytes.begin(), transfer.bytes.end(), int64_t{0}),
+                        transfer.tokens, seconds});
     }
     if (ended) ++(ended->good ? counts_.done : counts_.failed);
   }

@@ -130,6 +130,7 @@ class Scheduler {
   }
   // What all ranks are to be told.
   std::vector<ipc::Message> take_orders() { return arrivals_.take_orders(); }
+  std::vector<MovedBlocks> take_moved() { return arrivals_.take_moved(); }  // transfers, since then
   // Those whose blocks did not come: they hold nothing, and go on from their tokens elsewhere.
   std::vector<std::unique_ptr<Sequence>> take_failed() { return std::exchange(failed_, {}); }
 
