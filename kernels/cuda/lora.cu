@@ -208,37 +208,42 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(LoraEmbedArgs args) {
   });
 }
 
-// A thread one column; it reads what the place has there eight ranks at a time.
+// Of a block. The head's values are float32: many columns, which most adapters leave alone.
+constexpr int64_t expand_cols(bool packed) { return packed ? kThreads : kThreads * 8; }
+
+// A thread one column after the other; it reads what the place has there eight ranks at a time.
 template <bool packed>
 __global__ void __launch_bounds__(kThreads) expand_kernel(LoraExpandArgs args, bool wide) {
   let_successor_start();
   wait_for_predecessor();
   const LoraPlaces& places = args.places;
-  const int64_t col = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (col >= args.part_end[places.parts - 1]) return;
-  int32_t part = 0;
-  while (col >= args.part_end[part]) ++part;
   const Matrix b{const_cast<void*>(args.b), args.out.dtype,
                  int64_t{places.count} * places.max_rank};
+  const int64_t begin = blockIdx.x * expand_cols(packed);
+  const int64_t end = min(int64_t{args.part_end[places.parts - 1]}, begin + expand_cols(packed));
   for_each_row(args.rows, [&](int64_t row) {
     const int64_t place = args.adapter[row];
     if (place < 0) return;
-    const int32_t rank = places.ranks[place * places.rank_stride + part];
-    const float* in = args.in + (row * places.parts + part) * places.max_rank;
-    float sum = 0;
+    int32_t part = 0;
+    for (int64_t col = begin + threadIdx.x; col < end; col += kThreads) {
+      while (col >= args.part_end[part]) ++part;
+      const int32_t rank = places.ranks[place * places.rank_stride + part];
+      if (rank == 0) continue;
+      const float* in = args.in + (row * places.parts + part) * places.max_rank;
+      float sum = 0;
 #pragma unroll 2
-    for (int32_t j = 0; j < rank; j += 8) {
-      float y[8];
-      load_columns<packed>(b, wide, col, place * places.max_rank + j, rank - j, y);
+      for (int32_t j = 0; j < rank; j += 8) {
+        float y[8];
+        load_columns<packed>(b, wide, col, place * places.max_rank + j, rank - j, y);
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        if (j + i < rank) sum += in[j + i] * y[i];
+        for (int i = 0; i < 8; ++i) {
+          if (j + i < rank) sum += in[j + i] * y[i];
+        }
       }
+      const int64_t at = row * args.out.stride + col;
+      store_element(args.out.data, args.out.dtype, at,
+                    load_element(args.out.data, args.out.dtype, at) + sum);
     }
-    if (rank == 0) return;
-    const int64_t at = row * args.out.stride + col;
-    store_element(args.out.data, args.out.dtype, at,
-                  load_element(args.out.data, args.out.dtype, at) + sum);
   });
 }
 
@@ -314,7 +319,8 @@ void lora_expand(StreamRef stream, const LoraExpandArgs& args) {
   for (int part = 0; part < places.parts; ++part) eights = eights && args.part_end[part] % 8 == 0;
   if (args.rows.padded > kFewRowsMost && packed && eights) return lora_expand_mma(stream, args);
   LaunchShape shape;
-  shape.grid = dim3(static_cast<unsigned>(ceil_div(cols, kThreads)), grid_y(args.rows.padded));
+  shape.grid =
+      dim3(static_cast<unsigned>(ceil_div(cols, expand_cols(packed))), grid_y(args.rows.padded));
   shape.threads = kThreads;
   if (packed) {
     launch<&expand_kernel<true>>(stream, "lora_expand", shape, args, wide);

@@ -51,23 +51,35 @@ class CoreEngine final : public Engine {
   EngineStats stats() const override { return core_->stats(); }
   EngineHealth health() const override { return core_->health(); }
   void on_state(std::function<void(GroupState, const std::string&)> handler) override {
-    post([handler = std::move(handler)](EngineCore& core) { core.state_handler = handler; });
+    post([handler = std::move(handler)](EngineCore& core) {
+      core.reports().state_handler = handler;
+    });
   }
   void on_progress(std::function<void(const StartProgress&)> handler) override {
-    post([handler = std::move(handler)](EngineCore& core) { core.progress_handler = handler; });
+    post([handler = std::move(handler)](EngineCore& core) {
+      core.reports().progress_handler = handler;
+    });
   }
   void on_loss(std::function<void(const GroupLoss&)> handler) override {
-    post([handler = std::move(handler)](EngineCore& core) { core.loss_handler = handler; });
+    post([handler = std::move(handler)](EngineCore& core) {
+      core.reports().loss_handler = handler;
+    });
   }
   void on_isolation(std::function<void(Isolation)> handler) override {
-    post([handler = std::move(handler)](EngineCore& core) { core.isolation_handler = handler; });
+    post([handler = std::move(handler)](EngineCore& core) {
+      core.reports().isolation_handler = handler;
+    });
   }
   void on_audit(std::function<void(const AuditFinding&)> handler) override {
-    post([handler = std::move(handler)](EngineCore& core) { core.audit_handler = handler; });
+    post([handler = std::move(handler)](EngineCore& core) {
+      core.reports().audit_handler = handler;
+    });
   }
   void on_group_state(
       std::function<void(int32_t, GroupState, const std::string&)> handler) override {
-    post([handler = std::move(handler)](EngineCore& core) { core.group_state_handler = handler; });
+    post([handler = std::move(handler)](EngineCore& core) {
+      core.reports().group_state_handler = handler;
+    });
   }
   void give_up_group(int32_t group) override {
     post([group](EngineCore& core) { core.give_up_group(group); });

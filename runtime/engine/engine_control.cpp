@@ -8,14 +8,12 @@ namespace refrain {
 
 GroupControl::Hooks EngineCore::control_hooks() {
   GroupControl::Hooks hooks;
-  hooks.ready = [this](int32_t index) { return group(index).ready(); };
-  hooks.failed = [this](int32_t index) { return group(index).failed(); };
-  hooks.idle = [this](int32_t index) { return group(index).idle(); };
-  hooks.restart = [this](int32_t index) { group(index).restart(); };
+  hooks.ready = [this](int32_t index) { return groups_[index].ready(); };
+  hooks.failed = [this](int32_t index) { return groups_[index].failed(); };
+  hooks.idle = [this](int32_t index) { return groups_[index].idle(); };
+  hooks.restart = [this](int32_t index) { groups_[index].restart(); };
   hooks.changed = [this](int32_t index) {
-    group(index).set_held(control_.holds(index));
-    open_or_close(index);
-    route_waiting();
+    placement_.hold(index, control_.holds(index));
     pump_all();
   };
   return hooks;
@@ -37,15 +35,6 @@ void EngineCore::look_at_control() {
   executor_->post([weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->control_.look();
   });
-}
-
-// Its old workers have gone, and whoever read their blocks knows.
-void EngineCore::change_role(int32_t index, ipc::GroupRole role) {
-  Group group_of_role = config_.groups().at(static_cast<size_t>(index));
-  group_of_role.role = role;
-  router_.set_role(index, role);
-  kv_exchange_.set_role(index, role);
-  group(index).set_role(role, config_.worker_of(group_of_role));
 }
 
 }  // namespace refrain

@@ -7,59 +7,32 @@
 #include "runtime/engine/group_endpoints.h"
 
 namespace refrain {
-namespace {
-
-std::vector<ipc::GroupRole> roles_of(const std::vector<Group>& groups) {
-  std::vector<ipc::GroupRole> roles;
-  roles.reserve(groups.size());
-  for (const Group& group : groups) roles.push_back(group.role);
-  return roles;
-}
-
-std::vector<int32_t> ranks_of(const std::vector<Group>& groups) {
-  std::vector<int32_t> ranks;
-  ranks.reserve(groups.size());
-  for (const Group& group : groups) ranks.push_back(group.num_ranks());
-  return ranks;
-}
-
-}  // namespace
 
 EngineCore::EngineCore(EngineParts parts)
     : config_(parts.config),
       model_(parts.model),
-      rules_(config_, model_),
       executor_(parts.engine_executor),
       parts_(std::move(parts)),
-      router_(roles_of(config_.groups()), config_.worker.block_size),
-      kv_exchange_(
-          config_.groups(),
-          [this](int32_t index, const ipc::Message& message) { group(index).tell(message); }),
+      trace_(parts_.trace),
+      intake_(config_, model_),
+      loads_(config_, groups_,
+             {[this](AdapterId id, const Error& error) {
+                placement_.end_where([id](const auto& live) { return live.adapter == id; }, error);
+                publish();
+              },
+              [this](int32_t index) { pump(index); }}),
+      live_(*executor_, stats_, trace_.get(),
+            [this](RequestId id, const LiveRequest& live) { request_gone(id, live); }),
+      placement_(config_, groups_, live_,
+                 [this](Isolation isolation) { reports_.isolation(isolation); }),
+      deadlines_(*executor_, intake_.admission(), live_, placement_,
+                 {[this] { pump_all(); }, [this] { publish(); }}),
       control_(config_.num_groups(), to_duration(config_.drain_timeout), executor_,
-               control_hooks()),
-      trials_(queue_,
-              {[this](const Sequence& sequence, const Error& error) { give_up(sequence, error); },
-               [this](std::unique_ptr<Sequence> sequence) {
-                 sequence->hands_over = false;
-                 sequence->source.reset();
-                 to_group(trials_.group(), std::move(sequence));
-               },
-               [this](RequestId id) { alive_.at(id).group = kNoGroup; },
-               [this] {
-                 open_or_close_all();
-                 route_waiting();
-               },
-               [this](Isolation isolation) {
-                 if (isolation_handler) isolation_handler(isolation);
-               }}),
-      adapters_(ranks_of(config_.groups()), config_.max_cpu_loras),
-      admission_({int64_t{config_.worker.max_num_seqs} * config_.num_groups(), config_.max_queue,
-                  to_duration(config_.max_queue_wait)}),
-      trace_(std::move(parts_.trace)) {}
+               control_hooks()) {}
 
 void EngineCore::connect() {
   for (AdapterSource& source : parts_.adapters) {
-    const auto added = adapters_.add(std::move(source), nullptr);
+    const auto added = loads_.adapters().add(std::move(source), nullptr);
     REFRAIN_CHECK(added.has_value(), "{}", added.error().message);
   }
   const std::weak_ptr<EngineCore> weak = weak_from_this();
@@ -71,46 +44,38 @@ void EngineCore::connect() {
       if (const auto core = weak.lock()) call(*core);
     });
   };
-  outputs_ = std::make_unique<OutputSide>(
+  deadlines_.connect([this, weak](Duration delay, std::function<void()> task) {
+    return executor_->post_after(delay, [weak, task = std::move(task)] {
+      if (const auto self = weak.lock()) task();
+    });
+  });
+  live_.connect(std::make_unique<OutputSide>(
       parts_.output_executors, parts_.tokenizer,
       [on_engine](RequestId id) {
         on_engine([id](EngineCore& core) { core.ended_by_stop_string(id); });
       },
-      [on_engine] { on_engine([](EngineCore& core) { core.pump_all(); }); });
+      [on_engine] { on_engine([](EngineCore& core) { core.pump_all(); }); }));
   auto endpoints = split_endpoint(std::move(parts_.endpoint), config_.num_groups());
-  for (size_t index = 0; index < endpoints.size(); ++index)
-    add_group(static_cast<int32_t>(index), std::move(endpoints[index]));
+  for (size_t at = 0; at < endpoints.size(); ++at) {
+    const auto service = std::make_shared<GroupService>(
+        group_parts(parts_, config_.groups().at(at), std::move(endpoints[at])),
+        handlers_of(static_cast<int32_t>(at)));
+    groups_.add(service);
+    service->connect();
+  }
 }
 
 void EngineCore::start() {
   for (const auto& each : groups_) each->start();
 }
 
-Status EngineCore::accepting() {
-  {
-    const std::lock_guard lock(refusal_mutex_);
-    if (refusal_) return forward_error(*refusal_);
-  }
-  return admission_.check();
-}
-
 Result<RequestId> EngineCore::submit(GenerateRequest request, OutputSink sink) {
-  REFRAIN_RETURN_IF_ERROR(check(request));
-  RequestId id = 0;
-  {
-    const std::lock_guard lock(refusal_mutex_);
-    if (refusal_) return forward_error(*refusal_);
-    REFRAIN_ASSIGN_OR_RETURN(
-        id,
-        admission_.admit(static_cast<int64_t>(request.prompt.size()), request.sampling.max_tokens,
-                         request.max_queue_wait, executor_->clock().now()));
-    ++unfinished_;  // under the lock, so that a drain that begins now knows of it
-  }
-  Accepted accepted{id, std::move(request.prompt), {}, std::nullopt, request.output_thread};
-  if (request.timeout) accepted.deadline = executor_->clock().now() + *request.timeout;
-  accepted.params = rules_.sequence_params(id, request);
-  outputs_->open(request.output_thread, id, static_cast<int64_t>(accepted.prompt.size()),
-                 std::move(request.sampling), std::move(sink));
+  REFRAIN_ASSIGN_OR_RETURN(const RequestId id, intake_.accept(request, now()));
+  Accepted accepted{
+      id, {}, intake_.sequence_params(id, request), std::nullopt, request.output_thread};
+  if (request.timeout) accepted.deadline = now() + *request.timeout;
+  live_.open(id, request, std::move(sink));
+  accepted.prompt = std::move(request.prompt);
   executor_->post([weak = weak_from_this(), accepted = std::move(accepted)]() mutable {
     if (const auto self = weak.lock()) self->enter(std::move(accepted));
   });
@@ -120,202 +85,221 @@ Result<RequestId> EngineCore::submit(GenerateRequest request, OutputSink sink) {
 void EngineCore::enter(Accepted accepted) {
   const RequestId id = accepted.id;
   const AdapterId adapter = accepted.params.adapter;
-  const bool has_adapter = adapter == 0 || adapters_.hold(adapter);
-  alive_.emplace(id, Live{accepted.params.setup.num_logprobs, digest_of(accepted.prompt),
-                          accepted.output_thread, has_adapter ? adapter : 0});
-  stats_.change([](EngineStats& stats) { ++stats.requests_total; });
-  if (trace_) trace_->accepted(id, accepted.prompt.size(), executor_->clock().now());
+  const bool has_adapter = adapter == 0 || loads_.adapters().hold(adapter);
+  live_.enter(id, accepted.prompt.size(),
+              {accepted.params.setup.num_logprobs, digest_of(accepted.prompt),
+               accepted.output_thread, has_adapter ? adapter : 0});
   std::optional<Error> refused;
   if (!has_adapter)
     refused = Error{ErrorCode::kNotFound, "the model's LoRA adapter has been unloaded", "model"};
-  {
-    const std::lock_guard lock(refusal_mutex_);
-    if (all_failed() || stopped_) refused = refusal_;
-  }
-  if (refused) return end(id, FinishReason::kError, std::move(refused));
-  if (accepted.deadline) end_at(id, *accepted.deadline);
-  route(std::make_unique<Sequence>(id, std::move(accepted.prompt), std::move(accepted.params)));
-  if (const auto found = alive_.find(id); found != alive_.end() && found->second.group != kNoGroup)
-    pump(found->second.group);
-  watch_queue();
+  if (groups_.all_failed() || stopped_) refused = intake_.refusal();
+  if (refused) return live_.end(id, FinishReason::kError, std::move(refused));
+  if (accepted.deadline) deadlines_.end_at(id, *accepted.deadline);
+  placement_.route(
+      std::make_unique<Sequence>(id, std::move(accepted.prompt), std::move(accepted.params)));
+  if (live_.contains(id) && live_.at(id).group != LiveRequest::kNoGroup) pump(live_.at(id).group);
+  deadlines_.watch_queue();
   publish();
 }
 
-void EngineCore::deliver(const ipc::StepResult& result, const std::vector<TokenEvent>& events) {
-  if (events.empty()) return;
-  for (const TokenEvent& event : events) {
-    const size_t at = event.index;
-    TokenArrival arrival{event.id,        {event.token, 0, {}}, event.stop,  event.cached_tokens,
-                         event.scheduled, event.prompt,         event.pooled};
-    const auto asked = alive_.find(event.id);
-    REFRAIN_CHECK(asked != alive_.end(), "a token for request {}, which has ended", event.id);
-    asked->second.given.add(event.token);
-    if (trace_) trace_->token(event.id, executor_->clock().now());
-    if (asked->second.num_logprobs >= 0 && at < result.logprobs.size()) {
-      arrival.token.logprob = result.logprobs[at];
-      if (at + 1 < result.top_offsets.size())
-        for (auto i = static_cast<size_t>(result.top_offsets[at]);
-             i < static_cast<size_t>(result.top_offsets[at + 1]); ++i)
-          arrival.token.top.push_back({result.top_tokens[i], result.top_logprobs[i]});
-    }
-    outputs_->add(asked->second.output_thread, std::move(arrival));
-    if (event.stop == StopCause::kNone) continue;
-    request_gone(event.id, finish_reason(event.stop));
-  }
-  outputs_->hand_over();
-}
-
-void EngineCore::refuse_from_now_on(Error error) {
-  const std::lock_guard lock(refusal_mutex_);
-  refusal_ = std::move(error);
-}
-
-void EngineCore::fail_all(const Error& error) {
-  queue_.clear();
-  std::vector<RequestId> ids;
-  for (const auto& [id, live] : alive_) ids.push_back(id);
-  std::ranges::sort(ids);
-  for (const RequestId id : ids) end(id, FinishReason::kError, error);
-}
-
 void EngineCore::cancel(RequestId id) {
-  if (!alive_.contains(id)) return;
-  if (const Sequence* sequence = find(id)) trials_.leaves(*sequence);
-  remove(id);
-  end(id, FinishReason::kAbort, std::nullopt);
+  if (!live_.contains(id)) return;
+  placement_.cancel(id);
+  live_.end(id, FinishReason::kAbort, std::nullopt);
   pump_all();
   publish();
 }
 
 void EngineCore::ended_by_stop_string(RequestId id) {
-  if (!alive_.contains(id)) return;
-  remove(id);
-  request_gone(id, FinishReason::kStop);
+  if (!live_.contains(id)) return;
+  placement_.remove(id);
+  live_.gone(id, FinishReason::kStop);
   pump_all();
   publish();
 }
 
-// Out of its group, or out of the queue of those who wait.
-void EngineCore::remove(RequestId id) {
-  const int32_t index = alive_.at(id).group;
-  if (index == kNoGroup) return queue_.remove(id);
-  group(index).cancel(id);
-}
-
-const Sequence* EngineCore::find(RequestId id) const {
-  const int32_t index = alive_.at(id).group;
-  return index == kNoGroup ? queue_.find(id) : groups_[static_cast<size_t>(index)]->find(id);
-}
-
-void EngineCore::end(RequestId id, FinishReason reason, std::optional<Error> error) {
-  const auto found = alive_.find(id);
-  REFRAIN_CHECK(found != alive_.end(), "request {} ended twice", id);
-  outputs_->end(found->second.output_thread, id, reason, std::move(error));
-  request_gone(id, reason);
-}
-
-void EngineCore::end_at(RequestId id, TimePoint deadline) {
-  const Duration left = deadline - executor_->clock().now();
-  alive_.at(id).deadline = executor_->post_after(left, [weak = weak_from_this(), id] {
-    const auto self = weak.lock();
-    if (!self || !self->alive_.contains(id)) return;
-    self->remove(id);
-    self->end(id, FinishReason::kError,
-              Error{ErrorCode::kDeadline, "the request did not finish by its deadline", {}});
-    self->pump_all();
-    self->publish();
-  });
-}
-
-void EngineCore::request_gone(RequestId id, FinishReason reason) {
-  const auto found = alive_.find(id);
-  REFRAIN_CHECK(found != alive_.end(), "request {} ended twice", id);
-  if (found->second.deadline != 0) executor_->cancel(found->second.deadline);
-  if (found->second.adapter != 0) adapters_.release(found->second.adapter);
-  alive_.erase(found);
-  router_.gone(id);
-  stats_.ended(reason);
-  if (trace_) trace_->ended(id, reason, executor_->clock().now());
-  --unfinished_;
-  admission_.gone(id);
+void EngineCore::request_gone(RequestId id, const LiveRequest& live) {
+  if (live.adapter != 0) loads_.adapters().release(live.adapter);
+  placement_.gone(id);
   look_at_control();
-  tell_if_drained();
-}
-
-// One timer, for the request that has to begin first.
-void EngineCore::watch_queue() {
-  const auto deadline = admission_.next_deadline();
-  if (!deadline || (queue_timer_ && queue_timer_->first <= *deadline)) return;
-  if (queue_timer_) executor_->cancel(queue_timer_->second);
-  const Duration left = std::max(*deadline - executor_->clock().now(), Duration::zero());
-  const TimerId timer = executor_->post_after(left, [weak = weak_from_this()] {
-    if (const auto self = weak.lock()) self->end_overdue();
-  });
-  queue_timer_ = {*deadline, timer};
-}
-
-void EngineCore::end_overdue() {
-  queue_timer_.reset();
-  for (const RequestId id : admission_.take_overdue(executor_->clock().now())) {
-    if (!alive_.contains(id)) continue;
-    const Sequence* sequence = find(id);
-    if (sequence != nullptr && sequence->admitted_before) {  // it runs, or ran before a loss
-      admission_.started(id);
-      continue;
-    }
-    admission_.late();
-    remove(id);
-    end(id, FinishReason::kError,
-        Error{ErrorCode::kUnavailable,
-              "the request waited for as long as --max-queue-wait or max_queue_wait allows",
-              {}});
-  }
-  watch_queue();
-  publish();
-}
-
-void EngineCore::drain(std::function<void()> drained) {
-  refuse_from_now_on({ErrorCode::kUnavailable, "the server is shutting down", {}});
-  drained_ = std::move(drained);
-  tell_if_drained();
-}
-
-// unfinished_ counts those accepted and still on their way here, too.
-void EngineCore::tell_if_drained() {
-  if (unfinished_ == 0 && drained_) std::exchange(drained_, nullptr)();
+  intake_.gone(id);
 }
 
 void EngineCore::stop() {
   if (std::exchange(stopped_, true)) return;
   const Error error{ErrorCode::kUnavailable, "the engine was stopped", {}};
-  refuse_from_now_on(error);
-  fail_all(error);
+  intake_.refuse_from_now_on(error);
+  placement_.clear_queue();
+  live_.end_all(error);
   control_.end(error);
   for (const auto& each : groups_) each->stop("the coordinator was stopped");
-  for (int32_t index = 0; index < config_.num_groups(); ++index) adapters_lost(index, error);
+  for (int32_t index = 0; index < groups_.size(); ++index) loads_.lost(index, error);
   publish();
 }
 
+// Each handler holds the core while it runs: a turn of a group may outlive the engine's owner.
+GroupServiceHandlers EngineCore::handlers_of(int32_t index) {
+  const std::weak_ptr<EngineCore> weak = weak_from_this();
+  const auto guarded = [weak](auto call) {
+    return [weak, call](auto&&... arguments) {
+      if (const auto self = weak.lock())
+        call(*self, std::forward<decltype(arguments)>(arguments)...);
+    };
+  };
+  using Self = EngineCore;
+  using Request = std::unique_ptr<Sequence>;
+  GroupServiceHandlers handlers;
+  handlers.outputs_full = [weak] {
+    const auto self = weak.lock();
+    return self == nullptr || self->live_.outputs_full();
+  };
+  handlers.must_prove = [weak] {
+    const auto self = weak.lock();
+    return self != nullptr && self->placement_.must_prove();
+  };
+  handlers.pump = guarded([index](Self& self) { self.pump(index); });
+  handlers.on_state = guarded(
+      [index](Self& self, GroupState state) { self.reports_.state(index, state, self.groups_); });
+  handlers.on_progress =
+      guarded([](Self& self, const StartProgress& progress) { self.reports_.progress(progress); });
+  handlers.on_ready = guarded([index](Self& self) { self.on_ready(index); });
+  handlers.on_compiled = guarded([index](Self& self, Request sequence) {
+    self.placement_.schedule(index, std::move(sequence));
+    self.pump(index);
+    self.publish();
+  });
+  handlers.on_adapter =
+      guarded([index](Self& self, int32_t rank, const ipc::AdapterLoaded& answer) {
+        self.loads_.answered(index, rank, answer);
+      });
+  handlers.on_good_canary =
+      guarded([index](Self& self, bool proved) { self.on_good_canary(index, proved); });
+  handlers.on_no_logit =
+      guarded([](Self& self, RequestId id) { self.live_.end_without_logit(id); });
+  handlers.on_slow_grammar =
+      guarded([](Self& self, RequestId id) { self.live_.end_for_grammar(id); });
+  handlers.on_tokens =
+      guarded([](Self& self, const ipc::StepResult& result, const std::vector<TokenEvent>& events) {
+        self.on_tokens(result, events);
+      });
+  handlers.on_kv_export = guarded([index](Self& self, int32_t rank, const ipc::KvExport& own) {
+    self.placement_.exported(index, rank, own);
+  });
+  handlers.on_handed_over = guarded([index](Self& self, Request sequence) {
+    const auto to = self.placement_.hand_over(index, std::move(sequence));
+    to ? self.pump(*to) : self.pump_all();
+    self.look_at_control();
+  });
+  handlers.on_transfer_failed = guarded(
+      [](Self& self, Request sequence) { self.placement_.transfer_failed(std::move(sequence)); });
+  handlers.on_moved =
+      guarded([](Self& self, const MovedBlocks& moved) { self.placement_.moved(moved); });
+  handlers.on_transfers = guarded([](Self& self) {
+    self.pump_all();
+    self.look_at_control();
+    self.publish();
+  });
+  handlers.on_audit = guarded(
+      [index](Self& self, const ipc::StepResult& result) { self.reports_.audit(index, result); });
+  handlers.on_loss =
+      guarded([index](Self& self, GroupLoss loss) { self.on_loss(index, std::move(loss)); });
+  handlers.on_lost = guarded([index](Self& self, GroupServiceHandlers::Lost lost) {
+    self.on_lost(index, std::move(lost));
+  });
+  return handlers;
+}
+
+void EngineCore::on_ready(int32_t index) {
+  loads_.ask(index);
+  placement_.ready(index);
+  if (groups_[index].serves()) control_.came(index);
+  intake_.admission().in_service(now());
+  deadlines_.watch_queue();
+  publish();
+}
+
+void EngineCore::on_good_canary(int32_t index, bool proved) {
+  loads_.settle();
+  placement_.good_canary(index, proved);
+  if (!proved) return;
+  control_.came(index);
+  publish();
+}
+
+void EngineCore::on_tokens(const ipc::StepResult& result, const std::vector<TokenEvent>& events) {
+  Admission& admission = intake_.admission();
+  for (const TokenEvent& event : events) admission.token(event.id);
+  admission.step(now(), groups_.waiting());
+  live_.deliver(result, events);
+  if (std::ranges::any_of(events, [](const auto& e) { return e.stop != StopCause::kNone; }))
+    placement_.completed();
+  loads_.settle();
+}
+
+void EngineCore::give_up_group(int32_t index) {
+  if (index < groups_.size() && !groups_[index].failed())
+    groups_[index].give_up("restarts",
+                           "its workers were lost too often; they are not started again");
+}
+
+// One that waits is the loss of every group, as none took it.
+void EngineCore::on_loss(int32_t index, GroupLoss loss) {
+  const auto had = [&](RequestId id) { return live_.contains(id) && live_.at(id).group == index; };
+  if (trace_) trace_->workers_lost(index, loss.reason, now(), had);
+  loss.requests = live_.ids_where([index](const LiveRequest& live) {
+    return live.group == index || live.group == LiveRequest::kNoGroup;
+  });
+  reports_.loss(std::move(loss));
+}
+
+void EngineCore::on_lost(int32_t index, GroupServiceHandlers::Lost lost) {
+  const Error error = lost.error;
+  const bool over = lost.for_good && groups_.all_failed();
+  if (!groups_.any_ready()) intake_.admission().out_of_service(now());
+  if (over) intake_.refuse_from_now_on(error);
+  const size_t resumed = placement_.lost(index, std::move(lost), over);
+  if (const auto role = control_.take_role(index)) placement_.set_role(index, *role);
+  stats_.change([resumed](EngineStats& counts) { counts.requests_resumed += resumed; });
+  if (over) {
+    placement_.clear_queue();
+    live_.end_all(error);
+  } else {
+    for (const auto& each : groups_) each->check_transfers();
+    placement_.route_waiting();
+    pump_all();
+  }
+  loads_.lost(index, error);
+  look_at_control();
+  deadlines_.watch_queue();
+  publish();
+}
+
+void EngineCore::pump(int32_t index) {
+  GroupService& service = groups_[index];
+  if (!service.ready() || service.state() != GroupState::kReady) return;
+  if (placement_.go_on(index)) publish();
+  service.set_trial(placement_.on_trial(index));
+  service.plan();
+}
+
+void EngineCore::pump_all() {
+  for (int32_t index = 0; index < groups_.size(); ++index) pump(index);
+}
+
 void EngineCore::publish() {
-  if (unloading_) finish_unloads();
+  loads_.settle();
   for (const auto& each : groups_) each->publish_counts();
   stats_.change([this](EngineStats& stats) {
-    stats.requests_queued = queue_.size();
-    stats.kv_link_bytes_per_second = transfer_choice_.link().bytes_a_second();
-    stats.prompts_not_moved = transfer_choice_.kept();
+    stats.requests_queued = placement_.num_queued();
+    stats.kv_link_bytes_per_second = placement_.choice().link().bytes_a_second();
+    stats.prompts_not_moved = placement_.choice().kept();
   });
 }
 
-EngineStats EngineCore::stats() const {
-  std::vector<GroupStats> groups;
-  for (const auto& each : groups_) groups.push_back(each->stats().snapshot());
-  return combine(stats_.snapshot(), std::move(groups));
-}
+EngineStats EngineCore::stats() const { return combine(stats_.snapshot(), groups_.stats()); }
 
 EngineHealth EngineCore::health() const {
-  std::vector<EngineHealth> groups;
-  for (const auto& each : groups_) groups.push_back(each->stats().health());
-  return combine(groups, stats_.snapshot().requests_queued);
+  return combine(groups_.health(), stats_.snapshot().requests_queued);
 }
 
 }  // namespace refrain

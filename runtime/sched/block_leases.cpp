@@ -6,7 +6,7 @@
 namespace refrain {
 
 BlockLease::~BlockLease() {
-  if (owner_ != nullptr) owner_->leases_.erase(this);
+  if (owner_ != nullptr) std::erase(owner_->leases_, this);
 }
 
 bool BlockLease::commit() const {
@@ -33,7 +33,7 @@ std::shared_ptr<BlockLease> BlockLeases::grant(std::vector<HeldBlocks> held, int
   lease->tokens_ = tokens;
   lease->until_ = until;
   for (size_t group = 0; group < held.size(); ++group) {
-    BlockPools::Source& source = lease->blocks_.emplace_back();
+    LeasedBlocks& source = lease->blocks_.emplace_back();
     std::vector<uint64_t>& generations = lease->generations_.emplace_back();
     source.first = held[group].first;
     for (auto i = static_cast<size_t>(source.first); i < held[group].blocks.size(); ++i) {
@@ -42,7 +42,7 @@ std::shared_ptr<BlockLease> BlockLeases::grant(std::vector<HeldBlocks> held, int
     }
   }
   lease->held_ = std::move(held);
-  leases_.insert(lease.get());
+  leases_.push_back(lease.get());
   return lease;
 }
 

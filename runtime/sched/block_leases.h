@@ -5,9 +5,9 @@
 // request's tokens, and nothing that was read of them may be used. Owned by the Scheduler, on the
 // engine's executor, where readers hold their leases too.
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <set>
 #include <vector>
 
 #include "runtime/base/clock.h"
@@ -17,6 +17,12 @@ namespace refrain {
 
 class BlockLeases;
 
+// Blocks of one state group under a lease, by their places in the request's block table.
+struct LeasedBlocks {
+  int32_t first = 0;  // place of blocks[0]
+  std::vector<BlockId> blocks;
+};
+
 class BlockLease {
  public:
   ~BlockLease();
@@ -24,7 +30,7 @@ class BlockLease {
   BlockLease& operator=(const BlockLease&) = delete;
 
   int32_t tokens() const { return tokens_; }  // whose state the blocks hold
-  const std::vector<BlockPools::Source>& blocks() const { return blocks_; }  // by state group
+  const std::vector<LeasedBlocks>& blocks() const { return blocks_; }  // by state group
   // False: the owner is gone or has the blocks back. What was read may still be good: commit().
   bool held() const { return !held_.empty(); }
   void renew(TimePoint until) { until_ = std::max(until_, until); }
@@ -41,7 +47,7 @@ class BlockLease {
   int32_t tokens_ = 0;
   TimePoint until_{};
   std::vector<HeldBlocks> held_;
-  std::vector<BlockPools::Source> blocks_;
+  std::vector<LeasedBlocks> blocks_;
   std::vector<std::vector<uint64_t>> generations_;  // of those
 };
 
@@ -62,7 +68,7 @@ class BlockLeases {
  private:
   friend class BlockLease;
   const BlockPools& pools_;
-  std::set<BlockLease*> leases_;
+  std::vector<BlockLease*> leases_;  // in the order in which they were granted
 };
 
 }  // namespace refrain

@@ -262,24 +262,6 @@ std::vector<HeldBlocks> BlockPools::detach(Sequence& sequence) {
   return held;
 }
 
-std::optional<std::vector<ipc::KvBlocks>> BlockPools::to_fill(
-    const Sequence& sequence, int32_t computed, const std::vector<Source>& from) const {
-  std::vector<ipc::KvBlocks> fill(pools_.size());
-  if (from.size() != pools_.size()) return std::nullopt;
-  for (size_t group = 0; group < pools_.size(); ++group) {
-    if (!pools_[group].paged()) return std::nullopt;
-    const HeldBlocks& held = sequence.held[group];
-    for (int32_t i = std::max(held.first, sequence.blocks_published); i < blocks_for(computed);
-         ++i) {
-      const int32_t at = i - from[group].first;
-      if (at < 0 || at >= std::ssize(from[group].blocks)) return std::nullopt;
-      fill[group].from.push_back(from[group].blocks[static_cast<size_t>(at)]);
-      fill[group].to.push_back(held.blocks[static_cast<size_t>(i)].id());
-    }
-  }
-  return fill;
-}
-
 const BlockPools::Pool& BlockPools::fullest() const {
   const auto free_share = [](const Pool& pool) {
     if (!pool.paged()) return 2.0;

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "ipc/protocol/messages.h"
@@ -81,14 +80,11 @@ class BlockPools {
   uint64_t generation(size_t group, BlockId block) const {
     return pools_[group].blocks->generation(block);
   }
-  // Of each group, the blocks that a sequence just entered lacks of its first `computed` tokens, to
-  // be filled from those that `from` names by place in the table; nothing: it lacks one of them.
-  struct Source {
-    int32_t first = 0;  // place of blocks[0]
-    std::vector<BlockId> blocks;
-  };
-  std::optional<std::vector<ipc::KvBlocks>> to_fill(const Sequence& sequence, int32_t computed,
-                                                    const std::vector<Source>& from) const;
+  // Whether what a sequence holds can move to another group: no group keeps a state of its slot.
+  bool all_paged() const { return !has_states_; }
+  int32_t blocks_for(int32_t tokens) const {
+    return (tokens + options_.block_size - 1) / options_.block_size;
+  }
 
   // Of the group that is fullest.
   int64_t num_usable() const;
@@ -104,9 +100,6 @@ class BlockPools {
   };
   std::vector<PrefixCache::Group> cache_groups() const;
   const Pool& fullest() const;
-  int32_t blocks_for(int32_t tokens) const {
-    return (tokens + options_.block_size - 1) / options_.block_size;
-  }
   bool take(Sequence& sequence, int32_t tokens);
   size_t count_unsent(const Sequence& sequence, int32_t tokens) const;
   size_t send_new(Sequence& sequence, int32_t tokens, ipc::Step& step);

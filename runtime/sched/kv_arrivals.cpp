@@ -9,17 +9,36 @@
 
 namespace refrain {
 
+// Of each group, the blocks that a sequence just entered lacks of its first tokens, to be filled
+// from those of its lease at the same place of the table; nothing: the lease lacks one of them.
+std::optional<std::vector<ipc::KvBlocks>> KvArrivals::to_fill(const Sequence& sequence) const {
+  const BlockLease& lease = *sequence.source;
+  const std::vector<LeasedBlocks>& from = lease.blocks();
+  if (from.size() != sequence.held.size() || !pools_.all_paged()) return std::nullopt;
+  std::vector<ipc::KvBlocks> fill(from.size());
+  for (size_t group = 0; group < from.size(); ++group) {
+    const HeldBlocks& held = sequence.held[group];
+    for (int32_t i = std::max(held.first, sequence.blocks_published);
+         i < pools_.blocks_for(lease.tokens()); ++i) {
+      const int32_t at = i - from[group].first;
+      if (at < 0 || at >= std::ssize(from[group].blocks)) return std::nullopt;
+      fill[group].from.push_back(from[group].blocks[static_cast<size_t>(at)]);
+      fill[group].to.push_back(held.blocks[static_cast<size_t>(i)].id());
+    }
+  }
+  return fill;
+}
+
 bool KvArrivals::begin(Sequence& sequence, TimePoint now) {
   const BlockLease& lease = *sequence.source;
-  const int32_t lacks = lease.tokens() - sequence.blocks_published * pools_.block_size();
-  auto blocks = pools_.to_fill(sequence, lease.tokens(), lease.blocks());
+  auto blocks = to_fill(sequence);
   if (!blocks) return false;
   const auto ranks = static_cast<size_t>(num_ranks_);
   const TransferId id = next_++;
   transfers_.emplace(id, Transfer{&sequence,
                                   std::vector<int64_t>(ranks, 0),
                                   std::vector<bool>(ranks, false),
-                                  lacks,
+                                  lease.tokens() - sequence.blocks_published * pools_.block_size(),
                                   now,
                                   now + timeout_,
                                   {}});
@@ -64,9 +83,8 @@ std::optional<KvArrivals::Ended> KvArrivals::report(int32_t rank, const ipc::Pul
       ended = Ended{give_up(*found), false, "its blocks were given to another request meanwhile"};
     } else if (whole) {
       ended = Ended{transfer.sequence, true, ""};
-      const double seconds = seconds_between(transfer.begun, now);
       moved_.push_back({std::accumulate(transfer.bytes.begin(), transfer.bytes.end(), int64_t{0}),
-                        transfer.tokens, seconds});
+                        transfer.tokens, seconds_between(transfer.begun, now)});
     }
     if (ended) ++(ended->good ? counts_.done : counts_.failed);
   }

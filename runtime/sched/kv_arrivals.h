@@ -59,6 +59,7 @@ class KvArrivals {
     std::vector<HeldBlocks> quarantine;
   };
   using Map = std::map<TransferId, Transfer>;
+  std::optional<std::vector<ipc::KvBlocks>> to_fill(const Sequence& sequence) const;
   Sequence* give_up(Map::value_type& entry);
   static bool drained(const Transfer& transfer);
 

@@ -94,6 +94,8 @@ struct Sequence {
   int32_t pending_most = 0;   // the same at most: more than `pending` where drafts may be right
   int32_t in_flight = 0;      // steps sent and not answered that have a row of it
   StepId planned = 0;         // the last step with a row of it
+  int32_t split_tokens = 0;   // of the row that is under way in parts (CG-39); 0: none is
+  int32_t next_part = 0;      // of that row
 
   // What it holds while running (or until its last in-flight step is answered).
   SlotId slot = -1;
@@ -142,6 +144,9 @@ struct Sequence {
   int32_t num_scored(int32_t computed, int32_t num_tokens) const {
     return params.setup.num_prompt_logprobs < 0 ? 0 : num_to_score(computed, num_tokens);
   }
+  // More than one token of the known ones is not yet in the KV cache: a chunk of its prompt is
+  // left.
+  bool chunk_left() const { return length() - num_scheduled > 1; }
   bool holds_nothing() const { return slot < 0 && held.empty(); }
   // No step after the in-flight ones is needed: they bring it to its last token here.
   bool ends_in_flight(int64_t max_model_len) const {

@@ -205,6 +205,16 @@ async def stop_it(context, pid):
     await stop_process(context, pid, 10.0)
 
 
+async def lose_transfers(context):
+    """It happens by itself; in the end some must have been lost."""
+    async def count():
+        lost = (await context.server.metrics()).get("refrain:group_kv_transfers_failed_total", 0)
+        context.notes["transfers_lost"] = lost
+        if not lost:
+            context.faults.append(Fault("R-13", "serve", "no transfer was lost"))
+    context.undo.append(count())
+
+
 async def nothing(_context):
     pass
 
@@ -212,7 +222,7 @@ async def nothing(_context):
 TWO_GROUPS = ("--data-parallel-size", 2)
 ROLES = ("--prefill-groups", 1, "--decode-groups", 1, "--kv-transfer-policy", "always")
 # A read that is lost costs its request this long.
-LOSSY = (*ROLES, "--fault", "kind=lose,one_in=16", "--kv-transfer-timeout", 0.5)
+LOSSY = (*ROLES, "--no-enable-prefix-caching", "--fault", "kind=lose,one_in=16", "--kv-transfer-timeout", 0.5)
 
 LIVE_FAULTS = [
     LiveFault("kill-rank", "kill -9 of a rank in the middle of a step", kill_rank),
@@ -234,7 +244,7 @@ LIVE_FAULTS = [
     LiveFault("stop-decode", "SIGSTOP of a rank that computes answers for 10 s", of_role(stop_it, 1), options=ROLES, outage=False, spare=True),
     LiveFault("kill-coordinator-of-roles", "kill -9 of the coordinator of a prefill and a decode group", kill_coordinator, options=ROLES,
               cuts=True),
-    LiveFault("lose-transfers", "one read of blocks in 16 between a prefill and a decode group is lost", nothing, options=LOSSY,
+    LiveFault("lose-transfers", "one read of blocks in 16 between a prefill and a decode group is lost", lose_transfers, options=LOSSY,
               outage=False),
     LiveFault("decode-full", "the blocks of a decode group are too few for all answers", nothing,
               options=(*ROLES, "--num-gpu-blocks-override", 96), outage=False),

@@ -11,22 +11,12 @@ namespace refrain::worker {
 namespace {
 
 using kernels::RowDistance;
-
-// What a layer's blocks hold of these tokens.
-size_t row_bytes(const PagedLayer& layer, int64_t tokens) {
-  return static_cast<size_t>(layer.block_bytes(tokens));
-}
+using Move = StateRows::Move;
+using State = StateRows::State;
 
 // Of the largest magnitude beside it. Two runs of a deep network in bfloat16 differ by a few per
 // cent of the typical magnitude; a wrong row, key or length by more than the whole of it.
 constexpr float kBound = 0.15f, kFloat32Bound = 0.005f;
-
-// [T] of the step and a paged state group, as prepare_inputs made them.
-const int64_t* kv_slots(const Lowering& lowering, int group) {
-  const auto place = static_cast<size_t>(paged_place(lowering.program, group));
-  return static_cast<const int64_t*>(
-      lowering.context.address(prepare_op(lowering.program).kv_slots[place]));
-}
 
 BatchDescriptor real_key(const BatchShape& batch) {
   return {batch.num_tokens, batch.num_reqs, batch.uniform, batch.has_lora};
@@ -50,17 +40,17 @@ struct StepAudit::Findings {
 
 StepAudit::StepAudit(Device& device, const Lowering& plain, const KvCache& cache,
                      const InputSizes& sizes, const SlotStates& slots)
-    : cache_(cache), states_(slots), block_size_(sizes.block_size), nan_(device, 0xff) {
+    : state_(cache, slots, sizes.block_size), nan_(device, 0xff) {
   const auto tokens = static_cast<size_t>(sizes.max_tokens);
   const auto reqs = static_cast<size_t>(sizes.max_reqs);
-  size_t of_one_layer = 1, of_all = 1;
-  for (const PagedLayer& layer : cache.layers()) {
-    of_one_layer = std::max(of_one_layer, row_bytes(layer, sizes.max_tokens));
-    of_all += row_bytes(layer, sizes.max_tokens);
+  const size_t of_one_layer = std::max<size_t>(state_.largest_layer(sizes.max_tokens), 1);
+  size_t of_all = 1;
+  for (const PagedLayer& layer : state_.layers()) {
+    of_all += StateRows::row_bytes(layer, sizes.max_tokens);
     num_parts_ += layer.layout.parts.size();
   }
   size_t state_bytes = 1;
-  each_state([&](const State& state) {
+  state_.each_state([&](const State& state) {
     state_bytes += reqs * state.slot_bytes();
     ++num_states_;
   });
@@ -103,52 +93,16 @@ ipc::AuditResult StepAudit::run(const Audited& step, const Lowering& plain, Stre
   return std::move(findings.result);
 }
 
-// Part after part, each [tokens] of its units.
-void StepAudit::move_rows(const Lowering& lowering, const PagedLayer& layer, Buffer& rows,
-                          int32_t tokens, Move move) const {
-  auto* cache = cache_.address(layer);
-  auto* dense = static_cast<std::byte*>(rows.data());
-  for (const PagedPart& part : layer.layout.parts) {
-    kernels::KvRowsArgs args;
-    args.cache = cache;
-    args.dense = dense;
-    args.kv_slots = kv_slots(lowering, layer.group);
-    args.tokens = tokens;
-    args.units = static_cast<int32_t>(part.units);
-    args.unit_bytes = static_cast<int32_t>(part.unit_bytes());
-    args.block_bytes = layer.block_bytes(block_size_);
-    args.block_size = block_size_;
-    args.restore = move == Move::kIntoCache;
-    lowering.context.kernels->kv_rows(lowering.context.stream_ref, args);
-    cache += part.token_bytes() * block_size_;
-    dense += part.token_bytes() * tokens;
-  }
-}
-
-// The states of the rows' slots, state after state, to `rows` or back from there.
-void StepAudit::move_states(const std::vector<SlotId>& slots, Buffer& rows, Move move,
-                            Stream& stream) const {
-  auto* dense = static_cast<std::byte*>(rows.data());
-  each_state([&](const State& state) {
-    for (const SlotId slot : slots) {
-      std::byte* kept = state.of(slot);
-      stream.copy(move == Move::kIntoCache ? kept : dense, move == Move::kIntoCache ? dense : kept,
-                  state.slot_bytes());
-      dense += state.slot_bytes();
-    }
-  });
-}
-
 void StepAudit::before(const std::vector<SlotId>& slots, Stream& stream) {
-  move_states(slots, *states_before_, Move::kFromCache, stream);
+  state_.move_states(slots, *states_before_, Move::kFromCache, stream);
 }
 
 void StepAudit::keep(const Audited& step, Stream& stream) {
-  move_states(step.slots, *first_states_, Move::kFromCache, stream);
+  state_.move_states(step.slots, *first_states_, Move::kFromCache, stream);
   auto* kept = static_cast<std::byte*>(kept_rows_->data());
-  for (const PagedLayer& layer : cache_.layers()) {
-    const size_t bytes = row_bytes(layer, step.batch.num_tokens);
-    move_rows(step.ran, layer, *rows_, step.batch.num_tokens, Move::kFromCache);
+  for (const PagedLayer& layer : state_.layers()) {
+    const size_t bytes = StateRows::row_bytes(layer, step.batch.num_tokens);
+    state_.move(step.ran, layer, *rows_, step.batch.num_tokens, Move::kFromCache);
     stream.copy(kept, rows_->data(), bytes);
     kept += bytes;
   }
@@ -162,13 +116,9 @@ void StepAudit::keep(const Audited& step, Stream& stream) {
 
 // NaN, so that what the second run does not write is not taken for the same.
 void StepAudit::clear_rows(const Lowering& plain, int32_t tokens, Stream& stream) {
-  size_t bytes = 0;
-  for (const PagedLayer& layer : cache_.layers()) {
-    bytes = std::max(bytes, row_bytes(layer, tokens));
-  }
-  nan_.fill(stream, rows_->data(), bytes);
-  for (const PagedLayer& layer : cache_.layers()) {
-    move_rows(plain, layer, *rows_, tokens, Move::kIntoCache);
+  nan_.fill(stream, rows_->data(), state_.largest_layer(tokens));
+  for (const PagedLayer& layer : state_.layers()) {
+    state_.move(plain, layer, *rows_, tokens, Move::kIntoCache);
   }
 }
 
@@ -199,7 +149,7 @@ void StepAudit::run_again(const Audited& step, const Lowering& plain, Stream& st
   const BatchDescriptor real = real_key(batch);
   const std::vector<Op>& ops = plain.program.ops;
   clear_rows(plain, batch.num_tokens, stream);
-  move_states(step.slots, *states_before_, Move::kIntoCache, stream);
+  state_.move_states(step.slots, *states_before_, Move::kIntoCache, stream);
   add_to_counts(step, plain, step.tokens, -1, stream);
   // Drafts stay what they were, and no slot moves: neither prepare_inputs and propose_ngram nor
   // accept_drafts runs a second time.
@@ -234,9 +184,9 @@ void StepAudit::compare_and_restore(const Audited& step, const Lowering& plain, 
     out += rows;
   };
   const auto* kept = static_cast<const std::byte*>(kept_rows_->data());
-  for (const PagedLayer& layer : cache_.layers()) {
-    const size_t bytes = row_bytes(layer, tokens);
-    move_rows(plain, layer, *rows_, tokens, Move::kFromCache);
+  for (const PagedLayer& layer : state_.layers()) {
+    const size_t bytes = StateRows::row_bytes(layer, tokens);
+    state_.move(plain, layer, *rows_, tokens, Move::kFromCache);
     stream.copy(first_rows_->data(), kept, bytes);
     auto* first = static_cast<std::byte*>(first_rows_->data());
     auto* again = static_cast<std::byte*>(rows_->data());
@@ -246,20 +196,20 @@ void StepAudit::compare_and_restore(const Audited& step, const Lowering& plain, 
       first += part.token_bytes() * tokens;
       again += part.token_bytes() * tokens;
     }
-    move_rows(plain, layer, *first_rows_, tokens, Move::kIntoCache);
+    state_.move(plain, layer, *first_rows_, tokens, Move::kIntoCache);
     kept += bytes;
   }
   // What the second run left takes the place of what was before the first.
-  move_states(step.slots, *states_before_, Move::kFromCache, stream);
+  state_.move_states(step.slots, *states_before_, Move::kFromCache, stream);
   auto* first_state = static_cast<std::byte*>(first_states_->data());
   auto* again = static_cast<std::byte*>(states_before_->data());
-  each_state([&](const State& state) {
+  state_.each_state([&](const State& state) {
     const auto cols = static_cast<int64_t>(state.slot_bytes() / size_of(state.dtype));
     compare(first_state, again, state.dtype, cols, cols, step.batch.num_reqs);
     first_state += state.slot_bytes() * static_cast<size_t>(step.batch.num_reqs);
     again += state.slot_bytes() * static_cast<size_t>(step.batch.num_reqs);
   });
-  move_states(step.slots, *first_states_, Move::kIntoCache, stream);
+  state_.move_states(step.slots, *first_states_, Move::kIntoCache, stream);
   const LogitShards logits(plain, logit_rows(plain.program, real_key(step.batch)));
   auto* first = static_cast<float*>(first_logits_->data());
   for (int64_t shard = 0; shard < logits.shards; ++shard) {
@@ -279,7 +229,7 @@ void StepAudit::judge_inputs(const Audited& step, Stream& stream, Findings& find
                 static_cast<size_t>(step.key.num_tokens) * sizeof *slots);
     stream.synchronize();
     for (int32_t token = 0; token < step.key.num_tokens; ++token) {
-      const int64_t block = slots[token] / block_size_;
+      const int64_t block = slots[token] / state_.block_size();
       const bool padded = token >= step.batch.num_tokens;
       if ((block == kReservedBlock) == padded) continue;
       findings.note(fmt::format("prepare_inputs: the {}token {} goes to block {}",
@@ -290,7 +240,7 @@ void StepAudit::judge_inputs(const Audited& step, Stream& stream, Findings& find
 
 void StepAudit::judge_cache(const Audited& step, Findings& findings) const {
   const auto* distance = static_cast<const RowDistance*>(distances_->data());
-  for (const PagedLayer& layer : cache_.layers()) {
+  for (const PagedLayer& layer : state_.layers()) {
     for (const PagedPart& part : layer.layout.parts) {
       for (int32_t token = 0; token < step.batch.num_tokens; ++token) {
         const float worst = (distance++)->worst();
@@ -301,7 +251,7 @@ void StepAudit::judge_cache(const Audited& step, Findings& findings) const {
       }
     }
   }
-  each_state([&](const State& state) {
+  state_.each_state([&](const State& state) {
     for (int32_t row = 0; row < step.batch.num_reqs; ++row) {
       const float worst = (distance++)->worst();
       findings.result.worst_kv = std::max(findings.result.worst_kv, worst);
@@ -326,7 +276,7 @@ float StepAudit::second_logit(const LogitShards& logits, int32_t row, TokenId to
 void StepAudit::judge_rows(const Audited& step, const Lowering& plain, Stream& stream,
                            Findings& findings) {
   const LogitShards logits(plain, logit_rows(plain.program, real_key(step.batch)));
-  const std::vector<PagedLayer>& layers = cache_.layers();
+  const std::vector<PagedLayer>& layers = state_.layers();
   // Logits are float32; how far they may be apart follows from the activations.
   const DType dtype = layers.empty() ? DType::kFloat32 : layers.front().layout.parts.front().dtype;
   const int32_t num_rows = step.batch.num_samples;

@@ -13,9 +13,9 @@
 #include "ipc/protocol/messages.h"
 #include "worker/dispatch/batch_shape.h"
 #include "worker/graph/lowering.h"
-#include "worker/kv/kv_cache.h"
 #include "worker/runner/input_buffers.h"
 #include "worker/runner/logits.h"
+#include "worker/runner/state_rows.h"
 #include "worker/runner/value_memory.h"
 
 namespace refrain::worker {
@@ -65,21 +65,7 @@ class StepAudit {
   void judge_rows(const Audited& step, const Lowering& plain, Stream& stream, Findings& findings);
   float second_logit(const LogitShards& logits, int32_t row, TokenId token, Stream& stream);
 
-  enum class Move { kFromCache, kIntoCache };
-  void move_rows(const Lowering& lowering, const PagedLayer& layer, Buffer& rows, int32_t tokens,
-                 Move move) const;
-  using State = SlotStates::State;
-  template <class Visit>
-  void each_state(const Visit& visit) const {
-    for (const SlotStates::Group& group : states_.groups()) {
-      for (const State& state : group.states) visit(state);
-    }
-  }
-  void move_states(const std::vector<SlotId>& slots, Buffer& rows, Move move, Stream& stream) const;
-
-  const KvCache& cache_;
-  const SlotStates& states_;
-  const int32_t block_size_;
+  const StateRows state_;
   std::unique_ptr<Buffer> first_rows_, rows_;  // of one layer, [T, bytes of a token]
   std::unique_ptr<Buffer> kept_rows_;          // of all layers one after the other, pinned
   std::unique_ptr<Buffer> first_logits_;       // [shards][R, cols]

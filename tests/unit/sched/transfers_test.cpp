@@ -7,6 +7,7 @@
 #include <random>
 
 #include "tests/unit/sched/pair.h"
+#include "tests/unit/sched/parts.h"
 
 namespace refrain::testing {
 namespace {
@@ -28,6 +29,33 @@ TEST(Generations, GrowWhenABlockIsGivenOutAndNotWhenItIsShared) {
   auto again = *blocks.allocate();
   EXPECT_EQ(again.id(), id);
   EXPECT_EQ(blocks.generation(id), generation + 1);
+}
+
+// Wherever the leases lie in memory: one seed gives the same run in every process.
+TEST(Leases, ThatRunOutGiveTheirBlocksBackInTheOrderOfTheirGrants_R20) {
+  SchedulerOptions options = small_options();
+  options.groups = full_attention(5);
+  options.watermark = 0;
+  Parts parts(options);
+  BlockLeases leases(parts.resources.pools());
+  std::vector<BlockId> blocks;
+  const auto grant = [&](RequestId id) {
+    Sequence& sequence = parts.add_running(id, 4);
+    blocks.push_back(sequence.held[0].blocks[0].id());
+    return leases.grant(parts.resources.pools().detach(sequence), 4, TimePoint{});
+  };
+  auto first = grant(1);
+  const auto second = grant(2), third = grant(3);
+  first.reset();
+  blocks.erase(blocks.begin());
+  const auto fourth = grant(4);  // where the first one lay, as malloc has it
+  EXPECT_EQ(leases.expire(TimePoint{} + seconds(1)), 3u);
+  const Sequence& next = parts.add_running(5, 16);
+  std::vector<BlockId> taken;
+  for (const BlockRef& block : next.held[0].blocks) taken.push_back(block.id());
+  std::erase_if(taken, [&](BlockId id) { return std::ranges::count(blocks, id) == 0; });
+  std::ranges::reverse(blocks);  // what was freed last is taken first
+  EXPECT_EQ(taken, blocks);
 }
 
 TEST(Transfers, ARequestLeavesWithItsFirstTokenAndGoesOnWithoutAPrompt) {

@@ -96,7 +96,7 @@ TEST_F(PullerTest, OfATransportThatLosesOneInTwoThePullEndsWhenItIsCancelled) {
   puller_->take(ipc::KvPeers{1, 7, {}});
   puller_->poll(kNow);
   EXPECT_EQ(told_.back().id, 6u);
-  EXPECT_EQ(told_.back().error, kPeerGone);
+  EXPECT_NE(told_.back().error.find("gone"), std::string::npos);
 }
 
 TEST_F(PullerTest, AReadThatFailsEndsTheOthersFirst) {

@@ -1,0 +1,46 @@
+#include "runtime/engine/request_deadlines.h"
+
+#include <algorithm>
+
+namespace refrain {
+
+void RequestDeadlines::end_at(RequestId id, TimePoint deadline) {
+  live_.at(id).deadline = after_(deadline - executor_.clock().now(), [this, id] {
+    if (!live_.contains(id)) return;
+    placement_.remove(id);
+    live_.end(id, FinishReason::kError,
+              Error{ErrorCode::kDeadline, "the request did not finish by its deadline", {}});
+    hooks_.pump();
+    hooks_.publish();
+  });
+}
+
+void RequestDeadlines::watch_queue() {
+  const auto deadline = admission_.next_deadline();
+  if (!deadline || (timer_ && timer_->first <= *deadline)) return;
+  if (timer_) executor_.cancel(timer_->second);
+  const Duration left = std::max(*deadline - executor_.clock().now(), Duration::zero());
+  timer_ = {*deadline, after_(left, [this] { end_overdue(); })};
+}
+
+void RequestDeadlines::end_overdue() {
+  timer_.reset();
+  for (const RequestId id : admission_.take_overdue(executor_.clock().now())) {
+    if (!live_.contains(id)) continue;
+    const Sequence* sequence = placement_.find(id);
+    if (sequence != nullptr && sequence->admitted_before) {  // it runs, or ran before a loss
+      admission_.started(id);
+      continue;
+    }
+    admission_.late();
+    placement_.remove(id);
+    live_.end(id, FinishReason::kError,
+              Error{ErrorCode::kUnavailable,
+                    "the request waited for as long as --max-queue-wait or max_queue_wait allows",
+                    {}});
+  }
+  watch_queue();
+  hooks_.publish();
+}
+
+}  // namespace refrain

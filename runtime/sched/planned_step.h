@@ -1,0 +1,28 @@
+#pragma once
+// A step that is planned or in flight, as the coordinator remembers it until its answer is in.
+// Plain records.
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/base/ids.h"
+#include "runtime/sched/sequence.h"
+
+namespace refrain {
+
+struct PlannedRow {
+  Sequence* sequence;
+  int32_t computed;    // tokens in the KV cache after the step; kComputedOnDevice: it verifies
+  int32_t least;       // tokens that come of it: 1 where it samples
+  int32_t most;        // more than that where drafts may be right
+  int32_t scored = 0;  // prompt tokens that it scores
+  int32_t from = 0;    // of them the first is the one after so many
+};
+
+struct PlannedStep {
+  StepId step = 0;
+  std::vector<PlannedRow> rows;
+  int32_t query_len = 1;  // of its decodes
+};
+
+}  // namespace refrain

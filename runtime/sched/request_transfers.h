@@ -1,0 +1,74 @@
+#pragma once
+// Requests between groups: those that leave with their next token, their blocks under a lease, and
+// those whose KV comes from another group (PREBUILT, docs/prefill-decode.md). Owned by the
+// Scheduler, on the engine's executor.
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "ipc/protocol/messages.h"
+#include "runtime/sched/block_leases.h"
+#include "runtime/sched/kv_arrivals.h"
+#include "runtime/sched/scheduler_options.h"
+#include "runtime/sched/sequence_queues.h"
+
+namespace refrain {
+
+class RequestTransfers {
+ public:
+  // All outlive it.
+  RequestTransfers(const SchedulerOptions& options, SequenceQueues& queues,
+                   SequenceResources& resources);
+
+  // A running sequence has its token and no row in flight: it leaves. What its blocks hold is all
+  // but that token.
+  void hand_over(Sequence& sequence, TimePoint now);
+  std::vector<std::unique_ptr<Sequence>> take_handed_over() {
+    return std::exchange(handed_over_, {});
+  }
+
+  // Gives a waiting sequence what it needs to run, blocks for all its tokens too. False: it does
+  // not fit now.
+  bool take_room(Sequence& sequence);
+  // One that receives: those blocks are filled that the cache does not hold. It runs at once where
+  // none are, and is given up where that cannot begin.
+  void fill(Sequence& sequence, TimePoint now);
+  // A rank says how far it is with the blocks that it pulls.
+  void pulled(int32_t rank, const ipc::Pulled& report, TimePoint now);
+  // Gives up what is overdue, and renews the leases of those that wait here.
+  void check(TimePoint now);
+  // A request that receives is cancelled.
+  void cancel(Sequence& sequence);
+  // Those whose blocks did not come: they hold nothing, and go on from their tokens elsewhere.
+  std::vector<std::unique_ptr<Sequence>> take_failed() { return std::exchange(failed_, {}); }
+  // What all ranks are to be told.
+  std::vector<ipc::Message> take_orders() { return arrivals_.take_orders(); }
+  std::vector<MovedBlocks> take_moved() { return arrivals_.take_moved(); }  // transfers, since then
+
+  // All that receive are given up, and what has left is returned: the group is lost.
+  std::vector<std::unique_ptr<Sequence>> release_all();
+
+  bool any() const {
+    return leases_.size() > 0 || !arrivals_.empty() || queues_.num_sourced() > 0 ||
+           !failed_.empty();
+  }
+  uint64_t leases() const { return leases_.size(); }
+  uint64_t leases_expired() const { return leases_expired_; }
+  TransferCounts counts() const { return arrivals_.counts(); }
+
+ private:
+  void arrive(Sequence& sequence);
+  void fail(const KvArrivals::Ended& ended);
+
+  const SchedulerOptions& options_;
+  SequenceQueues& queues_;
+  SequenceResources& resources_;
+  BlockLeases leases_;
+  KvArrivals arrivals_;
+  std::vector<std::unique_ptr<Sequence>> handed_over_, failed_;  // until they are taken
+  uint64_t leases_expired_ = 0;
+};
+
+}  // namespace refrain
