@@ -56,6 +56,8 @@ Plan make_plan(ManualScheduler& scheduler) {
   plan.cluster.config.drain_timeout = static_cast<double>(scheduler.random(5));
   const bool peaceful = scheduler.random(8) == 0;
   plan.cluster.calm = !peaceful && scheduler.random(8) == 0;
+  // What a rank says of its pulls would fill a short queue while the coordinator is away.
+  if (plan.cluster.calm) plan.cluster.high_water_mark = ClusterOptions().high_water_mark;
   if (!peaceful && !plan.cluster.calm && scheduler.random(2) == 0)
     choose_line(scheduler, plan.cluster.line);
   if (!peaceful) plan.strikes = static_cast<int>(scheduler.random(6));
