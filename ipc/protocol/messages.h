@@ -17,7 +17,7 @@
 
 namespace refrain::ipc {
 
-inline constexpr uint16_t kProtocolVersion = 22;
+inline constexpr uint16_t kProtocolVersion = 23;
 
 // ---- configuration (coordinator -> worker, inside Welcome)
 
@@ -60,7 +60,7 @@ struct WorkerConfig {
   int32_t split_prefill = 1;  // parts that a long prompt's run is cut into (CG-39); 1: none
   std::string pooling;  // LAST, MEAN or CLS: of prompts' hidden states; empty: the model generates
   bool kv_transfer = false;  // blocks move between groups: the rank tells where its own can be read
-  bool raw_logits = false;   // StepResult::logprobs are logits (--logprobs-mode)
+  std::string logprobs_mode = "raw_logprobs";  // what StepResult::logprobs are, as the option
   bool operator==(const WorkerConfig&) const = default;
 };
 

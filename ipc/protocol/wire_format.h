@@ -25,7 +25,7 @@ void serialize(Archive& ar, WorkerConfig& m) {
      m.disable_padding, m.max_padding_ratio, m.debug_cudagraph, m.collective_timeout_ms,
      m.disable_custom_all_reduce, m.audit, m.max_loras, m.max_lora_rank,
      m.cudagraph_specialize_lora, m.split_prefill, wire::Name{"pooling", m.pooling}, m.kv_transfer,
-     m.raw_logits);
+     wire::Name{"logprobs_mode", m.logprobs_mode});
 }
 
 template <class Archive>

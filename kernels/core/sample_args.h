@@ -21,7 +21,7 @@ struct BestTokensArgs {
 };
 
 // Penalties, bias, mask, temperature, top-k, top-p, min-p, one random draw per row, and
-// log-probabilities (of the penalised, biased, unscaled logits: before temperature).
+// log-probabilities: of the model's own logits, or of what the row draws from.
 // Logits of rank i lie in shard i: [shards][R][shard_cols] float32; token = i * shard_cols +
 // column.
 struct SampleArgs {
@@ -33,7 +33,10 @@ struct SampleArgs {
   // here, and logits are there only when inputs.live_logits says so. Null: one shard.
   const float* best = nullptr;
   int32_t vocab_size = 0;
-  bool raw_logits = false;  // outputs' logprobs are the model's logits
+  bool tells_logits = false;  // outputs' logprobs are logits
+  // They are of what the row draws from: after penalties, bias and mask, over the temperature (1 of
+  // greedy rows), -inf where mask, top-k, top-p or min-p cut a token out. False: the model's own.
+  bool tells_processed = false;
   BatchInputs inputs;
   SlotState slots;  // last_token and output_count are updated, unless last_token is null:
                     // accept_drafts does it

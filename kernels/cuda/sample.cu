@@ -45,6 +45,7 @@ struct Sampler {
   __device__ void add_bias();
   __device__ void penalise();
   __device__ int32_t draw(float highest);
+  __device__ void leave(float least, Sum last);
   __device__ Sum best_below(Sum than);
   __device__ void write_top(int32_t i, Sum ranked, float log_sum);
   __device__ void write_logprobs(Sum best, int32_t token);
@@ -143,6 +144,31 @@ __device__ Sum Sampler::load_raw() {
   return best_below(~Sum{0});
 }
 
+// Neither a penalty nor a temperature makes an infinity of a number: -inf would forbid the token.
+// NaN stays NaN.
+__device__ float kept_finite(float changed, float before) {
+  if (!(before >= -FLT_MAX)) return changed;
+  return changed > FLT_MAX ? FLT_MAX : (changed < -FLT_MAX ? -FLT_MAX : changed);
+}
+
+// A block's part of a row as the row draws from it: over the temperature, and -inf for tokens below
+// `least`, behind `last`, or no number. Not inlined, as above.
+__noinline__ __device__ void leave_logits(float least, Sum last, float temperature, int32_t begin,
+                                          int32_t count, float* logits) {
+  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < count; i += kRowThreads) {
+    const float x = logits[i];
+    const bool stays = x >= least && ranked(key_of(x), begin + i) >= last;
+    logits[i] = stays ? kept_finite(x / temperature, x) : -INFINITY;
+  }
+  __syncthreads();
+}
+
+// All threads are behind a barrier after their last look at the logits.
+__device__ void Sampler::leave(float least, Sum last) {
+  if (!args.tells_processed || params.num_logprobs < 0) return;
+  leave_logits(least, last, params.temperature, cluster.begin, cluster.count, logits);
+}
+
 __device__ void Sampler::add_bias() {
   if (threadIdx.x == 0) {  // a token may be listed twice
     for (int32_t i = 0; i < params.num_logit_bias; ++i) {
@@ -167,9 +193,7 @@ __device__ void Sampler::penalise() {
       x -= __fmul_rn(params.frequency_penalty, static_cast<float>(output));
       x -= params.presence_penalty;
     }
-    // A penalty makes no infinity of a number: -inf would forbid the token. NaN stays NaN.
-    if (logits[i] >= -FLT_MAX) x = x > FLT_MAX ? FLT_MAX : (x < -FLT_MAX ? -FLT_MAX : x);
-    logits[i] = x;
+    logits[i] = kept_finite(x, logits[i]);
   }
   __syncthreads();
 }
@@ -184,11 +208,16 @@ __device__ int32_t Sampler::draw(float highest) {
     least = fmaxf(least, fminf(highest, light));
   }
   if (params.top_k <= 0 && params.top_p >= 1.0f) {
-    return cluster.draw_in_order([&](float x) { return x >= least ? weight_of(distance, x) : 0; },
-                                 [uniform](Sum all) { return target_of(uniform, all); });
+    const int32_t token =
+        cluster.draw_in_order([&](float x) { return x >= least ? weight_of(distance, x) : 0; },
+                              [uniform](Sum all) { return target_of(uniform, all); });
+    leave(least, 0);
+    return token;
   }
   RowSelect<ClusterRow> select{cluster, distance, least, args.vocab_size};
-  return select.draw(params, uniform, sure);
+  const int32_t token = select.draw(params, uniform, sure);
+  leave(select.least, select.last);
+  return token;
 }
 
 // The best token that ranks below `than`; 0: none.
@@ -214,7 +243,7 @@ __device__ void Sampler::write_logprobs(Sum best, int32_t token) {
   Sum mine = 0;
   cluster.each_token([&](int32_t, float x) { mine += x >= -FLT_MAX ? weight_of(distance, x) : 0; });
   const double sum = static_cast<double>(cluster.sum(mine)) / kWeightOne;
-  const float log_sum = args.raw_logits ? 0.0f : static_cast<float>(highest + log(sum));
+  const float log_sum = args.tells_logits ? 0.0f : static_cast<float>(highest + log(sum));
   const int32_t at = token - cluster.begin;
   if (at >= 0 && at < cluster.count && threadIdx.x == 0) {
     out.logprobs[row] = logits[at] - log_sum;
@@ -253,9 +282,14 @@ __device__ int32_t Sampler::run() {
   int32_t token = token_of(best);
   if (params.temperature > kGreedyTemperature) token = draw(logit_of(key_in(best)));
   if (params.num_logprobs >= 0) {
-    // What is told is what the model said. All threads are behind a barrier after their last look
-    // at the logits: that of the draw, or of the search for the best.
-    if (changes_logits(params)) best = load_raw();
+    // All threads are behind a barrier after their last look at the logits: that of the draw, or of
+    // the search for the best.
+    if (args.tells_processed) {
+      sure = -INFINITY;  // the draw has changed them
+      best = best_below(~Sum{0});
+    } else if (changes_logits(params)) {
+      best = load_raw();
+    }
     write_logprobs(best, token);
   }
   return token;

@@ -175,6 +175,7 @@ struct RowSelect {
   Distance distance;
   float least;  // tokens below take no part
   int32_t vocab = 0;
+  Sum last = 0;  // of draw(): the last token that could be drawn; 0: all that are not below `least`
   Shares list = {};  // weights of the leader's list, of a weighed range
   Sum list_before = 0, list_past = 0;
 
@@ -314,7 +315,11 @@ struct RowSelect {
       int32_t k = params.top_k;
       Shares counts;
       const int32_t count = list_top(k, sure, counts);
-      if (count > 0) return draw_from_list(count, k, params.top_p, uniform);
+      if (count > 0) {
+        const Found drawn = draw_from_list(count, k, params.top_p, uniform);
+        last = drawn.through;
+        return token_of(drawn.ranked);
+      }
       least = logit_of(key_in(locate<false>(counts, static_cast<Sum>(k)).ranked));
     }
     // Tokens lighter than (1 - p) / n of the most likely weigh less than 1 - p of the sum together.
@@ -326,7 +331,9 @@ struct RowSelect {
     Sum kept = bins.total;
     if (cuts) {
       const Sum needed = needed_of(params.top_p, kept + team.sum(rest));
-      kept = locate<true>(bins, needed < kept ? needed : kept).through;
+      const Found cut = locate<true>(bins, needed < kept ? needed : kept);
+      kept = cut.through;
+      last = cut.ranked;
     }
     const Sum target = target_of(uniform, kept) + 1;
     Found drawn{};
@@ -340,21 +347,23 @@ struct RowSelect {
   }
 
  private:
-  // Tokens tied with the k-th stay.
-  REFRAIN_HOST_DEVICE int32_t draw_from_list(int32_t count, int32_t k, float top_p,
-                                             double uniform) {
+  // Tokens tied with the k-th stay. `through` of what is found: as `last`.
+  REFRAIN_HOST_DEVICE Found draw_from_list(int32_t count, int32_t k, float top_p, double uniform) {
     Found drawn{};
     if (team.leads()) {
-      const Shares weights = weigh_list(count, key_in(team.listed(k - 1)));
+      const uint32_t least_key = key_in(team.listed(k - 1));
+      const Shares weights = weigh_list(count, least_key);
       Sum kept = weights.total;
+      drawn.through = Sum{least_key} << 32;
       if (top_p < 1.0f) {
         const auto cut = team.find(weights, needed_of(top_p, kept));
         kept = cut.before + cut.own;
+        drawn.through = team.listed(static_cast<int32_t>(cut.index));
       }
       const auto hit = team.find(weights, target_of(uniform, kept) + 1);
       drawn.ranked = team.listed(static_cast<int32_t>(hit.index));
     }
-    return token_of(team.share(drawn).ranked);
+    return team.share(drawn);
   }
 };
 

@@ -56,11 +56,12 @@ int64_t keep_top_p(Candidate* candidates, int64_t count, const SlotParams& param
   return count;
 }
 
-// A penalty makes no infinity of a number: -inf would forbid the token. NaN stays NaN.
-float kept_finite(float penalised, float before) {
+// Neither a penalty nor a temperature makes an infinity of a number: -inf would forbid the token.
+// NaN stays NaN.
+float kept_finite(float changed, float before) {
   constexpr float kMost = std::numeric_limits<float>::max();
-  if (!(before >= -kMost)) return penalised;
-  return penalised > kMost ? kMost : (penalised < -kMost ? -kMost : penalised);
+  if (!(before >= -kMost)) return changed;
+  return changed > kMost ? kMost : (changed < -kMost ? -kMost : changed);
 }
 
 }  // namespace
@@ -150,6 +151,24 @@ int64_t keep_top(Candidate* candidates, int64_t count, const SlotParams& params,
     }
   }
   return keep_top_p(candidates, count, params, highest, total);
+}
+
+void leave_candidates(const Candidate* candidates, int64_t count, float temperature, float* logits,
+                      int64_t vocab) {
+  std::fill(logits, logits + vocab, -std::numeric_limits<float>::infinity());
+  for (int64_t i = 0; i < count; ++i) {
+    const float logit = candidates[i].logit;
+    logits[candidates[i].token] = kept_finite(logit / temperature, logit);
+  }
+}
+
+void scale_logits(float temperature, float* logits, int64_t vocab) {
+  constexpr float kLeast = std::numeric_limits<float>::lowest();
+  for (int64_t i = 0; i < vocab; ++i) {
+    const float logit = logits[i];
+    logits[i] = logit >= kLeast ? kept_finite(logit / temperature, logit)
+                                : -std::numeric_limits<float>::infinity();
+  }
 }
 
 int32_t draw_candidate(const Candidate* candidates, int64_t count, float highest, float temperature,

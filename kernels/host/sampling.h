@@ -43,6 +43,13 @@ void process_logits(const SampleArgs& args, int64_t row, const SlotParams& param
 int64_t keep_top(Candidate* candidates, int64_t count, const SlotParams& params, float highest,
                  double total);
 
+// Makes of a row's processed logits those that it draws from: over the temperature, and -inf for
+// each token that is no candidate, or no number.
+void leave_candidates(const Candidate* candidates, int64_t count, float temperature, float* logits,
+                      int64_t vocab);
+// As above, where every token is a candidate.
+void scale_logits(float temperature, float* logits, int64_t vocab);
+
 // Inverse CDF over the candidates in their order.
 int32_t draw_candidate(const Candidate* candidates, int64_t count, float highest, float temperature,
                        double uniform);

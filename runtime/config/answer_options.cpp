@@ -24,14 +24,6 @@ std::string wrong_structured_outputs(const std::string& text) {
   return {};
 }
 
-std::string wrong_logprobs_mode(const std::string& mode) {
-  if (mode == "raw_logprobs" || mode == "raw_logits") return {};
-  return fmt::format(
-      "the mode '{}' is not there; what is told is the model's own (raw_logprobs, raw_logits), "
-      "before temperature, penalties, bias and masks",
-      mode);
-}
-
 // Nothing is to be kept of what has one value.
 void accept(const std::string& /*value*/) {}
 
@@ -52,12 +44,12 @@ void add_answer_options(CLI::App& app, EngineConfig& config, bool server) {
                  "(at most 20)")
       ->check(CLI::Range(0, kMostLogprobs))
       ->group(group);
-  app.add_option_function<std::string>(
-         "--logprobs-mode",
-         [&config](const std::string& mode) { config.worker.raw_logits = mode == "raw_logits"; },
-         "What logprobs are: raw_logprobs (default), the model's own log-probabilities, or "
-         "raw_logits, its logits")
-      ->check(CLI::Validator(wrong_logprobs_mode, ""))
+  app.add_option("--logprobs-mode", config.worker.logprobs_mode,
+                 "What logprobs are: raw_logprobs, the model's own log-probabilities; raw_logits, "
+                 "its logits; processed_logprobs or processed_logits, those that a token is drawn "
+                 "from, after penalties, masks, temperature, top-k, top-p and min-p")
+      ->check(
+          CLI::IsMember({"raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"}))
       ->group(group);
   if (!server) return;
   app.add_option("--tool-call-parser", config.tool_call_parser,

@@ -1,8 +1,10 @@
 #include "runtime/config/compilation_config.h"
 
 #include <algorithm>
+#include <cctype>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 namespace refrain {
 namespace {
@@ -108,6 +110,8 @@ Result<std::vector<std::string>> apply_compilation_config(const std::string& tex
                           key);
       }
       config.cudagraph_mode = value.get<std::string>();
+      std::ranges::transform(config.cudagraph_mode, config.cudagraph_mode.begin(),
+                             [](unsigned char c) { return std::toupper(c); });
     } else if (key == "cudagraph_capture_sizes") {
       if (!value.is_array()) {
         return fail_field(key, "compilation config: {} must be a list of whole numbers", key);
@@ -152,6 +156,53 @@ Result<std::vector<std::string>> apply_compilation_config(const std::string& tex
     config.max_cudagraph_capture_size = 0;
   }
   return ignored;
+}
+
+std::vector<std::string> join_compilation_config(std::vector<std::string> words) {
+  std::vector<std::string> rest;
+  std::string whole;  // the last object that the option itself was given
+  Json keys = Json::object();
+  for (size_t i = 0; i < words.size(); ++i) {
+    const std::string word = words[i];
+    std::string_view key = word;  // behind the option's name: "", "=VALUE", ".KEY" or ".KEY=VALUE"
+    for (const std::string_view name : {"--compilation-config", "-cc", "-O"}) {
+      if (!word.starts_with(name)) continue;
+      key.remove_prefix(name.size());
+      break;
+    }
+    if (key.size() == word.size() || !(key.empty() || key[0] == '=' || key[0] == '.')) {
+      rest.push_back(word);
+      continue;
+    }
+    const size_t equal = std::min(key.find('='), key.size());
+    const bool apart = equal == key.size() && i + 1 < words.size();
+    const std::string value =
+        apart ? words[++i]
+              : word.substr(word.size() - key.size() + std::min(equal + 1, key.size()));
+    key = key.substr(0, equal);
+    if (key.empty()) {
+      whole = value;
+      continue;
+    }
+    Json* at = &keys;
+    while (!key.empty()) {  // ".pass_config.fuse_norm_quant"
+      const size_t end = std::min(key.find('.', 1), key.size());
+      if (!at->is_object()) *at = Json::object();
+      at = &(*at)[std::string(key.substr(1, end - 1))];
+      key.remove_prefix(end);
+    }
+    const Json parsed = Json::parse(value, nullptr, /*allow_exceptions=*/false);
+    *at = parsed.is_discarded() ? Json(value) : parsed;
+  }
+  if (keys.empty() && whole.empty()) return words;
+  Json all = Json::parse(whole, nullptr, /*allow_exceptions=*/false);
+  if (!keys.empty() && (whole.empty() || all.is_object())) {  // else what is wrong is said later
+    if (whole.empty()) all = Json::object();
+    all.update(keys, /*merge_objects=*/true);
+    whole = all.dump();
+  }
+  rest.insert(rest.end(), {"--compilation-config", whole});
+  return rest;
 }
 
 }  // namespace refrain

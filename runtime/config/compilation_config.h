@@ -16,4 +16,9 @@ namespace refrain {
 Result<std::vector<std::string>> apply_compilation_config(const std::string& json,
                                                           ipc::WorkerConfig& config);
 
+// vLLM's other ways to write it, joined into one --compilation-config at the end: -cc for the
+// option, and single keys, -cc.KEY=VALUE, -O.KEY VALUE or --compilation-config.KEY.INNER=VALUE,
+// which win over the object that the words have besides. A value that is no JSON is a string.
+std::vector<std::string> join_compilation_config(std::vector<std::string> words);
+
 }  // namespace refrain

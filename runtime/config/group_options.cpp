@@ -133,8 +133,12 @@ Status finish_groups(EngineConfig& config, const ModelConfig& model) {
                       "--prefill-groups: a model that pools gives no answers for decode groups; "
                       "--data-parallel-size starts several groups of it");
   for (const Group& group : config.groups()) {
-    const char* option = group.role == ipc::GroupRole::kPrefill ? "--prefill-tensor-parallel-size"
-                                                                : "--decode-tensor-parallel-size";
+    const bool prefills = group.role == ipc::GroupRole::kPrefill;
+    const bool own =
+        (prefills ? config.prefill_tensor_parallel_size : config.decode_tensor_parallel_size) > 0;
+    const char* option = !own       ? "--tensor-parallel-size"
+                         : prefills ? "--prefill-tensor-parallel-size"
+                                    : "--decode-tensor-parallel-size";
     REFRAIN_RETURN_IF_ERROR(check_ranks(option, group.num_ranks(), model));
   }
   return {};

@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "runtime/config/absent_options.h"
+#include "runtime/config/compilation_config.h"
 #include "runtime/config/help.h"
 #include "runtime/config/options.h"
 
@@ -164,6 +165,7 @@ Result<ParseOutcome> parse_command_line(CLI::App& app, std::vector<std::string> 
   REFRAIN_ASSIGN_OR_RETURN(arguments, expand_config_files(app, std::move(arguments)));
   // vLLM's short name, which has two letters.
   std::ranges::replace(arguments, std::string("-dp"), std::string("--data-parallel-size"));
+  arguments = join_compilation_config(std::move(arguments));
   app.formatter(std::make_shared<HelpFormatter>());
   if (arguments == std::vector<std::string>{"--help-page"}) {
     std::fputs(options_page(app).c_str(), stdout);

@@ -83,9 +83,9 @@ Json logprobs_of(const RequestOutput& output) {
   Json list = Json::array();
   for (const TokenOutput& token : output.tokens) {
     Json top = Json::array();
-    for (const TokenLogprob& other : token.top) top.push_back({other.token, other.logprob});
+    for (const TokenLogprob& other : token.top) top.push_back({other.token, finite(other.logprob)});
     list.push_back(
-        {{"token_id", token.token}, {"logprob", token.logprob}, {"top", std::move(top)}});
+        {{"token_id", token.token}, {"logprob", finite(token.logprob)}, {"top", std::move(top)}});
   }
   return list;
 }

@@ -191,6 +191,10 @@ std::optional<HttpReply> ApiServer::check_head(const HttpRequest& request) {
     reply.status = told == "Allow" ? 405 : 415;  // no error of the engine means these
     reply.body = error_body(reply.status, error->message);
   }
+  if (reply.status == 401 && request.path == "/cudagraphs" && wants_page(request)) {
+    reply.content_type = "text/html; charset=utf-8";
+    reply.body = cudagraph_key_page();
+  }
   for (auto& header : headers) reply.headers.push_back(std::move(header));
   metrics_->count_http(reply.status);
   return reply;

@@ -1,6 +1,7 @@
 #include "runtime/server/cudagraph_page.h"
 
 #include <algorithm>
+#include <map>
 #include <string_view>
 
 #include "ipc/protocol/manifest_mode.h"
@@ -82,20 +83,75 @@ std::string audit_of(const EngineStats& stats) {
   return text;
 }
 
-uint64_t total_steps(const EngineStats& stats) {
-  uint64_t total = 0;
-  for (const GraphUse& use : stats.graph_uses) total += use.count;
-  return total;
+// A table may be wider than a phone: it scrolls, and the page does not.
+constexpr const char* kHead =
+    "<!doctype html><html lang=en><meta charset=utf-8>"
+    "<meta name=viewport content=\"width=device-width, initial-scale=1\">"
+    "<link rel=icon href=\"data:,\"><title>Refrain: graphs</title>"
+    "<style>:root{color-scheme:light dark}body{font:15px/1.4 system-ui,sans-serif;margin:0;"
+    "padding:1rem;max-width:60rem;color:#222;background:#fff}table{border-collapse:collapse}"
+    "div{overflow-x:auto;margin:1rem 0}td,th{padding:.25rem .6rem;text-align:right;"
+    "white-space:nowrap;border-bottom:1px solid #ddd}th{background:#f4f4f4}td:first-child,"
+    "th:first-child,.left{text-align:left}.share{width:10rem}.bar{background:#4a7ebb;height:.7rem;"
+    "display:block}dt{float:left;clear:left;width:6.5rem}dd{margin:0 0 .3rem 6.5rem}"
+    "input,button{font:inherit;padding:.3rem .6rem}"
+    ".FULL{color:#1a6b2a}.PIECEWISE{color:#8a5a00}.NONE{color:#a33}"
+    "@media(prefers-color-scheme:dark){body{background:#181818;color:#ddd}th{background:#2a2a2a}"
+    "td,th{border-color:#444}a{color:#8ab4f8}.FULL{color:#6fce8a}.PIECEWISE{color:#e0a83a}"
+    ".NONE{color:#f08a80}}</style><h1>Graphs that ran</h1>";
+
+constexpr const char* kLegend =
+    "<dl><dt class=FULL>FULL<dd>the whole step was one graph<dt class=PIECEWISE>PIECEWISE<dd>the "
+    "parts between the attention ops were graphs<dt class=NONE>NONE<dd>no graph ran; the last "
+    "column says why<dt>padding<dd>a graph has a fixed number of tokens, and rows without one are "
+    "computed for nothing</dl>";
+
+// Why a step of this shape ran without a graph, as far as its shape tells.
+std::string why_none(const EngineStats& stats, const GraphUse& use) {
+  if (use.mode != "NONE") return "";
+  if (stats.ready.empty()) return "before anything was captured";
+  const ipc::Ready& rank = stats.ready.front();
+  if (rank.manifest.empty()) return "nothing is captured (--cudagraph-mode, --enforce-eager)";
+  const auto& sizes = rank.capture_sizes;
+  const int32_t most = sizes.empty() ? 0 : *std::max_element(sizes.begin(), sizes.end());
+  if (use.num_tokens > most) return fmt::format("more tokens than the largest size, {}", most);
+  return "a prompt's log-probabilities, a shared prefix read once, a mode without graphs for "
+         "prompts, or padding forbidden";
 }
 
-constexpr const char* kStyle =
-    "<style>body{font:15px system-ui,sans-serif;margin:2rem;max-width:60rem;color:#222;"
-    "background:#fff}table{border-collapse:collapse;margin:1rem 0}td,th{padding:.25rem .8rem;"
-    "text-align:right;border-bottom:1px solid #ddd}th{background:#f4f4f4}td:first-child,"
-    "th:first-child{text-align:left}.bar{background:#4a7ebb;height:.7rem;display:block}"
-    ".FULL{color:#1a6b2a}.PIECEWISE{color:#8a5a00}.NONE{color:#a33}"
-    "@media(prefers-color-scheme:dark){body{background:#181818;color:#ddd}th{background:#2a2a2a}}"
-    "</style>";
+// Steps by mode, and the share of padding in the rows of graphs; a row of the table and a line.
+struct Totals {
+  uint64_t steps = 0, tokens = 0, rows = 0, graph_tokens = 0, graph_rows = 0;
+  std::map<std::string, uint64_t> by_mode;
+};
+
+Totals totals_of(const EngineStats& stats) {
+  Totals all;
+  for (const GraphUse& use : stats.graph_uses) {
+    const auto tokens = static_cast<uint64_t>(use.num_tokens) * use.count;
+    const auto rows = static_cast<uint64_t>(use.padded_tokens) * use.count;
+    all.steps += use.count, all.tokens += tokens, all.rows += rows;
+    all.by_mode[use.mode] += use.count;
+    if (use.mode == "NONE") continue;
+    all.graph_tokens += tokens, all.graph_rows += rows;
+  }
+  return all;
+}
+
+double percent(uint64_t part, uint64_t whole) {
+  return whole == 0 ? 0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
+}
+
+std::string summary_of(const Totals& all) {
+  std::string text = fmt::format("{} steps", all.steps);
+  for (const char* mode : {"FULL", "PIECEWISE", "NONE"}) {
+    const auto found = all.by_mode.find(mode);
+    if (found != all.by_mode.end() && found->second > 0)
+      text += fmt::format(" · {} {:.1f} %", mode, percent(found->second, all.steps));
+  }
+  return text + fmt::format(" · padding {:.1f} % of the rows that graphs ran",
+                            percent(all.graph_rows - all.graph_tokens, all.graph_rows));
+}
 
 // Of groups with roles, what moves between them.
 std::string groups_of(const EngineStats& stats) {
@@ -104,7 +160,7 @@ std::string groups_of(const EngineStats& stats) {
     if (group.role == ipc::GroupRole::kBoth) continue;
     if (html.empty())
       html =
-          "<h2>Groups</h2><table><tr><th>group<th>role<th>state<th>leases<th>transfers<th>done"
+          "<h2>Groups</h2><div><table><tr><th>group<th>role<th>state<th>leases<th>transfers<th>done"
           "<th>given up<th>MiB</tr>";
     html +=
         fmt::format("<tr><td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{:.1f}</tr>", group.group,
@@ -112,14 +168,14 @@ std::string groups_of(const EngineStats& stats) {
                     group.transfers.running, group.transfers.done, group.transfers.failed,
                     static_cast<double>(group.transfers.bytes) / 1048576.0);
   }
-  return html.empty() ? html : html + "</table>";
+  return html.empty() ? html : html + "</table></div>";
 }
 
 }  // namespace
 
 Json cudagraph_json(const EngineStats& stats) {
   Json json;
-  json["steps"] = total_steps(stats);
+  json["steps"] = totals_of(stats).steps;
   json["state"] = to_string(stats.state);
   if (stats.groups.size() > 1) {  // their ranks follow each other in "ranks"
     json["groups"] = Json::array();
@@ -211,22 +267,24 @@ std::string cudagraph_text(const EngineStats& stats) {
 }
 
 std::string cudagraph_page(const EngineStats& stats) {
-  const uint64_t total = std::max<uint64_t>(total_steps(stats), 1);
+  const Totals all = totals_of(stats);
   std::string html = fmt::format(
-      "<!doctype html><meta charset=utf-8><title>Refrain: graphs</title>{}<h1>Graphs that ran</h1>"
-      "<p>{} · {} steps · <a href=\"?format=json\">JSON</a></p><table><tr><th>mode<th>tokens"
-      "<th>padded<th>paddings<th>count<th style=\"text-align:left;width:14rem\">share</tr>",
-      kStyle, to_string(stats.state), total_steps(stats));
+      "{}<p>{} · {} · <a href=\"?format=json\">JSON</a></p><div><table><tr><th>mode<th>tokens"
+      "<th>padded<th>paddings<th>count<th class=\"left share\">share<th class=left>why</tr>",
+      kHead, to_string(stats.state), summary_of(all));
   const Rows rows = rows_of(stats);
   for (const GraphUse& use : rows.shown) {
-    const double share = 100.0 * static_cast<double>(use.count) / static_cast<double>(total);
     html += fmt::format(
-        "<tr><td class={0}>{0}{6}<td>{1}<td>{2}<td>{3}<td>{4}<td style=\"text-align:left\"><span "
-        "class=bar style=\"width:{5:.1f}%\" title=\"{5:.1f} %\"></span></tr>",
+        "<tr><td class={0}>{0}{6}<td>{1}<td>{2}<td>{3}<td>{4}<td class=left><span class=bar "
+        "style=\"width:{5:.1f}%\" title=\"{5:.1f} %\"></span><td class=left>{7}</tr>",
         use.mode, use.num_tokens, use.padded_tokens, use.padded_tokens - use.num_tokens, use.count,
-        share, use.has_lora ? " LoRA" : "");
+        percent(use.count, all.steps), use.has_lora ? " LoRA" : "", why_none(stats, use));
   }
-  html += "</table>" + (rows.left_out > 0 ? "<p>" + rest_of(rows) : std::string());
+  html += fmt::format(
+      "<tr><th>all<th>{}<th>{}<th>{}<th>{}<th class=left>tokens and rows of all steps<th></tr>",
+      all.tokens, all.rows, all.rows - all.tokens, all.steps);
+  html += "</table></div>" + (rows.left_out > 0 ? "<p>" + rest_of(rows) : std::string());
+  html += kLegend;
   if (const std::string audit = audit_of(stats); !audit.empty()) {
     html += fmt::format("<p class={}>{}</p>", stats.audit_differences > 0 ? "NONE" : "FULL",
                         escape(audit));
@@ -239,7 +297,8 @@ std::string cudagraph_page(const EngineStats& stats) {
                         escape(ready.cudagraph_mode));
     for (const std::string& warning : ready.warnings) html += "<p>⚠ " + escape(warning) + "</p>";
     html +=
-        "<table><tr><th>mode<th>tokens<th>requests<th>uniform<th>pieces<th>nodes<th>bytes<th>ms"
+        "<div><table><tr><th>mode<th>tokens<th>requests<th>uniform<th>pieces<th>nodes<th>bytes<th>"
+        "ms"
         "<th>replayed</tr>";
     for (const ipc::ManifestEntry& entry : ready.manifest) {
       html += fmt::format(
@@ -249,9 +308,37 @@ std::string cudagraph_page(const EngineStats& stats) {
           entry.nodes, entry.bytes, entry.capture_ms, replayed(stats, entry) ? "yes" : "never",
           entry.has_lora ? " LoRA" : "");
     }
-    html += "</table>";
+    html += "</table></div>";
   }
   return html;
+}
+
+std::string cudagraph_key_page() {
+  return std::string(kHead) + R"(<form><p>This server has keys. Yours stays in this tab.
+<p><label>Key <input type=password autocomplete=off></label> <button>Open</button> <span role=status></span></form>
+<script>
+"use strict";
+const at = name => document.querySelector(name);
+async function open() {
+  const key = sessionStorage.getItem("key");
+  if (!key) return;
+  const told = await fetch(location.href, {headers: {Authorization: "Bearer " + key, Accept: "text/html"}});
+  if (told.status === 401) return at("span").textContent = "that key is not known";
+  const text = await told.text();
+  if ((told.headers.get("Content-Type") || "").startsWith("text/html")) {
+    document.open(); document.write(text); document.close();
+  } else {
+    const shown = document.createElement("pre");
+    shown.textContent = text;
+    document.body.replaceChildren(shown);
+  }
+}
+at("form").addEventListener("submit", event => {
+  event.preventDefault(); sessionStorage.setItem("key", at("input").value); open();
+});
+open();
+</script>
+)";
 }
 
 }  // namespace refrain

@@ -12,5 +12,8 @@ namespace refrain {
 Json cudagraph_json(const EngineStats& stats);
 std::string cudagraph_text(const EngineStats& stats);  // for terminals and logs
 std::string cudagraph_page(const EngineStats& stats);  // HTML, no outside resources
+// In its place where keys are set and a browser has none: a form, whose script asks again with the
+// key that a person gives, and keeps that in the tab, as the dashboard does.
+std::string cudagraph_key_page();
 
 }  // namespace refrain

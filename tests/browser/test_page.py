@@ -71,3 +71,21 @@ def test_the_page_shows_a_load(server, browser, scheme, width):
     if "REFRAIN_SCREENSHOT" in os.environ and scheme == "light":
         page.screenshot(path=os.environ["REFRAIN_SCREENSHOT"], full_page=True)
     page.close()
+
+
+def test_the_page_of_graphs_takes_a_key_and_fits_a_phone(server, browser):
+    page = browser.new_page(viewport={"width": 390, "height": 800}, color_scheme="dark")
+    faults = []
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.goto(server.base + "/cudagraphs")
+    for key, said in (("wrong", "that key is not known"), (KEY, "the whole step was one graph")):
+        page.get_by_label("Key").fill(key)
+        page.get_by_role("button", name="Open").click()
+        page.get_by_text(said).wait_for()
+    text = page.locator("body").inner_text()
+    assert "padding" in text and "no graph ran" in text and page.locator("table").first.locator("tr").count() > 2
+    assert "Rank 1" in text and page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.get_by_role("link", name="JSON").click()
+    page.get_by_text('"dispatch"').wait_for()
+    assert not faults
+    page.close()

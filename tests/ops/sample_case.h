@@ -1,7 +1,10 @@
 #pragma once
 // A step of sampling rows for the tests of sample: row r is slot r.
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
+#include <map>
 #include <numeric>
 
 #include "tests/ops/harness.h"
@@ -50,7 +53,8 @@ class SampleCase {
     args.shard_cols = cols;
     args.shard_stride = stride;
     args.vocab_size = vocab_;
-    args.raw_logits = raw_logits;
+    args.tells_logits = tells_logits;
+    args.tells_processed = tells_processed;
     std::vector<int32_t> slots(rows_);
     std::iota(slots.begin(), slots.end(), 0);
     args.inputs.row_slot = harness_.put(slots);
@@ -98,7 +102,7 @@ class SampleCase {
   }
 
   uint32_t turn = 7;
-  bool raw_logits = false;
+  bool tells_logits = false, tells_processed = false;
   std::vector<SlotParams> params;
   std::vector<float> logits;
   std::vector<uint8_t> flags;
@@ -115,5 +119,37 @@ class SampleCase {
   Harness& harness_;
   int32_t rows_, vocab_, shards_;
 };
+
+// What vLLM's filters leave of one row, in double precision: token -> probability.
+inline std::map<int32_t, double> reference(const std::vector<float>& logits, const SlotParams& p) {
+  std::vector<int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
+  const double highest = logits[order[0]];
+  const auto weight = [&](int32_t token) {
+    return std::exp((logits[token] - highest) / p.temperature);
+  };
+  std::vector<int32_t> kept;
+  for (size_t i = 0; i < order.size(); ++i) {
+    if (weight(order[i]) < p.min_p) continue;
+    if (p.top_k > 0 && i >= static_cast<size_t>(p.top_k) &&
+        logits[order[i]] < logits[order[p.top_k - 1]]) {
+      continue;
+    }
+    kept.push_back(order[i]);
+  }
+  double total = 0, before = 0, final_total = 0;
+  for (const int32_t token : kept) total += weight(token);
+  std::map<int32_t, double> result;
+  for (const int32_t token : kept) {
+    if (before >= p.top_p * total) break;
+    before += weight(token);
+    result[token] = weight(token);
+  }
+  for (const auto& [token, w] : result) final_total += w;
+  for (auto& [token, w] : result) w /= final_total;
+  return result;
+}
 
 }  // namespace refrain::kernels

@@ -11,38 +11,6 @@
 namespace refrain::kernels {
 namespace {
 
-// What vLLM's filters leave of one row, in double precision: token -> probability.
-std::map<int32_t, double> reference(const std::vector<float>& logits, const SlotParams& p) {
-  std::vector<int32_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
-  const double highest = logits[order[0]];
-  const auto weight = [&](int32_t token) {
-    return std::exp((logits[token] - highest) / p.temperature);
-  };
-  std::vector<int32_t> kept;
-  for (size_t i = 0; i < order.size(); ++i) {
-    if (weight(order[i]) < p.min_p) continue;
-    if (p.top_k > 0 && i >= static_cast<size_t>(p.top_k) &&
-        logits[order[i]] < logits[order[p.top_k - 1]]) {
-      continue;
-    }
-    kept.push_back(order[i]);
-  }
-  double total = 0, before = 0, final_total = 0;
-  for (const int32_t token : kept) total += weight(token);
-  std::map<int32_t, double> result;
-  for (const int32_t token : kept) {
-    if (before >= p.top_p * total) break;
-    before += weight(token);
-    result[token] = weight(token);
-  }
-  for (const auto& [token, w] : result) final_total += w;
-  for (auto& [token, w] : result) w /= final_total;
-  return result;
-}
-
 class SampleTest : public OpsTest {
  protected:
   // Draws many positions of one distribution; every token drawn is one the reference keeps, every
@@ -256,50 +224,6 @@ TEST_P(SampleTest, AGrammarsMaskIsThatOfTheTurn) {
   EXPECT_EQ(c.tokens[3], 100);
 }
 
-// What is told is what the model said: raw log-probabilities, as vLLM's by default. The token is
-// that of the penalised logits.
-TEST_P(SampleTest, PenaltiesChooseTheTokenAndLogprobsAreTheModels) {
-  const int32_t vocab = 90;
-  SampleCase c(harness(), 1, vocab, 3);
-  c.logits = random_values(vocab, DType::kFloat32, 6, 4.0f);
-  SlotParams& p = c.params[0];
-  p.uses_history = 1;
-  p.repetition_penalty = 1.3f;
-  p.frequency_penalty = 0.4f;
-  p.presence_penalty = 0.7f;
-  p.num_logprobs = 5;
-  p.num_logit_bias = 1;
-  c.bias_token[0] = 12;
-  c.bias_value[0] = 12.5f;
-  for (int32_t i = 0; i < vocab; i += 3) c.in_prompt[i] = 1;
-  for (int32_t i = 0; i < vocab; i += 4) c.output_count[i] = i % 5;
-  std::vector<std::pair<double, int32_t>> penalised, expected;
-  double sum = 0;
-  for (int32_t i = 0; i < vocab; ++i) {
-    double x = c.logits[i] + (i == 12 ? 12.5 : 0.0);
-    const int n = c.output_count[i];
-    if (n > 0 || c.in_prompt[i] != 0) x = x > 0 ? x / 1.3f : x * 1.3f;
-    if (n > 0) x -= double{0.4f} * n + 0.7f;
-    penalised.push_back({-x, i});
-    sum += std::exp(double{c.logits[i]});
-    expected.push_back({-double{c.logits[i]}, i});
-  }
-  std::sort(penalised.begin(), penalised.end());
-  std::sort(expected.begin(), expected.end());
-  c.run();
-  ASSERT_NE(expected[0].second, penalised[0].second);
-  EXPECT_EQ(c.tokens[0], penalised[0].second);
-  EXPECT_NEAR(c.logprobs[0], c.logits[c.tokens[0]] - std::log(sum), 1e-5);
-  for (int i = 0; i < kMaxLogprobs; ++i) {
-    EXPECT_EQ(c.top_tokens[i], i < 5 ? expected[i].second : -1);
-    EXPECT_NEAR(c.top_logprobs[i], i < 5 ? -expected[i].first - std::log(sum) : 0, 1e-5);
-  }
-  c.raw_logits = true;
-  c.run();
-  EXPECT_EQ(c.logprobs[0], c.logits[c.tokens[0]]);
-  for (int i = 0; i < 5; ++i) EXPECT_EQ(c.top_logprobs[i], -expected[i].first);
-}
-
 // At both ends of what a request may ask for, and whatever the logits: there is a token.
 TEST_P(SampleTest, PenaltiesForbidNoToken) {
   for (const float penalty : {0.01f, 100.0f}) {
@@ -327,48 +251,6 @@ TEST_P(SampleTest, PenaltiesForbidNoToken) {
       }
     }
   }
-}
-
-TEST_P(SampleTest, AMaskForbidsTokensAndLeavesTheirLogprobs) {
-  const int32_t vocab = 5000;
-  for (const float temperature : {0.0f, 0.8f}) {
-    SampleCase c(harness(), 2, vocab);
-    c.logits = random_values(2 * vocab, DType::kFloat32, 9, 2.0f);
-    const int32_t words = (vocab + 31) / 32;
-    for (int32_t row = 0; row < 2; ++row) {
-      c.params[row].temperature = temperature;
-      c.params[row].has_allowed_mask = 1;
-      c.params[row].num_logprobs = 3;
-      c.mask[row * words + 40] = 0xf0f0;
-    }
-    c.run();
-    for (int32_t row = 0; row < 2; ++row) {
-      const float* logits = c.logits.data() + int64_t{row} * vocab;
-      double sum = 0;
-      for (int32_t i = 0; i < vocab; ++i) sum += std::exp(double{logits[i]});
-      EXPECT_EQ(c.tokens[row] / 32, 40);
-      EXPECT_NEAR(c.logprobs[row], logits[c.tokens[row]] - std::log(sum), 1e-5);
-      Candidate best[3];
-      top_tokens(logits, vocab, 3, best);
-      for (int i = 0; i < 3; ++i) {
-        EXPECT_EQ(c.top_tokens[row * kMaxLogprobs + i], best[i].token);
-        EXPECT_NEAR(c.top_logprobs[row * kMaxLogprobs + i], best[i].logit - std::log(sum), 1e-5);
-      }
-    }
-  }
-}
-
-TEST_P(SampleTest, LogprobsAreThoseBeforeTemperature) {
-  SampleCase c(harness(), 1, 40);
-  c.logits = random_values(40, DType::kFloat32, 8, 2.0f);
-  c.params[0].temperature = 5;
-  c.params[0].num_logprobs = 0;
-  c.params[0].seed = 3;
-  c.run();
-  double sum = 0;
-  for (const float x : c.logits) sum += std::exp(double{x});
-  EXPECT_NEAR(c.logprobs[0], c.logits[c.tokens[0]] - std::log(sum), 1e-5);
-  EXPECT_EQ(c.top_tokens[0], -1);
 }
 
 INSTANTIATE_TEST_SUITE_P(Device, SampleTest, testing::ValuesIn(all_harnesses()), choice_name);

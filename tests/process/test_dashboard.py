@@ -36,7 +36,10 @@ def test_the_page_is_open_and_asks_for_the_key_itself(answers):
     server = answers["server"]
     assert server.get("/dashboard") == (200, PAGE) == server.get("/", BROWSER)
     assert server.get("/")[0] == 401 and server.get("/metrics", BROWSER)[0] == 401
-    assert server.get("/cudagraphs", BROWSER)[0] == 401
+    status, form = server.get("/cudagraphs", BROWSER)
+    assert status == 401 and "This server has keys" in form and "steps" not in form
+    assert "needs a key" in json.loads(server.get("/cudagraphs")[1])["error"]["message"]
+    assert "Graphs that ran" in server.get("/cudagraphs", BROWSER | KEY)[1]
     assert "GET /dashboard" in json.loads(server.get("/", KEY)[1])["routes"]
 
 

@@ -1,5 +1,6 @@
 """`refrain generate` and `refrain plan` as a person runs them."""
 import json
+import math
 import signal
 import subprocess
 
@@ -43,6 +44,36 @@ def test_logprobs_may_be_the_models_logits(generate):
         assert abs(distance) > 0.1
         for (token, logit), (same, logprob) in zip(logits["top"], logprobs["top"], strict=True):
             assert token == same and logit - logprob == pytest.approx(distance, abs=1e-4)
+
+
+def test_logprobs_may_be_those_that_a_token_is_drawn_from(generate):
+    drawn = {"prompt_ids": [5, 6, 7], "max_tokens": 4, "ignore_eos": True, "temperature": 0.7, "top_k": 5, "seed": 3, "logprobs": 8}
+    lines = [drawn, drawn | {"temperature": 0, "top_k": -1}, drawn | {"top_k": 12, "top_p": 0.8, "repetition_penalty": 1.5},
+             drawn | {"top_k": -1, "min_p": 0.3, "allowed_token_ids": [*range(5, 15)], "bad_words": ["a"]}]
+
+    def told(mode, *words):
+        return generate(lines, "--max-model-len", 64, "--dtype", "float32", "--logprobs-mode", mode, *words, model=TINY_MODEL)[0]
+
+    logits, processed, logprobs = (told(mode) for mode in ("raw_logits", "processed_logits", "processed_logprobs"))
+    for raw, logit, logprob in zip(logits, processed, logprobs, strict=True):
+        assert raw["output_ids"] == logit["output_ids"] == logprob["output_ids"]
+    for line, (temperature, kept) in enumerate([(0.7, 5), (1, 8)]):
+        for raw, logit in zip(logits[line]["logprobs"], processed[line]["logprobs"], strict=True):
+            assert logit["logprob"] == pytest.approx(raw["logprob"] / temperature, abs=1e-4)
+            for (token, value), (same, original) in zip(logit["top"][:kept], raw["top"][:kept], strict=True):
+                assert token == same and value == pytest.approx(original / temperature, abs=1e-4)
+            assert [value for _, value in logit["top"][kept:]] == [-9999] * (8 - kept)
+    for line in (0, 3):  # of no more than eight tokens: all are told
+        for logit, logprob in zip(processed[line]["logprobs"], logprobs[line]["logprobs"], strict=True):
+            total = sum(math.exp(value) for _, value in logit["top"])
+            for (token, value), (same, other) in zip(logit["top"], logprob["top"], strict=True):
+                assert token == same and other == pytest.approx(value - math.log(total) if value > -9999 else -9999, abs=1e-4)
+    drafts = json.dumps({"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2})
+    others = told("processed_logprobs", "--tensor-parallel-size", 2, "--speculative-config", drafts)
+    for one, other in zip(logprobs[:3], others, strict=False):
+        assert one["output_ids"] == other["output_ids"]
+        for a, b in zip(one["logprobs"], other["logprobs"], strict=True):
+            assert a["logprob"] == pytest.approx(b["logprob"], abs=1e-4) and dict(a["top"]) == pytest.approx(dict(b["top"]), abs=1e-4)
 
 
 def test_prompt_logprobs_and_bad_words_are_the_servers(generate):  # P-17

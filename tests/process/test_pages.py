@@ -1,6 +1,6 @@
 """The commands of README and of the users' pages do what the pages say, word for word but for ports, directories and sizes.
 
-Their options are checked in tests/tools/test_docs.py, tools/quickstart's parts in tests/tools/test_first_request.py.
+Their options, and that each command has a test, are checked in tests/tools/test_docs.py.
 """
 import contextlib
 import json
@@ -14,6 +14,7 @@ import urllib.request
 import pytest
 from adapters import write_adapter
 from pooling_reference import write_model
+from tiny_head import write_head
 
 from conftest import BIN, ROOT, SMOLLM2, SOCKETS, TINY, free_port, start_by_hand, wait_for, within
 
@@ -73,6 +74,24 @@ def answers(port):
         return False
 
 
+@pytest.mark.skipif(BIN.parent != ROOT / "build", reason="it builds, in build")
+def test_the_quickstart_answers_and_keeps_serving(tmp_path):
+    """What is built is taken as it is; tools/newcomer does it in a fresh clone."""
+    words, port = command("docs/quickstart.md", "tools/quickstart --keep"), free_port()
+    assert command("docs/quickstart.md", "tools/quickstart --keep")[0] == commands("README.md", "tools/quickstart")[0].split()[0]
+    words[words.index("9000")] = str(port)
+    log = tmp_path / "quickstart.log"
+    script = subprocess.Popen(words, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log.open("w"), stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        wait_for(lambda: "until Ctrl-C" in log.read_text() or script.poll() is not None, 120, "an answer")
+        assert script.poll() is None and answers(port), log.read_text()
+    finally:
+        os.killpg(script.pid, signal.SIGINT)
+        code = script.wait(timeout=within(40))
+    told = log.read_text()
+    assert code == 0 and "> What is gravity?" in told and "captured and never replayed" in told, told
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md"])
 def test_the_server_of_a_page_answers_the_request_of_that_page(page, tmp_path):
     with served(of_this_build(command(page, "build/bin/refrain serve --model")), tmp_path) as port:
@@ -123,14 +142,24 @@ def test_the_adapters_of_the_lora_page_answer(tmp_path):
         assert json.loads(asked(complete, port))["choices"][0]["text"] != first["choices"][0]["text"]
 
 
-@pytest.mark.parametrize("method", ["ngram", "draft_model"])
-def test_the_servers_of_the_speculation_page_answer(method, tmp_path):
-    [line] = [line for line in commands("docs/speculation.md", "refrain serve") if method in line]
-    line = line.replace("DRAFT_DIR", str(TINY / "qwen2")).replace("DIR", str(TINY / "qwen3"))
-    with served(of_this_build(shlex.split(line)), tmp_path) as port:
+def answers_eight_tokens(line, tmp_path):
+    with served(of_this_build(shlex.split(line.replace("DIR", str(TINY / "qwen3")))), tmp_path) as port:
         body = {"model": "qwen3", "prompt": [5, 6, 7] * 8, "max_tokens": 8, "ignore_eos": True}
         answer = json.loads(asked(f"curl http://127.0.0.1:8000/v1/completions -d {shlex.quote(json.dumps(body))}", port))
         assert answer["usage"]["completion_tokens"] == 8
+
+
+@pytest.mark.parametrize("method", ["ngram", "draft_model", "eagle3"])
+def test_the_servers_of_the_speculation_page_answer(method, tmp_path):
+    [line] = [line for line in commands("docs/speculation.md", "refrain serve") if method in line]
+    write_head(tmp_path / "head", TINY / "qwen3", "eagle3")
+    answers_eight_tokens(line.replace("DRAFT_DIR", str(TINY / "qwen2")).replace("HEAD_DIR", str(tmp_path / "head")), tmp_path)
+
+
+@pytest.mark.parametrize("page", ["processes", "prefill-decode"])
+def test_the_groups_of_a_page_answer(page, tmp_path):
+    [line] = commands(f"docs/{page}.md", "build/bin/refrain serve")
+    answers_eight_tokens(line, tmp_path)
 
 
 def test_the_load_of_the_load_page_has_the_lines_that_it_shows(start_server):
@@ -190,16 +219,20 @@ def test_the_file_of_prompts_of_the_quickstart_page_is_answered(tmp_path):
     assert all({"prompt_ids", "text", "finish_reason"} <= set(line) for line in lines)
 
 
-@pytest.mark.parametrize("transport", ["ipc", "tcp"])
-def test_the_processes_of_the_page_serve_when_started_by_hand(transport, tmp_path):
+@pytest.mark.parametrize(("page", "transport"), [("processes", "ipc"), ("processes", "tcp"), ("prefill-decode", "tcp")])
+def test_the_processes_of_the_page_serve_when_started_by_hand(page, transport, tmp_path):
     model, port, listen = TINY / "qwen2", free_port(), free_port()
-    page = blocks("docs/processes.md")
-    shown = [line for block in page for line in block.splitlines() if line.startswith(("coordinator ", "worker "))
-             and f"{transport}://" in line]
+    shown = [line for beginning in ("coordinator ", "worker ") for line in commands(f"docs/{page}.md", beginning)
+             if f"{transport}://" in line]
     address = f"ipc://{SOCKETS}/engine" if transport == "ipc" else f"tcp://127.0.0.1:{listen}"
     if transport == "tcp":
         keygen = of_this_build(command("docs/processes.md", "build/bin/refrain keygen"))
         subprocess.run(keygen, cwd=tmp_path, check=True, capture_output=True)
+    if page == "prefill-decode":  # keys as the other page has them; all on this machine
+        shown = [line.replace(" K ", " keys/coordinator.key ").replace("-allow A", "-allow keys/coordinator.allow") for line in shown]
+        shown = [re.sub(r"--local-addr \S+ …", "--local-addr 127.0.0.1 --curve-key keys/worker%d.key --curve-allow keys/worker.allow" % i,
+                        line) for i, line in enumerate(shown, -1)]
+    elif transport == "tcp":
         second = next(line for line in shown if line.startswith("worker"))
         shown.append(second.replace("--rank 0", "--rank 1").replace("worker0", "worker1"))
     assert len(shown) == 3

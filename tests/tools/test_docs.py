@@ -12,8 +12,48 @@ ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(os.environ.get("REFRAIN_BUILD_DIR", ROOT / "build")) / "bin"
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
 USERS = ["README.md", *(f"docs/{name}.md" for name in
-                        ("quickstart", "python", "library", "cuda-graphs", "processes", "serving", "clients", "lora",
-                         "speculation", "load", "debugging", "troubleshooting"))]
+                        ("quickstart", "python", "library", "cuda-graphs", "processes", "prefill-decode", "serving", "clients",
+                         "lora", "speculation", "load", "debugging", "troubleshooting"))]
+PAGES = "process/test_pages.py::"
+# Where the commands of a page run, by how they begin: the test, or the command of its own for what the gate cannot have (hours,
+# the network, several hosts).
+RUN_BY = {
+    ("README.md", "tools/test"): ".ci/run",
+    ("README.md", "tools/quickstart"): PAGES + "test_the_quickstart_answers_and_keeps_serving",
+    ("README.md", "build/bin/refrain serve --model"): PAGES + "test_the_server_of_a_page_answers_the_request_of_that_page",
+    ("README.md", "curl"): PAGES + "test_the_server_of_a_page_answers_the_request_of_that_page",
+    ("quickstart", "tools/quickstart"): PAGES + "test_the_quickstart_answers_and_keeps_serving",
+    ("quickstart", "hf download"): PAGES + "test_a_model_of_the_hugging_face_cache_runs_by_its_name",
+    ("quickstart", "build/bin/refrain serve Qwen"): PAGES + "test_a_model_of_the_hugging_face_cache_runs_by_its_name",
+    ("quickstart", "build/bin/refrain serve --model"): PAGES + "test_the_server_of_a_page_answers_the_request_of_that_page",
+    ("quickstart", "curl"): PAGES + "test_the_server_of_a_page_answers_the_request_of_that_page",
+    ("quickstart", "build/bin/refrain generate --model build"): PAGES + "test_the_prompt_of_the_quickstart_page_is_answered",
+    ("quickstart", "build/bin/refrain generate --model DIR"): PAGES + "test_the_file_of_prompts_of_the_quickstart_page_is_answered",
+    ("python", "tools/install"): "tools/newcomer",
+    ("python", "pip install ."): "tools/newcomer",
+    ("python", "pip install . -C"): "process/python_package.py::wheel",
+    ("library", "cmake --preset"): "tools/test",
+    ("library", "cmake --install"): "process/test_library.py::prefix",
+    ("cuda-graphs", "build/bin/refrain plan"): "tools/test_docs.py::test_the_plan_that_is_shown_is_what_the_program_says",
+    ("processes", "build/bin/refrain serve"): PAGES + "test_the_groups_of_a_page_answer",
+    ("processes", "build/bin/refrain keygen"): PAGES + "test_the_processes_of_the_page_serve_when_started_by_hand",
+    ("processes", "coordinator"): PAGES + "test_the_processes_of_the_page_serve_when_started_by_hand",
+    ("processes", "worker"): PAGES + "test_the_processes_of_the_page_serve_when_started_by_hand",
+    ("processes", "srun"): "process/test_launchers.py::test_rank_and_size_of_slurm_are_taken",
+    ("prefill-decode", "build/bin/refrain serve"): PAGES + "test_the_groups_of_a_page_answer",
+    ("prefill-decode", "coordinator"): PAGES + "test_the_processes_of_the_page_serve_when_started_by_hand",
+    ("prefill-decode", "worker"): PAGES + "test_the_processes_of_the_page_serve_when_started_by_hand",
+    ("serving", "build/bin/refrain serve"): PAGES + "test_the_embeddings_of_the_serving_page_are_answered",
+    ("serving", "curl http://127.0.0.1:8000/v1/embeddings"): PAGES + "test_the_embeddings_of_the_serving_page_are_answered",
+    ("serving", "curl"): PAGES + "test_the_requests_of_the_serving_page_are_answered",
+    ("clients", "lm_eval"): "tools/lm_eval",
+    ("clients", "aiperf"): "tools/aiperf",
+    ("lora", "refrain serve"): PAGES + "test_the_adapters_of_the_lora_page_answer",
+    ("lora", "curl"): PAGES + "test_the_adapters_of_the_lora_page_answer",
+    ("speculation", "refrain serve"): PAGES + "test_the_servers_of_the_speculation_page_answer",
+    ("load", "refrain bench serve"): PAGES + "test_the_load_of_the_load_page_has_the_lines_that_it_shows",
+    ("debugging", "refrain generate"): PAGES + "test_the_values_of_the_debugging_page_are_compared",
+    ("debugging", ".venv/bin/python tools/compare_values"): PAGES + "test_the_values_of_the_debugging_page_are_compared"}
 
 
 def tracked(*patterns):
@@ -78,16 +118,40 @@ def test_every_page_stands_in_the_index():
     assert missing == []
 
 
-def commands():
-    """(page, words) of every command line in the users' pages; prompts and comments are left out."""
+OURS = r"(build/bin/)?(refrain|coordinator|worker)|tools/\w+|tests/gpu/check"
+
+
+def lines(programs):
+    """(page, line) of every command of these programs in the users' pages; prompts and comments are left out."""
     for name in USERS:
         for kind, block in FENCE.findall((ROOT / name).read_text()):
-            if kind not in ("", "sh", "bash"):
-                continue
-            for line in block.replace("\\\n", " ").splitlines():
-                words = line.removeprefix("$ ").split(" #")[0].split()
-                if words and re.fullmatch(r"(build/bin/)?(refrain|coordinator|worker)|tools/\w+|tests/gpu/check", words[0]):
-                    yield name, shlex.split(line.removeprefix("$ ").split(" #")[0])
+            for line in block.replace("\\\n", " ").splitlines() if kind in ("", "sh", "bash") else []:
+                line = line.removeprefix("$ ").split(" #")[0]
+                if re.fullmatch(programs, line.split(" ")[0]):
+                    yield name, line
+
+
+def commands():
+    """The same of our own programs, (page, words)."""
+    for name, line in lines(OURS):
+        yield name, shlex.split(line)
+
+
+def taken_by(page, line):
+    """The longest beginning of a command that RUN_BY has for this page; None: none."""
+    short = page.removeprefix("docs/").removesuffix(".md") if page != "README.md" else page
+    found = [beginning for name, beginning in RUN_BY if name == short and (line + " ").startswith(beginning)]
+    return (short, max(found, key=len)) if found else None
+
+
+def test_every_command_of_the_users_pages_runs_somewhere():
+    shown = list(lines(OURS + r"|curl|pip|hf|cmake|srun|lm_eval|aiperf|\.venv/bin/python"))
+    assert [(page, line) for page, line in shown if taken_by(page, line) is None] == []
+    assert set(RUN_BY) - {taken_by(page, line) for page, line in shown} == set(), "of no command any more"
+    assert taken_by("docs/load.md", "refrain serve --model DIR") is None
+    for where in set(RUN_BY.values()):
+        path, _, name = where.partition("::")
+        assert f"def {name}(" in (ROOT / "tests" / path).read_text() if name else os.access(ROOT / path, os.X_OK), where
 
 
 def help_of(program):

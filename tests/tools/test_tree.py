@@ -25,13 +25,13 @@ def test_tree_passes(command):
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-@pytest.mark.parametrize("script", ["quickstart", "install", "fetch_model", "check_format"])
+@pytest.mark.parametrize("script", ["quickstart", "install", "fetch_model", "check_format", "newcomer"])
 def test_script_names_an_unknown_option_and_does_nothing(script):
     result = run(ROOT / "tools" / script, "--no-such-option")
     assert result.returncode == 64 and "usage:" in result.stderr
 
 
-@pytest.mark.parametrize("script", ["quickstart", "install", "fetch_model", "check_format", "test"])
+@pytest.mark.parametrize("script", ["quickstart", "install", "fetch_model", "check_format", "test", "newcomer"])
 def test_script_explains_itself(script):
     result = run(ROOT / "tools" / script, "--help")
     assert result.returncode == 0 and f"usage: tools/{script}" in result.stdout + result.stderr

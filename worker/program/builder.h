@@ -28,7 +28,7 @@ struct BuildLimits {
   // Of the target of a head: which ones it keeps for it, in this order: what goes into a layer, or
   // kAfterNorm.
   std::vector<int64_t> hidden_states = {};
-  bool raw_logits = false;  // sampling tells logits for log-probabilities
+  bool tells_logits = false, tells_processed = false;  // as in kernels::SampleArgs
   static constexpr int64_t kAfterNorm = -1;
 };
 

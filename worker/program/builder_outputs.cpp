@@ -56,7 +56,8 @@ void ProgramBuilder::sample(ValueId logits) {
   op.scratch = scratch;
   op.grammar_mask = grammar_mask;
   op.grammar_ready = grammar_ready;
-  op.raw_logits = limits_.raw_logits ? 1 : 0;
+  op.tells_logits = limits_.tells_logits ? 1 : 0;
+  op.tells_processed = limits_.tells_processed ? 1 : 0;
   program_.ops.emplace_back(op);
   if (speculates()) accept_drafts(op);
 }

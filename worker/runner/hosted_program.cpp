@@ -23,6 +23,16 @@ Result<std::optional<kernels::Pooling>> parse_pooling(const std::string& name) {
   return fail_field("pooling", "pooling \"{}\" is not there; it is LAST, MEAN or CLS", name);
 }
 
+Status set_logprobs(const std::string& mode, BuildLimits& limits) {
+  limits.tells_logits = mode == "raw_logits" || mode == "processed_logits";
+  limits.tells_processed = mode == "processed_logprobs" || mode == "processed_logits";
+  if (limits.tells_logits || limits.tells_processed || mode == "raw_logprobs") return {};
+  return fail_field("logprobs_mode",
+                    "logprobs_mode \"{}\" is not there; it is raw_logprobs, raw_logits, "
+                    "processed_logprobs or processed_logits",
+                    mode);
+}
+
 Result<BuildOptions> build_options(const ModelConfig& model, const ipc::WorkerConfig& config) {
   BuildOptions options = {};
   REFRAIN_ASSIGN_OR_RETURN(options.activation_dtype, parse_dtype("dtype", config.dtype));
@@ -32,6 +42,7 @@ Result<BuildOptions> build_options(const ModelConfig& model, const ipc::WorkerCo
                              parse_dtype("kv_cache_dtype", config.kv_cache_dtype));
   }
   REFRAIN_ASSIGN_OR_RETURN(options.pooling, parse_pooling(config.pooling));
+  REFRAIN_RETURN_IF_ERROR(set_logprobs(config.logprobs_mode, options.limits));
   // float32 activations keep the checkpoint's own bfloat16 weights: widening them adds nothing.
   const bool narrow =
       options.activation_dtype == DType::kBFloat16 || model.torch_dtype == "bfloat16";
@@ -42,7 +53,6 @@ Result<BuildOptions> build_options(const ModelConfig& model, const ipc::WorkerCo
   options.max_positions = config.max_model_len + beyond;
   options.limits.num_drafts = drafts;
   options.limits.lookup_least = config.prompt_lookup_min;
-  options.limits.raw_logits = config.raw_logits;
   options.limits.lookup_most = config.prompt_lookup_max;
   options.limits.history_cols = config.max_model_len + 2 * (1 + drafts);
   // Long prompts bring blocks for all their tokens at once, decodes one now and then.

@@ -130,12 +130,15 @@ int64_t collect(const float* logits, int64_t n, float least, Candidate* out) {
   return count;
 }
 
+// `tells`: the logits are made those that the row draws from.
 template <class S>
-int32_t draw_token(const SlotParams& params, const float* logits, int64_t n, float highest,
-                   double uniform, const Team& team) {
+int32_t draw_token(const SlotParams& params, float* logits, int64_t n, float highest,
+                   double uniform, bool tells, const Team& team) {
   const float scale = 1.0f / params.temperature;
   if (params.top_k <= 0 && params.top_p >= 1.0f && params.min_p <= 0.0f) {
-    return draw_from_all<S>(logits, n, highest, scale, uniform);
+    const int32_t token = draw_from_all<S>(logits, n, highest, scale, uniform);
+    if (tells) scale_logits(params.temperature, logits, n);
+    return token;
   }
   auto* candidates = reinterpret_cast<Candidate*>(team.scratch);
   double total = 0;
@@ -152,6 +155,7 @@ int32_t draw_token(const SlotParams& params, const float* logits, int64_t n, flo
   least = std::min(least, highest);
   int64_t count = collect<S>(logits, n, least, candidates);
   count = keep_top(candidates, count, params, highest, total);
+  if (tells) leave_candidates(candidates, count, params.temperature, logits, n);
   return draw_candidate(candidates, count, highest, params.temperature, uniform);
 }
 
@@ -159,7 +163,7 @@ template <class S>
 void write_logprobs(const SampleArgs& args, const SampleOutputs& out, int64_t row, int n,
                     const float* logits, float highest, int32_t token) {
   const double sum = total_weight<S>(logits, args.vocab_size, highest, 1.0f);
-  const float log_sum = args.raw_logits ? 0 : static_cast<float>(highest + std::log(sum));
+  const float log_sum = args.tells_logits ? 0 : static_cast<float>(highest + std::log(sum));
   out.logprobs[row] = logits[token] - log_sum;
   Candidate best[kMaxLogprobs];
   n = std::min({n, kMaxLogprobs, args.vocab_size});
@@ -184,15 +188,14 @@ int32_t sample_row(const SampleArgs& args, const SampleOutputs& out, int64_t row
   int32_t token = best.token;
   if (!greedy && token >= 0) {
     const auto position = static_cast<uint64_t>(args.inputs.seq_lens[row]);
+    const bool tells = args.tells_processed && params.num_logprobs >= 0;
     token = draw_token<S>(params, logits, args.vocab_size, best.logit,
-                          uniform_draw(params.seed, position), team);
+                          uniform_draw(params.seed, position), tells, team);
   }
   if (params.num_logprobs >= 0 && token >= 0) {
-    if (changes_logits(params)) {  // what is told is what the model said
-      copy_logits(args, row, logits);
-      best.logit = highest_of<S>(logits, args.vocab_size);
-    }
-    write_logprobs<S>(args, out, row, params.num_logprobs, logits, best.logit, token);
+    if (!args.tells_processed && changes_logits(params)) copy_logits(args, row, logits);
+    const float highest = highest_of<S>(logits, args.vocab_size);
+    write_logprobs<S>(args, out, row, params.num_logprobs, logits, highest, token);
   }
   return token;
 }

@@ -330,6 +330,8 @@ TEST(RunnerCreate, BadOptionsNameTheirField) {
   EXPECT_THAT(error_of([](auto& c) { c.cudagraph_capture_sizes = {0}; }),
               HasSubstr("cudagraph_capture_sizes"));
   EXPECT_THAT(error_of([](auto& c) { c.block_size = 0; }), HasSubstr("block_size"));
+  EXPECT_THAT(error_of([](auto& c) { c.logprobs_mode = "processed"; }),
+              HasSubstr("logprobs_mode \"processed\""));
 }
 
 }  // namespace

@@ -197,6 +197,30 @@ TEST(CompilationConfig, SaysWhichOfVllmsKeysItIgnoresAndWhy) {
                                             HasSubstr("custom_ops"), HasSubstr("pass_config")));
 }
 
+TEST(CompilationConfig, IsWrittenInVllmsOtherWaysToo) {
+  using Words = std::vector<std::string>;
+  const auto joined = [](Words words) { return join_compilation_config(std::move(words)); };
+  EXPECT_EQ(joined({"--seed", "3", "-O3"}), (Words{"--seed", "3", "-O3"}));
+  for (const Words& words :
+       {Words{"-cc.cudagraph_mode=none"}, Words{"-O.cudagraph_mode", "none"},
+        Words{"--compilation-config.cudagraph_mode=none"},
+        Words{"-cc", R"({"cudagraph_mode":"none"})"}, Words{R"(-cc={"cudagraph_mode":"none"})"}})
+    EXPECT_EQ(joined(words), (Words{"--compilation-config", R"({"cudagraph_mode":"none"})"}));
+  EXPECT_EQ(joined({"-cc.pass_config.fuse_norm_quant=true", "--seed", "3", "-O",
+                    R"({"mode": 3, "pass_config": {"x": 1}})", "-cc.mode", "0",
+                    "-cc.pass_config.fuse_norm_quant=false"}),
+            (Words{"--seed", "3", "--compilation-config",
+                   R"({"mode":0,"pass_config":{"fuse_norm_quant":false,"x":1}})"}));
+  EXPECT_EQ(joined({"-cc.cudagraph_mode=FULL", "-cc", "[1]"}),
+            (Words{"--compilation-config", "[1]"}))
+      << "its error comes when it is read";
+  EXPECT_EQ(joined({"-cc.a=1", "-cc.a.b=2"}), (Words{"--compilation-config", R"({"a":{"b":2}})"}));
+  EXPECT_EQ(joined({"-cc.a"}), (Words{"--compilation-config", R"({"a":""})"}));
+  ipc::WorkerConfig config;
+  ASSERT_TRUE(apply_compilation_config(R"({"cudagraph_mode": "full_decode_only"})", config));
+  EXPECT_EQ(config.cudagraph_mode, "FULL_DECODE_ONLY");
+}
+
 TEST(CompilationConfig, AListOfSizesSaysMoreThanALargerMaximum) {
   ipc::WorkerConfig config;
   const auto ignored = apply_compilation_config(
@@ -275,6 +299,11 @@ TEST_F(FinishConfig, GroupsWithRolesNeedEachOther) {
   config_.decode_tensor_parallel_size = 4;
   EXPECT_THAT(error(), HasSubstr("--decode-tensor-parallel-size 4 is more than the model's 3"));
   config_.decode_tensor_parallel_size = 0;
+  config_.worker.tensor_parallel_size = 4;
+  EXPECT_THAT(
+      error(),
+      HasSubstr("--tensor-parallel-size: --tensor-parallel-size 4 is more than the model's 3"));
+  config_.worker.tensor_parallel_size = 1;
   config_.data_parallel_size = 2;
   EXPECT_THAT(error(), HasSubstr("leave it out"));
   config_.data_parallel_size = 1;

@@ -45,6 +45,8 @@ std::vector<OptionCase> model_cases() {
       {{"--pooler-config", "{}"}, [](C c) { return c.pooler_config == "{}"; }},
       {{"--override-pooler-config", "{}"}, [](C c) { return c.pooler_config == "{}"; }},
       {{"--max-logprobs", "5"}, [](C c) { return c.max_logprobs == 5; }},
+      {{"--logprobs-mode", "processed_logits"},
+       [](C c) { return c.worker.logprobs_mode == "processed_logits"; }},
       {{"--dtype", "float32"}, [](C c) { return c.worker.dtype == "float32"; }},
       {{"--load-format", "dummy"}, [](C c) { return c.load_format == "dummy"; }},
       {{"--max-model-len", "77"}, [](C c) { return c.worker.max_model_len == 77; }},
@@ -245,10 +247,6 @@ TEST(Options, StructuredOutputHasOneBackend) {
   EXPECT_THAT(parse_words({"--guided-decoding-backend", "outlines"}).error(),
               testing::AllOf(HasSubstr("--guided-decoding-backend"), HasSubstr("'outlines'"),
                              HasSubstr("made by xgrammar")));
-  EXPECT_FALSE(parse_words({"--logprobs-mode", "raw_logprobs"}).config.worker.raw_logits);
-  EXPECT_TRUE(parse_words({"--logprobs-mode", "raw_logits"}).config.worker.raw_logits);
-  EXPECT_THAT(parse_words({"--logprobs-mode", "processed_logits"}).error(),
-              testing::AllOf(HasSubstr("--logprobs-mode"), HasSubstr("'processed_logits'")));
   for (const char* wrong : {R"({"backend": "guidance"})", R"({"disable_fallback": true})", "[]"})
     EXPECT_THAT(parse_words({"--structured-outputs-config", wrong}).error(),
                 HasSubstr("--structured-outputs-config"))
@@ -267,7 +265,7 @@ TEST(Options, MistakesInModulesOfAdaptersAreNamed) {
 TEST(Options, EveryDeclaredOptionHasACaseAbove) {
   std::string tested =
       "--config --help --enable-piecewise-cuda-graph --guided-decoding-backend "
-      "--logprobs-mode --structured-outputs-config "
+      "--structured-outputs-config "
       "--kv-transfer-config --disaggregation-mode";  // group_options_test.cpp
   for (const auto& cases : {model_cases(), engine_cases()}) {
     for (const OptionCase& one : cases) tested += " " + one.words.front();

@@ -64,7 +64,7 @@ void fill(Generator& g, WorkerConfig& m) {
         m.max_padding_ratio, m.debug_cudagraph, m.collective_timeout_ms,
         m.disable_custom_all_reduce, m.audit, m.max_loras, m.max_lora_rank,
         m.cudagraph_specialize_lora, m.draft_tensor_parallel_size, m.split_prefill, m.pooling,
-        m.kv_transfer, m.raw_logits);
+        m.kv_transfer, m.logprobs_mode);
   g.choose(m.draft_head, DraftHead::kEagle3);
 }
 void fill(Generator& g, Hello& m) {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <limits>
 #include <random>
+#include <string>
 #include <vector>
 
 namespace refrain::kernels {
@@ -75,8 +76,13 @@ struct OneThread {
   Sum sum(Sum value) const { return value; }
 };
 
-int32_t by_sort(const std::vector<float>& logits, const Distance& distance, float least,
-                const SlotParams& p, double uniform) {
+struct Choice {
+  int32_t token = -1;
+  std::vector<int32_t> kept;  // that could be drawn, ascending
+};
+
+Choice by_sort(const std::vector<float>& logits, const Distance& distance, float least,
+               const SlotParams& p, double uniform) {
   std::vector<Sum> order;
   for (size_t i = 0; i < logits.size(); ++i) {
     if (logits[i] >= least) order.push_back(ranked(key_of(logits[i]), static_cast<int32_t>(i)));
@@ -89,17 +95,32 @@ int32_t by_sort(const std::vector<float>& logits, const Distance& distance, floa
   const auto weight = [&](Sum r) { return weight_of(distance, logit_of(key_in(r))); };
   const auto find = [&](Sum needed, Sum& through) {
     through = 0;
-    for (const Sum r : order) {
-      through += weight(r);
-      if (through >= needed) return token_of(r);
+    for (auto r = order.begin(); r != order.end(); ++r) {
+      through += weight(*r);
+      if (through >= needed) return r;
     }
-    return -1;
+    ADD_FAILURE() << needed << " is more than all weights";
+    return order.begin();
   };
-  Sum kept = 0;
-  for (const Sum r : order) kept += weight(r);
-  if (p.top_p < 1.0f) find(needed_of(p.top_p, kept), kept);
+  Sum sum = 0;
+  for (const Sum r : order) sum += weight(r);
+  if (p.top_p < 1.0f) order.erase(find(needed_of(p.top_p, sum), sum) + 1, order.end());
   Sum through = 0;
-  return find(target_of(uniform, kept) + 1, through);
+  Choice choice{token_of(*find(target_of(uniform, sum) + 1, through)), {}};
+  for (const Sum r : order) choice.kept.push_back(token_of(r));
+  std::sort(choice.kept.begin(), choice.kept.end());
+  return choice;
+}
+
+template <class Select>
+std::vector<int32_t> kept_by(const Select& select, const std::vector<float>& logits) {
+  std::vector<int32_t> kept;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const auto token = static_cast<int32_t>(i);
+    if (logits[i] >= select.least && ranked(key_of(logits[i]), token) >= select.last)
+      kept.push_back(token);
+  }
+  return kept;
 }
 
 struct Rows {
@@ -140,9 +161,13 @@ void compare(int32_t vocab, int rounds) {
     const Distance distance{highest, kOctavesANat / p.temperature};
     const double uniform = round % 11 == 0 ? 0 : static_cast<uint32_t>(random()) * 0x1.0p-32;
     RowSelect<OneThread<kList>> select{team, distance, least, vocab};
-    ASSERT_EQ(select.draw(p, uniform, highest), by_sort(team.logits, distance, least, p, uniform))
-        << "vocabulary " << vocab << ", list " << kList << ", round " << round << ", top-k "
-        << p.top_k << ", top-p " << p.top_p;
+    const Choice sorted = by_sort(team.logits, distance, least, p, uniform);
+    const std::string what = "vocabulary " + std::to_string(vocab) + ", list " +
+                             std::to_string(kList) + ", round " + std::to_string(round) +
+                             ", top-k " + std::to_string(p.top_k) + ", top-p " +
+                             std::to_string(p.top_p);
+    ASSERT_EQ(select.draw(p, uniform, highest), sorted.token) << what;
+    ASSERT_EQ(kept_by(select, team.logits), sorted.kept) << what;
     EXPECT_LE(team.lists, 2 * kDigits + 1);
   }
 }

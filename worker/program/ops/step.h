@@ -262,7 +262,7 @@ struct SampleOp {  // rows are logit rows. logits: [shards][N][cols] float32; co
   ValueId out_turn = kNoValue, tokens = kNoValue, logprobs = kNoValue, top_tokens = kNoValue,
           top_logprobs = kNoValue;
   int64_t shards = 1, vocab_size = 0;
-  int64_t raw_logits = 0;  // 1: logprobs and top_logprobs are logits
+  int64_t tells_logits = 0, tells_processed = 0;  // as in kernels::SampleArgs
   bool operator==(const SampleOp&) const = default;
 };
 
@@ -293,7 +293,8 @@ struct Definition<SampleOp> {
                                          write("out_turn", offsetof(O, out_turn))};
   static constexpr Attribute attributes[] = {
       shown<"shards", &O::shards>(), shown<"vocab_size", &O::vocab_size>(),
-      shown_unless<"raw_logits", &O::raw_logits, int64_t{0}>()};
+      shown_unless<"tells_logits", &O::tells_logits, int64_t{0}>(),
+      shown_unless<"tells_processed", &O::tells_processed, int64_t{0}>()};
   // A draft model samples none of the rows that follow one.
   static bool grammar_agrees(const Shapes& v, const O& op) {
     if (op.grammar_mask == kNoValue) return op.grammar_ready == kNoValue;
@@ -329,7 +330,8 @@ struct Definition<SampleOp> {
     args.shard_stride = args.shard_cols * args.rows.padded;
     args.best = l.at(op.best);
     args.vocab_size = static_cast<int32_t>(op.vocab_size);
-    args.raw_logits = op.raw_logits != 0;
+    args.tells_logits = op.tells_logits != 0;
+    args.tells_processed = op.tells_processed != 0;
     args.inputs.turn = l.at(op.turn);
     args.inputs.seq_lens = l.at(op.seq_lens);
     args.inputs.row_slot = l.at(op.row_slot);
