@@ -127,8 +127,10 @@ struct EngineStats : GroupStats {
   uint64_t requests_aborted = 0, requests_failed = 0;     // the client left; an error
   uint64_t requests_without_logit = 0;      // of the failed: the model had no finite logit
   uint64_t requests_with_slow_grammar = 0;  // likewise: it could not be followed in time
-  uint64_t requests_resumed = 0;  // taken up again after a group was lost, each time counted
-  uint64_t requests_queued = 0;   // of those that wait: not in a group yet
+  uint64_t requests_resumed = 0;        // taken up again after a group was lost, each time counted
+  double kv_link_bytes_per_second = 0;  // between groups, as measured; 0: not known
+  uint64_t prompts_not_moved = 0;       // computed where they are answered, as moving takes longer
+  uint64_t requests_queued = 0;         // of those that wait: not in a group yet
   std::vector<GroupStats> groups;
 };
 

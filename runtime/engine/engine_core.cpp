@@ -24,8 +24,7 @@ EngineCore::EngineCore(EngineParts parts)
       live_(*executor_, stats_, trace_.get(),
             [this](RequestId id, const LiveRequest& live) { request_gone(id, live); }),
       placement_(config_, groups_, live_,
-                 {[this](Isolation isolation) { reports_.isolation(isolation); },
-                  [this](int32_t index) { return control_.holds(index); }}),
+                 [this](Isolation isolation) { reports_.isolation(isolation); }),
       deadlines_(*executor_, intake_.admission(), live_, placement_,
                  {[this] { pump_all(); }, [this] { publish(); }}),
       control_(config_.num_groups(), to_duration(config_.drain_timeout), executor_,
@@ -189,6 +188,8 @@ GroupServiceHandlers EngineCore::handlers_of(int32_t index) {
   });
   handlers.on_transfer_failed = guarded(
       [](Self& self, Request sequence) { self.placement_.transfer_failed(std::move(sequence)); });
+  handlers.on_moved =
+      guarded([](Self& self, const MovedBlocks& moved) { self.placement_.moved(moved); });
   handlers.on_transfers = guarded([](Self& self) {
     self.pump_all();
     self.look_at_control();
@@ -206,8 +207,8 @@ GroupServiceHandlers EngineCore::handlers_of(int32_t index) {
 
 void EngineCore::on_ready(int32_t index) {
   loads_.ask(index);
-  if (groups_[index].serves()) control_.came(index);
   placement_.ready(index);
+  if (groups_[index].serves()) control_.came(index);
   intake_.admission().in_service(now());
   deadlines_.watch_queue();
   publish();
@@ -237,38 +238,6 @@ void EngineCore::give_up_group(int32_t index) {
                            "its workers were lost too often; they are not started again");
 }
 
-void EngineCore::control_group(const GroupOrder& order, const GroupOrderDone& done) {
-  if (stopped_) return done(fail(ErrorCode::kUnavailable, "the engine was stopped"));
-  if (order.role && !config_.has_roles())
-    return done(fail_field("role",
-                           "the groups of this server have no roles; --prefill-groups and "
-                           "--decode-groups start groups that have"));
-  control_.take(order, done);
-  publish();
-}
-
-GroupControl::Hooks EngineCore::control_hooks() {
-  GroupControl::Hooks hooks;
-  hooks.ready = [this](int32_t index) { return groups_[index].ready(); };
-  hooks.failed = [this](int32_t index) { return groups_[index].failed(); };
-  hooks.idle = [this](int32_t index) { return groups_[index].idle(); };
-  hooks.restart = [this](int32_t index) { groups_[index].restart(); };
-  hooks.changed = [this](int32_t index) {
-    groups_[index].set_held(control_.holds(index));
-    placement_.changed(index);
-    pump_all();
-  };
-  return hooks;
-}
-
-// In a turn of its own: a group may be in the middle of its step.
-void EngineCore::look_at_control() {
-  if (!control_.waits()) return;
-  executor_->post([weak = weak_from_this()] {
-    if (const auto self = weak.lock()) self->control_.look();
-  });
-}
-
 // One that waits is the loss of every group, as none took it.
 void EngineCore::on_loss(int32_t index, GroupLoss loss) {
   const auto had = [&](RequestId id) { return live_.contains(id) && live_.at(id).group == index; };
@@ -284,13 +253,8 @@ void EngineCore::on_lost(int32_t index, GroupServiceHandlers::Lost lost) {
   const bool over = lost.for_good && groups_.all_failed();
   if (!groups_.any_ready()) intake_.admission().out_of_service(now());
   if (over) intake_.refuse_from_now_on(error);
-  const auto role = control_.take_role(index);
-  if (role) {
-    Group group = config_.groups().at(static_cast<size_t>(index));
-    group.role = *role;
-    groups_[index].set_role(*role, config_.worker_of(group));
-  }
-  const size_t resumed = placement_.lost(index, std::move(lost), over, role);
+  const size_t resumed = placement_.lost(index, std::move(lost), over);
+  if (const auto role = control_.take_role(index)) placement_.set_role(index, *role);
   stats_.change([resumed](EngineStats& counts) { counts.requests_resumed += resumed; });
   if (over) {
     placement_.clear_queue();
@@ -321,7 +285,11 @@ void EngineCore::pump_all() {
 void EngineCore::publish() {
   loads_.settle();
   for (const auto& each : groups_) each->publish_counts();
-  stats_.change([this](EngineStats& stats) { stats.requests_queued = placement_.num_queued(); });
+  stats_.change([this](EngineStats& stats) {
+    stats.requests_queued = placement_.num_queued();
+    stats.kv_link_bytes_per_second = placement_.choice().link().bytes_a_second();
+    stats.prompts_not_moved = placement_.choice().kept();
+  });
 }
 
 EngineStats EngineCore::stats() const { return combine(stats_.snapshot(), groups_.stats()); }

@@ -1,10 +1,9 @@
 #pragma once
 // The engine's inside: requests and the groups of workers that serve them, tied together by events
 // (a request, an answer, a change of a group), never by polling. What each party owns is a type of
-// its own: the intake, the requests that live, their placement and deadlines, the groups and
-// what is asked of them, the adapters, the reports. Its own executor owns it; the output processors
-// run on others. Engine::create wires it to the real world (engine.cpp), tests wire it to a
-// ManualScheduler.
+// its own: the intake, the requests that live, their placement and deadlines, the groups, the
+// adapters, the reports. Its own executor owns it; the output processors run on others.
+// Engine::create wires it to the real world (engine.cpp), tests wire it to a ManualScheduler.
 
 #include <functional>
 #include <memory>
@@ -76,10 +75,10 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   void on_ready(int32_t index);
   void on_good_canary(int32_t index, bool proved);
   void on_tokens(const ipc::StepResult& result, const std::vector<TokenEvent>& events);
-  GroupControl::Hooks control_hooks();
-  void look_at_control();
   void on_loss(int32_t index, GroupLoss loss);
   void on_lost(int32_t index, GroupServiceHandlers::Lost lost);
+  GroupControl::Hooks control_hooks();
+  void look_at_control();
 
   void pump(int32_t index);
   void pump_all();

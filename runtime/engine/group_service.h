@@ -39,6 +39,7 @@ struct GroupServiceHandlers {
   // one whose blocks did not come.
   std::function<void(int32_t rank, const ipc::KvExport&)> on_kv_export;
   std::function<void(std::unique_ptr<Sequence>)> on_handed_over, on_transfer_failed;
+  std::function<void(const MovedBlocks&)> on_moved;  // a transfer to this group is done
   std::function<void()> on_transfers;  // some have ended: blocks of this group or another are free
   std::function<void(const ipc::StepResult&)> on_audit;  // of a step that was audited
   std::function<void(GroupLoss)> on_loss;                // first of all
@@ -106,6 +107,7 @@ class GroupService : public std::enable_shared_from_this<GroupService> {
   void plan();
   void publish_counts();
   const StatsBoard& stats() const { return stats_; }
+  std::optional<double> seconds_a_token() const { return pace_.seconds_a_token(); }  // of prompts
 
   void tell(const ipc::Message& message) { group_->tell(message); }  // all ranks
   Epoch epoch() const { return group_->epoch(); }

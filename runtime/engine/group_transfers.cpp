@@ -26,6 +26,7 @@ void GroupService::settle_transfers() {
   }
   for (auto& sequence : scheduler_->take_failed())
     handlers_.on_transfer_failed(std::move(sequence));
+  for (const MovedBlocks& moved : scheduler_->take_moved()) handlers_.on_moved(moved);
   send_orders();
 }
 

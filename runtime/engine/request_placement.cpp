@@ -23,17 +23,18 @@ std::vector<ipc::GroupRole> roles_of(const std::vector<Group>& groups) {
 }  // namespace
 
 RequestPlacement::RequestPlacement(const EngineConfig& config, GroupServices& groups,
-                                   LiveRequests& live, Hooks hooks)
-    : groups_(groups),
+                                   LiveRequests& live, std::function<void(Isolation)> isolation)
+    : config_(config),
+      groups_(groups),
       live_(live),
-      hooks_(std::move(hooks)),
       router_(roles_of(config.groups()), config.worker.block_size),
       kv_exchange_(
           config.groups(),
           [this](int32_t index, const ipc::Message& message) { groups_[index].tell(message); }),
-      trials_(queue_, trial_hooks()) {}
+      held_(config.groups().size(), false),
+      trials_(queue_, trial_hooks(std::move(isolation))) {}
 
-Trials::Hooks RequestPlacement::trial_hooks() {
+Trials::Hooks RequestPlacement::trial_hooks(std::function<void(Isolation)> isolation) {
   return {[this](const Sequence& sequence, const Error& error) { give_up(sequence, error); },
           [this](std::unique_ptr<Sequence> sequence) {
             sequence->hands_over = false;
@@ -45,12 +46,13 @@ Trials::Hooks RequestPlacement::trial_hooks() {
             open_or_close_all();
             route_waiting();
           },
-          hooks_.isolation};
+          std::move(isolation)};
 }
 
-// A group takes requests while it serves, none is tried alone there and nobody holds it back.
+// A group takes requests while it serves, unless it is held or one is tried alone there.
 void RequestPlacement::open_or_close(int32_t index) {
-  const bool open = groups_[index].serves() && !trials_.reserves(index) && !hooks_.held_back(index);
+  const bool open =
+      groups_[index].serves() && !trials_.reserves(index) && !held_[static_cast<size_t>(index)];
   if (open == router_.is_open(index)) return;
   if (open) {
     router_.open(index);
@@ -74,10 +76,46 @@ bool RequestPlacement::may_hand_over(const Sequence& sequence) const {
          sequence.params.max_tokens - sequence.output_len() > 1;
 }
 
+// By the fastest decode group that has computed prompts; before one has, by what prompts take in a
+// prefill group, as if ranks shared the work evenly.
+bool RequestPlacement::transfer_pays(const Sequence& sequence) {
+  if (config_.kv_transfer_policy == "always") return true;
+  std::optional<double> decode, prefill;
+  const auto best = [](std::optional<double>& to, double seconds) {
+    to = to ? std::min(*to, seconds) : seconds;
+  };
+  double decode_ranks = 1;
+  for (const Group& each : config_.groups()) {
+    const double ranks = each.num_ranks();
+    const auto seconds = groups_[each.id].seconds_a_token();
+    const bool decodes = router_.role(each.id) == ipc::GroupRole::kDecode;
+    if (decodes) decode_ranks = std::max(decode_ranks, ranks);
+    if (seconds) best(decodes ? decode : prefill, decodes ? *seconds : *seconds * ranks);
+  }
+  if (!decode && prefill) decode = *prefill / decode_ranks;
+  return choice_.pays(sequence.length(), decode);
+}
+
+void RequestPlacement::hold(int32_t index, bool held) {
+  held_[static_cast<size_t>(index)] = held;
+  groups_[index].set_held(held);
+  open_or_close(index);
+  route_waiting();
+}
+
+// Its old workers have gone, and whoever read their blocks knows.
+void RequestPlacement::set_role(int32_t index, ipc::GroupRole role) {
+  Group group = config_.groups().at(static_cast<size_t>(index));
+  group.role = role;
+  router_.set_role(index, role);
+  kv_exchange_.set_role(index, role);
+  groups_[index].set_role(role, config_.worker_of(group));
+}
+
 void RequestPlacement::route(std::unique_ptr<Sequence> sequence) {
   const SequenceParams& params = sequence->params;
   sequence->source.reset();
-  sequence->hands_over = router_.divides() && may_hand_over(*sequence);
+  sequence->hands_over = router_.divides() && may_hand_over(*sequence) && transfer_pays(*sequence);
   const auto index =
       router_.place(sequence->id, sequence->tokens, {params.cache_salt, params.adapter},
                     params.max_tokens - sequence->output_len(),
@@ -163,17 +201,15 @@ const Sequence* RequestPlacement::find(RequestId id) const {
 
 void RequestPlacement::ready(int32_t index) {
   if (groups_[index].proving()) trials_.proving(index);
-  changed(index);
-}
-
-void RequestPlacement::changed(int32_t index) {
   open_or_close(index);
   route_waiting();
 }
 
 void RequestPlacement::good_canary(int32_t index, bool proved) {
   trials_.good_canary(index, proved);
-  if (proved) changed(index);
+  if (!proved) return;
+  open_or_close(index);
+  route_waiting();
 }
 
 bool RequestPlacement::go_on(int32_t index) {
@@ -186,13 +222,8 @@ bool RequestPlacement::go_on(int32_t index) {
   return true;
 }
 
-size_t RequestPlacement::lost(int32_t index, GroupServiceHandlers::Lost lost, bool over,
-                              std::optional<ipc::GroupRole> role) {
+size_t RequestPlacement::lost(int32_t index, GroupServiceHandlers::Lost lost, bool over) {
   kv_exchange_.lost(index);
-  if (role) {  // whoever read the blocks of its old workers knows that they are gone
-    router_.set_role(index, *role);
-    kv_exchange_.set_role(index, *role);
-  }
   const size_t resumed = lost.served ? take_back(index, std::move(lost)) : 0;
   if (groups_[index].failed() && trials_.reserves(index) && !over) {
     const auto left =

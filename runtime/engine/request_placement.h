@@ -8,24 +8,22 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "runtime/engine/group_services.h"
 #include "runtime/engine/kv_exchange.h"
 #include "runtime/engine/live_requests.h"
 #include "runtime/engine/router.h"
+#include "runtime/engine/transfer_choice.h"
 #include "runtime/engine/trials.h"
 
 namespace refrain {
 
 class RequestPlacement {
  public:
-  struct Hooks {
-    std::function<void(Isolation)> isolation;  // trials begin, go on or are over
-    std::function<bool(int32_t)> held_back;    // an operator wants no requests in the group
-  };
-  // All outlive it.
+  // All outlive it. `isolation` hears of trials.
   RequestPlacement(const EngineConfig& config, GroupServices& groups, LiveRequests& live,
-                   Hooks hooks);
+                   std::function<void(Isolation)> isolation);
 
   // To the group that takes it, or into the queue.
   void route(std::unique_ptr<Sequence> sequence);
@@ -50,14 +48,15 @@ class RequestPlacement {
   // request if `proved`; they are lost.
   void ready(int32_t index);
   void good_canary(int32_t index, bool proved);
-  // Takes back what it had; `over`: no group is left; `role`: that its next workers have, if it is
-  // another one. Returns how many of those that ran go on.
-  size_t lost(int32_t index, GroupServiceHandlers::Lost lost, bool over,
-              std::optional<ipc::GroupRole> role);
-  // It is held back, or no longer.
-  void changed(int32_t index);
+  // Takes back what it had; `over`: no group is left. Returns how many of those that ran go on.
+  size_t lost(int32_t index, GroupServiceHandlers::Lost lost, bool over);
   // What waits goes to groups that take it.
   void route_waiting();
+  // A group that is held takes no requests; of the next workers of one that is lost, the role.
+  void hold(int32_t index, bool held);
+  void set_role(int32_t index, ipc::GroupRole role);
+  void moved(const MovedBlocks& blocks) { choice_.moved(blocks); }  // between groups
+  const TransferChoice& choice() const { return choice_; }
   void exported(int32_t index, int32_t rank, const ipc::KvExport& own) {
     kv_exchange_.exported(index, groups_[index].epoch(), rank, own);
   }
@@ -73,17 +72,20 @@ class RequestPlacement {
   void open_or_close(int32_t index);
   void open_or_close_all();
   bool may_hand_over(const Sequence& sequence) const;
+  bool transfer_pays(const Sequence& sequence);
   void to_group(int32_t index, std::unique_ptr<Sequence> sequence);
   void leave_group(RequestId id);
   size_t take_back(int32_t index, GroupServiceHandlers::Lost lost);
-  Trials::Hooks trial_hooks();
+  Trials::Hooks trial_hooks(std::function<void(Isolation)> isolation);
   void give_up(const Sequence& sequence, const Error& error);
 
+  const EngineConfig& config_;
   GroupServices& groups_;
   LiveRequests& live_;
-  const Hooks hooks_;
   Router router_;
   KvExchange kv_exchange_;
+  TransferChoice choice_;
+  std::vector<bool> held_;  // by group
   RequestQueue queue_;
   Trials trials_;
 };

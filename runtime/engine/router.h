@@ -32,6 +32,7 @@ class Router {
   void open(int32_t group) { groups_[static_cast<size_t>(group)].open = true; }
   void close(int32_t group);
   bool is_open(int32_t group) const { return groups_[static_cast<size_t>(group)].open; }
+  ipc::GroupRole role(int32_t group) const { return groups_[static_cast<size_t>(group)].role; }
   void set_role(int32_t group, ipc::GroupRole role);  // while it is closed
   bool any_open() const;
   // Whether prompts can be computed in one group and their answers in another.

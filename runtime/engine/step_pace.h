@@ -28,6 +28,8 @@ class StepPace {
   // once, as none is in flight or too few like it were seen.
   std::optional<TimePoint> plan_at(Duration lead) const;
   int32_t prompt_tokens() const;  // of the next step, at most
+  // What a token takes in steps with prompts; nothing: none was seen.
+  std::optional<double> seconds_a_token() const { return seconds_a_token_; }
 
  private:
   static constexpr int kEnough = 4;                      // steps of a class before it predicts

@@ -27,6 +27,7 @@ class BlockPools {
  public:
   explicit BlockPools(BlockPoolsOptions options);
 
+  int32_t block_size() const { return options_.block_size; }
   // The most tokens of one request that fit when nothing else is there.
   int64_t most_tokens(int64_t wanted) const;
 

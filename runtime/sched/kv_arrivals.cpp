@@ -1,6 +1,7 @@
 #include "runtime/sched/kv_arrivals.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "runtime/base/check.h"
@@ -37,6 +38,8 @@ bool KvArrivals::begin(Sequence& sequence, TimePoint now) {
   transfers_.emplace(id, Transfer{&sequence,
                                   std::vector<int64_t>(ranks, 0),
                                   std::vector<bool>(ranks, false),
+                                  lease.tokens() - sequence.blocks_published * pools_.block_size(),
+                                  now,
                                   now + timeout_,
                                   {}});
   orders_.emplace_back(ipc::PullBlocks{id, lease.group, lease.epoch, std::move(*blocks)});
@@ -80,6 +83,8 @@ std::optional<KvArrivals::Ended> KvArrivals::report(int32_t rank, const ipc::Pul
       ended = Ended{give_up(*found), false, "its blocks were given to another request meanwhile"};
     } else if (whole) {
       ended = Ended{transfer.sequence, true, ""};
+      moved_.push_back({std::accumulate(transfer.bytes.begin(), transfer.bytes.end(), int64_t{0}),
+                        transfer.tokens, seconds_between(transfer.begun, now)});
     }
     if (ended) ++(ended->good ? counts_.done : counts_.failed);
   }

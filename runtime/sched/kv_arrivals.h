@@ -43,7 +43,8 @@ class KvArrivals {
   // Its request has ended.
   void abandon(Sequence& sequence);
 
-  // What all ranks are to be told, in order.
+  // Transfers that are done; and what all ranks are to be told, in order.
+  std::vector<MovedBlocks> take_moved() { return std::exchange(moved_, {}); }
   std::vector<ipc::Message> take_orders() { return std::exchange(orders_, {}); }
   bool empty() const { return transfers_.empty(); }
   TransferCounts counts() const;
@@ -53,7 +54,8 @@ class KvArrivals {
     Sequence* sequence = nullptr;  // null: given up
     std::vector<int64_t> bytes;    // by rank
     std::vector<bool> ended;       // by rank
-    TimePoint deadline;
+    int32_t tokens = 0;            // that the reader lacked
+    TimePoint begun, deadline;
     std::vector<HeldBlocks> quarantine;
   };
   using Map = std::map<TransferId, Transfer>;
@@ -67,6 +69,7 @@ class KvArrivals {
   Map transfers_;
   TransferId next_ = 1;
   std::vector<ipc::Message> orders_;
+  std::vector<MovedBlocks> moved_;
   TransferCounts counts_;
 };
 

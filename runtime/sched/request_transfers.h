@@ -45,6 +45,7 @@ class RequestTransfers {
   std::vector<std::unique_ptr<Sequence>> take_failed() { return std::exchange(failed_, {}); }
   // What all ranks are to be told.
   std::vector<ipc::Message> take_orders() { return arrivals_.take_orders(); }
+  std::vector<MovedBlocks> take_moved() { return arrivals_.take_moved(); }  // transfers, since then
 
   // All that receive are given up, and what has left is returned: the group is lost.
   std::vector<std::unique_ptr<Sequence>> release_all();

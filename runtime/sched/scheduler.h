@@ -85,6 +85,7 @@ class Scheduler {
   bool has_transfers() const { return transfers_.any(); }
   // What all ranks are to be told.
   std::vector<ipc::Message> take_orders() { return transfers_.take_orders(); }
+  std::vector<MovedBlocks> take_moved() { return transfers_.take_moved(); }  // that are done
   // Those whose blocks did not come: they hold nothing, and go on from their tokens elsewhere.
   std::vector<std::unique_ptr<Sequence>> take_failed() { return transfers_.take_failed(); }
 

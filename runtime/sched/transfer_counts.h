@@ -5,6 +5,13 @@
 
 namespace refrain {
 
+// One transfer that is done.
+struct MovedBlocks {
+  int64_t bytes = 0;
+  int32_t tokens = 0;  // whose state they hold
+  double seconds = 0;  // from the order until the last rank had all
+};
+
 struct TransferCounts {
   uint64_t running = 0, quarantined = 0;  // now; quarantined: given up, and perhaps still written
   uint64_t done = 0, failed = 0;          // failed: given up, those of requests that ended excepted

@@ -270,6 +270,14 @@ std::string Metrics::render(const EngineStats& stats, const AdmissionStats& admi
     counter("refrain:group_kv_transfer_bytes_total",
             "Bytes of blocks that the group's ranks pulled", transfers.bytes, role);
   }
+  if (stats.groups.size() > 1 && stats.groups.front().role != ipc::GroupRole::kBoth) {
+    gauge("refrain:kv_link_bytes_per_second",
+          "Bytes that a transfer between groups moves in a second, as measured (0: not known)",
+          stats.kv_link_bytes_per_second);
+    counter("refrain:prompts_not_moved_total",
+            "Prompts computed where they are answered, as moving their blocks takes longer",
+            stats.prompts_not_moved);
+  }
   gauge("refrain:predicted_queue_wait_seconds", "Wait for a first token of a request that came now",
         admission.predicted_wait_seconds);
   const char* refused = "Requests refused: the queue is full, the wait too long, the key's limit";

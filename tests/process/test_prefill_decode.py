@@ -18,12 +18,14 @@ from tiny_head import write_head
 MODEL = TINY / "qwen3"
 OPTIONS = ["--device", "host", "--host-threads", 1, "--dtype", "float32", "--max-num-seqs", 16, "--max-model-len", 512,
            "--max-num-batched-tokens", 64, "--block-size", 16]
+MOVES = ["--kv-transfer-policy", "always"]  # else what was measured decides
 LENGTHS = [1, 15, 16, 17, 31, 33, 63, 64, 65, 130]  # around blocks and chunks
 
 
 def start_divided(start_server, prefill_tp, decode_tp, *options, model=MODEL):
-    server = start_server(*OPTIONS, "--prefill-groups", 1, "--decode-groups", 1, "--prefill-tensor-parallel-size",
-                          prefill_tp, "--decode-tensor-parallel-size", decode_tp, *options, model=model, tp=1)
+    server = start_server(*OPTIONS, *MOVES, "--prefill-groups", 1, "--decode-groups", 1,
+                          "--prefill-tensor-parallel-size", prefill_tp, "--decode-tensor-parallel-size", decode_tp,
+                          *options, model=model, tp=1)
     wait_for(lambda: set(of_groups(server, "ready").values()) == {1.0}, 60, "both groups ready")
     return server
 
@@ -66,6 +68,18 @@ def test_the_tokens_are_those_of_one_group_R28(start_server, expected, prefill_t
     assert page[1]["transfers"]["done"] == len(LENGTHS)
     wait_for(lambda: all_free(server), 5, "all blocks free, no leases")
     assert answers(server) == expected, "with what both groups have cached"
+    wait_for(lambda: all_free(server), 5, "all blocks free, no leases")
+    assert server.stop() == 0
+
+
+def test_where_what_was_measured_decides_the_tokens_are_the_same(start_server, expected):
+    server = start_divided(start_server, 1, 1, "--kv-transfer-policy", "auto")
+    for _ in range(3):
+        assert answers(server) == expected
+    metrics = server.get("/metrics")[1]
+    link = float(re.search(r"^refrain:kv_link_bytes_per_second\S* (\S+)$", metrics, re.M)[1])
+    kept = float(re.search(r"^refrain:prompts_not_moved_total\S* (\S+)$", metrics, re.M)[1])
+    assert link > 0 and kept <= 3 * len(LENGTHS)
     wait_for(lambda: all_free(server), 5, "all blocks free, no leases")
     assert server.stop() == 0
 
@@ -172,7 +186,7 @@ def test_groups_on_two_hosts_move_blocks_over_tcp_R28(hosts, tmp_path):  # noqa:
                      group, "--role", role)
 
     programs = [start(first, "coordinator", "coordinator", "coordinator", "--listen", f"tcp://{address}:5555", "--port",
-                      8000, "--dtype", "float32", "--max-num-seqs", 8, "--prefill-groups", 1, "--decode-groups", 1),
+                      8000, "--dtype", "float32", "--max-num-seqs", 8, "--prefill-groups", 1, "--decode-groups", 1, *MOVES),
                 worker(first, 0, "prefill"), worker(second, 1, "decode")]
 
     def metric(name):

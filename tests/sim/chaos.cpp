@@ -53,8 +53,11 @@ bool clean(const ipc::FaultProgram& line) {
 Plan make_plan(ManualScheduler& scheduler) {
   Plan plan;
   choose_server(scheduler, plan.cluster);
+  plan.cluster.config.drain_timeout = static_cast<double>(scheduler.random(5));
   const bool peaceful = scheduler.random(8) == 0;
   plan.cluster.calm = !peaceful && scheduler.random(8) == 0;
+  // What a rank says of its pulls would fill a short queue while the coordinator is away.
+  if (plan.cluster.calm) plan.cluster.high_water_mark = ClusterOptions().high_water_mark;
   if (!peaceful && !plan.cluster.calm && scheduler.random(2) == 0)
     choose_line(scheduler, plan.cluster.line);
   if (!peaceful) plan.strikes = static_cast<int>(scheduler.random(6));
@@ -124,7 +127,7 @@ void Chaos::strike_calmly() {
 void Chaos::strike_rank() {
   if (cluster_.healed()) return;
   const int32_t rank = any_rank();
-  switch (scheduler_.random(12)) {
+  switch (scheduler_.random(13)) {
     case 0:
     case 1:
       return cluster_.kill_worker(rank);
@@ -148,9 +151,21 @@ void Chaos::strike_rank() {
       return cluster_.greet_again(rank);
     case 10:
       return cluster_.hang_next_start(rank);
+    case 11:
+      return restart_group();
     default:
       return cluster_.replay(rank);
   }
+}
+
+void Chaos::restart_group() {
+  const EngineConfig& config = plan_.cluster.config;
+  const auto group =
+      static_cast<int32_t>(scheduler_.random(static_cast<uint64_t>(config.num_groups())));
+  std::optional<ipc::GroupRole> role;
+  if (config.has_roles() && scheduler_.random(2) == 0)
+    role = static_cast<ipc::GroupRole>(scheduler_.random(3));
+  cluster_.restart_group(group, role);
 }
 
 void Chaos::strike_coordinator() {

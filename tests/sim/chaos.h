@@ -30,6 +30,7 @@ class Chaos {
   void strike_calmly();
   void strike_rank();
   void strike_coordinator();
+  void restart_group();
   void strike_succession();
   int32_t any_rank();  // of any group, as a place
   Duration absence();

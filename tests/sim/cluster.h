@@ -64,6 +64,8 @@ class Cluster {
   // Kills the group; of the next one the rank hangs while it loads or captures.
   void hang_next_start(int32_t place);
   void greet_again(int32_t place);
+  // An operator has a group started again, with roles in any of them; it gives up nothing.
+  void restart_group(int32_t group, std::optional<ipc::GroupRole> role);
   // What went over the rank's line lately, in both directions, comes once more, Hello excepted.
   void replay(int32_t place);
   void kill_coordinator(Duration back_after, Restart with = Restart::kAsBefore);

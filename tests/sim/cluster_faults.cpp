@@ -137,6 +137,13 @@ void Cluster::replay(int32_t place) {
     if (frame.first == worker->name) server_tap_->send_again(frame);
 }
 
+void Cluster::restart_group(int32_t group, std::optional<ipc::GroupRole> role) {
+  if (!engine_) return;
+  note(fmt::format("an operator has group {} started again{}{}", group, role ? " as " : "",
+                   role ? ipc::to_string(*role) : ""));
+  engine_->control_group({group, GroupOrder::What::kRestart, role}, [](const Status&) {});
+}
+
 // A rank that takes a living coordinator for dead.
 void Cluster::greet_again(int32_t place) {
   Worker* worker = at(place);

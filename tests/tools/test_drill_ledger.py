@@ -106,6 +106,13 @@ def test_I5_blocks_in_use():
     assert [fault.rule for fault in ledger.check_blocks(None)] == ["I5"]
 
 
+def test_I5_what_is_held_for_other_groups():
+    idle = {"refrain:kv_cache_usage_perc": 0.0, "refrain:group_kv_leases": 0.0}
+    assert ledger.check_idle(idle) == []
+    for name in ledger.MOVING:
+        assert [fault.rule for fault in ledger.check_idle({**idle, name: 2.0})] == ["I5"], name
+
+
 @pytest.mark.parametrize("changes", [
     {"fds": 11}, {"threads": 6}, {"rss": 400 << 20}])
 def test_I6_a_process_that_grew(changes):

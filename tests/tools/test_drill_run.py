@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("REFRAIN_BUILD_DIR", ROOT / "build"))
-FAULTS = ("slow-rank", "disconnect-storm", "sigterm")
+FAULTS = ("slow-rank", "lose-transfers", "disconnect-storm", "sigterm")
 
 
 def drill(*options):

@@ -236,7 +236,7 @@ class Bench:
     async def check_rest(self, server, baseline):
         """I5 within a second after idle, I6, and CG-41."""
         limit = time.monotonic() + 1.0
-        while faults := ledger.check_blocks((await server.metrics()).get("refrain:kv_cache_usage_perc")):
+        while faults := ledger.check_idle(await server.metrics()):
             if time.monotonic() > limit:
                 break
             await asyncio.sleep(0.05)

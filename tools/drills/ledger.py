@@ -232,6 +232,16 @@ def check_blocks(usage):
     return [Fault("I5", "server", f"{usage:.4%} of the KV blocks are in use")] if usage > 0 else []
 
 
+MOVING = {"refrain:group_kv_leases": "leases are held", "refrain:group_kv_transfers_running": "transfers run",
+          "refrain:group_kv_transfers_quarantined": "transfers are in quarantine"}
+
+
+def check_idle(metrics):
+    """I5: no block is in use, and between groups with roles nothing is on its way or held."""
+    faults = check_blocks(metrics.get("refrain:kv_cache_usage_perc"))
+    return faults + [Fault("I5", "server", f"{metrics[name]:.0f} {what}") for name, what in MOVING.items() if metrics.get(name)]
+
+
 @dataclass
 class Resources:
     """Of a server's processes: by role (serve, coordinator, worker 0, …), and what lies on disk."""

@@ -163,8 +163,11 @@ async def kill_coordinator(context):
     kill(context.server.pid("coordinator"), signal.SIGKILL)
 
 
-async def stop_rank(context, seconds=10.0):
-    pid = context.server.pid(f"worker {context.rank}")
+async def stop_rank(context):
+    await stop_process(context, context.server.pid(f"worker {context.rank}"), 10.0)
+
+
+async def stop_process(context, pid, seconds):
     kill(pid, signal.SIGSTOP)
     begun = time.monotonic()
 
@@ -186,7 +189,40 @@ async def disconnect_all(context):
     await context.wave.leave()
 
 
+def of_role(damage, group):
+    """What is done to a rank, of the prefill group (0) or the decode group (1)."""
+    async def damage_it(context):
+        context.process = f"group {group} rank {context.rank}"
+        await damage(context, context.server.pid(f"worker {group}.{context.rank}"))
+    return damage_it
+
+
+async def kill_it(_context, pid):
+    kill(pid, signal.SIGKILL)
+
+
+async def stop_it(context, pid):
+    await stop_process(context, pid, 10.0)
+
+
+async def lose_transfers(context):
+    """It happens by itself; in the end some must have been lost."""
+    async def count():
+        lost = (await context.server.metrics()).get("refrain:group_kv_transfers_failed_total", 0)
+        context.notes["transfers_lost"] = lost
+        if not lost:
+            context.faults.append(Fault("R-13", "serve", "no transfer was lost"))
+    context.undo.append(count())
+
+
+async def nothing(_context):
+    pass
+
+
 TWO_GROUPS = ("--data-parallel-size", 2)
+ROLES = ("--prefill-groups", 1, "--decode-groups", 1, "--kv-transfer-policy", "always")
+# A read that is lost costs its request this long.
+LOSSY = (*ROLES, "--no-enable-prefix-caching", "--fault", "kind=lose,one_in=16", "--kv-transfer-timeout", 0.5)
 
 LIVE_FAULTS = [
     LiveFault("kill-rank", "kill -9 of a rank in the middle of a step", kill_rank),
@@ -200,5 +236,19 @@ LIVE_FAULTS = [
     LiveFault("kill-group", "of two groups one loses a rank by kill -9; the server serves on", kill_rank_of_group, options=TWO_GROUPS,
               outage=False, spare=True),
     LiveFault("kill-coordinator-of-two", "kill -9 of the coordinator of two groups", kill_coordinator, options=TWO_GROUPS, cuts=True),
+    LiveFault("kill-prefill", "kill -9 of a rank that computes prompts; answers go on", of_role(kill_it, 0), options=ROLES, outage=False,
+              spare=True),
+    LiveFault("kill-decode", "kill -9 of a rank that computes answers; they go on elsewhere", of_role(kill_it, 1), options=ROLES,
+              outage=False, spare=True),
+    LiveFault("stop-prefill", "SIGSTOP of a rank that computes prompts for 10 s", of_role(stop_it, 0), options=ROLES, outage=False, spare=True),
+    LiveFault("stop-decode", "SIGSTOP of a rank that computes answers for 10 s", of_role(stop_it, 1), options=ROLES, outage=False, spare=True),
+    LiveFault("kill-coordinator-of-roles", "kill -9 of the coordinator of a prefill and a decode group", kill_coordinator, options=ROLES,
+              cuts=True),
+    LiveFault("lose-transfers", "one read of blocks in 16 between a prefill and a decode group is lost", lose_transfers, options=LOSSY,
+              outage=False),
+    LiveFault("decode-full", "the blocks of a decode group are too few for all answers", nothing,
+              options=(*ROLES, "--num-gpu-blocks-override", 96), outage=False),
+    LiveFault("disconnect-storm-of-roles", "all clients of a prefill and a decode group hang up at once", disconnect_all, options=ROLES,
+              outage=False),
     LiveFault("disconnect-storm", "all clients hang up at once", disconnect_all, outage=False),
 ]

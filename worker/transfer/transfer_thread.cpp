@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/base/check.h"
+#include "worker/transfer/lossy_transport.h"
 #include "worker/transfer/process_memory.h"
 #include "worker/transfer/tcp_transport.h"
 
@@ -30,6 +31,9 @@ Result<std::unique_ptr<TransferThread>> TransferThread::start(Device& device, Kv
       auto tcp, TcpTransport::listen(options.listen_on, own, *thread->copier_, *thread->pinned_));
   tcp->wake_by(thread->wake_.get());
   transports.push_back(std::move(tcp));
+  if (options.lose_one_in > 0)
+    for (auto& transport : transports)
+      transport = std::make_unique<LossyTransport>(std::move(transport), options.lose_one_in);
   thread->puller_ =
       std::make_unique<Puller>(std::move(own), options.rank, std::move(transports), options.report);
   thread->own_ = thread->puller_->own();

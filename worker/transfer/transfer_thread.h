@@ -27,6 +27,7 @@ class TransferThread {
     int rank = 0;
     std::string listen_on;  // tcp://host:port; port *: any
     bool tcp_only = false;  // tests: not even memory of the same machine is read in another way
+    int lose_one_in = 0;    // drills: so many reads, of which one is lost; 0: none
     Puller::Report report;  // called on this thread
     std::function<void(const std::string&)> broken;  // likewise: it has ended by an error
   };

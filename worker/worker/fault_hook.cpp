@@ -13,12 +13,13 @@ namespace refrain::worker {
 
 namespace {
 
-constexpr std::array<std::pair<std::string_view, FaultKind>, 5> kKinds = {{
+constexpr std::array<std::pair<std::string_view, FaultKind>, 6> kKinds = {{
     {"spin", FaultKind::kSpin},
     {"skip", FaultKind::kSkip},
     {"slow", FaultKind::kSlow},
     {"oom", FaultKind::kOom},
     {"oom-capture", FaultKind::kOomCapture},
+    {"lose", FaultKind::kLose},
 }};
 
 Status set_field(FaultSpec& spec, std::string_view key, std::string_view value, bool& has_kind) {
@@ -29,7 +30,8 @@ Status set_field(FaultSpec& spec, std::string_view key, std::string_view value, 
       has_kind = true;
       return {};
     }
-    return fail_field("fault", "kind is spin, skip, slow, oom or oom-capture, not \"{}\"", value);
+    return fail_field("fault", "kind is spin, skip, slow, oom, oom-capture or lose, not \"{}\"",
+                      value);
   }
   int number = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
@@ -50,10 +52,14 @@ Status set_field(FaultSpec& spec, std::string_view key, std::string_view value, 
     spec.steps = number;
   } else if (key == "free_mib") {
     spec.free_mib = number;
+  } else if (key == "one_in" && number > 0) {
+    spec.one_in = number;
   } else {
-    return fail_field("fault",
-                      "keys are kind, group, rank, step, token, ms, steps and free_mib, not \"{}\"",
-                      key);
+    return fail_field(
+        "fault",
+        "keys are kind, group, rank, step, token, ms, steps, free_mib and one_in (from "
+        "1), not \"{}\"",
+        key);
   }
   return {};
 }
@@ -73,7 +79,7 @@ Result<FaultSpec> parse_fault(std::string_view text) {
     REFRAIN_RETURN_IF_ERROR(
         set_field(spec, part.substr(0, equals), part.substr(equals + 1), has_kind));
   }
-  if (!has_kind) return fail_field("fault", "give kind=spin, skip, slow, oom or oom-capture");
+  if (!has_kind) return fail_field("fault", "give kind=spin, skip, slow, oom, oom-capture or lose");
   return spec;
 }
 
@@ -110,7 +116,8 @@ bool FaultHook::before_step(const ipc::Step& step, Device& device) {
     std::this_thread::sleep_for(std::chrono::milliseconds(spec_.ms));
     return true;
   }
-  if (!is_due(step) || spec_.kind == FaultKind::kOomCapture) return true;
+  if (spec_.kind == FaultKind::kOomCapture || spec_.kind == FaultKind::kLose) return true;
+  if (!is_due(step)) return true;
   log::critical("FAULT staged: kind {} at step {}", kKinds[static_cast<size_t>(spec_.kind)].first,
                 step.step);
   switch (spec_.kind) {
@@ -127,6 +134,7 @@ bool FaultHook::before_step(const ipc::Step& step, Device& device) {
       device.allocate(device.memory().total + 1, MemoryTag::kOther);  // throws OutOfMemory
       return true;
     case FaultKind::kOomCapture:
+    case FaultKind::kLose:
       return true;
   }
   return true;

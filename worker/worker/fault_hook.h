@@ -22,6 +22,7 @@ enum class FaultKind : uint8_t {
   kSlow,        // each of the next `steps` steps begins `ms` late
   kOom,         // the next step asks the device for more memory than there is
   kOomCapture,  // graphs are captured with `free_mib` MiB of device memory left
+  kLose,        // of the reads of blocks of other groups one in `one_in` never ends by itself
 };
 
 // SPEC: key=value, comma-separated. kind is needed; group, rank: of that group
@@ -37,6 +38,7 @@ struct FaultSpec {
   int ms = 500;
   int steps = 8;
   int free_mib = 0;
+  int one_in = 16;
 };
 Result<FaultSpec> parse_fault(std::string_view text);
 
@@ -47,6 +49,8 @@ class FaultHook {
   void fire() { fired_ = true; }
   // Memory to hold while graphs are captured: all but free_mib MiB.
   std::vector<std::unique_ptr<Buffer>> before_capture(Device& device) const;
+  // Of reads from other groups; 0: none is lost.
+  int lose_one_in() const { return spec_.kind == FaultKind::kLose ? spec_.one_in : 0; }
   // False: the step is not to be run.
   bool before_step(const ipc::Step& step, Device& device);
 

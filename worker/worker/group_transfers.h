@@ -23,7 +23,8 @@ class GroupTransfers {
   explicit GroupTransfers(Address address) : address_(std::move(address)) {}
 
   // Device thread. Reports what others need to read the blocks of `own`.
-  Status start(Device& device, int rank, KvMemory own, DeviceSigns& signs);
+  // `lose_one_in`: TransferThread::Options.
+  Status start(Device& device, int rank, KvMemory own, int lose_one_in, DeviceSigns& signs);
   void end();
   // Any thread. Dropped while nothing is exported.
   void post(TransferThread::Command command);

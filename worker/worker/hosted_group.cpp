@@ -107,7 +107,8 @@ Status HostedGroup::init_cache(const ipc::InitCache& message) {
   signs_.record({.phase = ipc::FlightPhase::kReady});
   signs_.report(*report_);
   if (!moves_blocks_) return {};
-  return transfers_.start(device_, rank_, runner_->kv_memory(), signs_);
+  return transfers_.start(device_, rank_, runner_->kv_memory(),
+                          fault_ != nullptr ? fault_->lose_one_in() : 0, signs_);
 }
 
 Status HostedGroup::submit(const ipc::Step& message) {

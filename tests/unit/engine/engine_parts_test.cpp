@@ -22,8 +22,7 @@ class WaitingRequests : public testing::LiveRequestsTest {
   }
   EngineConfig config;
   GroupServices groups;
-  RequestPlacement placement{
-      config, groups, live, {[](Isolation) {}, [](int32_t) { return false; }}};
+  RequestPlacement placement{config, groups, live, [](Isolation) {}};
 };
 
 TEST_F(WaitingRequests, AreInTheQueueWhileNoGroupTakesThem) {

@@ -143,6 +143,29 @@ TEST_F(ControlledGroups, WhatAGroupHasNotEndedInTimeGoesOnInTheOtherOne_R8) {
   EXPECT_EQ(asked->answers, 1);
 }
 
+// In flight at two losses in a row it would be a suspect.
+TEST(ControlledGroup, ARestartThatWasAskedForMakesNobodyASuspect) {
+  EngineWorld world;
+  world.config.drain_timeout = 0;
+  world.start_ready();
+  int isolations = 0;
+  world.engine->on_isolation([&](Isolation isolation) { isolations += isolation.on ? 1 : 0; });
+  world.newest(0).hold_answers = true;
+  const RequestId id = world.submit(prompt_of(10), 8);
+  world.scheduler.run_until_idle();
+  for (const bool holds : {true, false}) {
+    world.engine->control_group({0, GroupOrder::What::kRestart}, [](const Status&) {});
+    world.scheduler.run_until_idle();
+    world.scheduler.advance(std::chrono::milliseconds(1));
+    world.add_ranks();
+    world.newest(0).hold_answers = holds;
+    world.scheduler.run_until_idle();
+  }
+  EXPECT_EQ(world.losses.size(), 2u);
+  EXPECT_EQ(isolations, 0);
+  EXPECT_EQ(world.answers[id].finish, FinishReason::kLength);
+}
+
 TEST_F(ControlledGroups, WhatCannotBeAskedIsRefused) {
   start_both();
   const auto nobody = ask(2, GroupOrder::What::kDrain);
@@ -192,6 +215,24 @@ TEST_F(Roles, AGroupThatStartsAgainMayHaveAnotherRole_CG2) {
   EXPECT_FALSE(computes_prompts(*decode_));
   EXPECT_EQ(world_.engine->stats().requests_resumed, 0u);
   expect_nothing_left();
+}
+
+TEST_F(Roles, AGroupIsNotDrainedWhileAReaderHasItsBlocks_R28) {
+  start_both();
+  decode_->hold_pulls = true;
+  const auto prompt = prompt_from(10);
+  const RequestId id = submit(prompt, 12);
+  world_.scheduler.run_until_idle();
+  EXPECT_EQ(group(0).leases, 1u);
+  world_.engine->control_group({0, GroupOrder::What::kRestart}, [](const Status&) {});
+  world_.scheduler.run_until_idle();
+  EXPECT_TRUE(world_.losses.empty()) << "its blocks are still read";
+  ASSERT_EQ(decode_->held_pulls.size(), 1u);
+  decode_->pull(decode_->held_pulls.front());
+  world_.scheduler.run_until_idle();
+  EXPECT_EQ(world_.losses.size(), 1u);
+  expect_answer(id, prompt, 12);
+  EXPECT_EQ(group(1).transfers.failed, 0u);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "tests/unit/transfer/fake_transport.h"
 #include "tests/unit/transfer/shards.h"
+#include "worker/transfer/lossy_transport.h"
 #include "worker/transfer/transfer_thread.h"
 
 namespace refrain::worker {
@@ -73,6 +74,29 @@ TEST_F(PullerTest, AReadThatIsLostEndsWhenItIsCancelledAndNotBefore) {
   puller_->poll(kNow);
   ASSERT_TRUE(told_.back().ended);
   EXPECT_EQ(told_.back().error, "cancelled");
+}
+
+TEST_F(PullerTest, OfATransportThatLosesOneInTwoThePullEndsWhenItIsCancelled) {
+  auto real = std::make_unique<FakeTransport>();
+  real->memory = fake_->memory;
+  std::vector<std::unique_ptr<Transport>> transports;
+  transports.push_back(std::make_unique<LossyTransport>(std::move(real), 2));
+  puller_ = std::make_unique<Puller>(here_.memory, 0, std::move(transports),
+                                     [this](const ipc::Pulled& told) { told_.push_back(told); });
+  puller_->take(peers());
+  puller_->take(order(5));
+  for (int i = 0; i < 10; ++i) puller_->poll(kNow);
+  EXPECT_EQ(std::ranges::count(told_, true, &ipc::Pulled::ended), 0);
+  puller_->take(ipc::CancelPull{5});
+  puller_->poll(kNow);
+  ASSERT_FALSE(told_.empty());
+  EXPECT_TRUE(told_.back().ended);
+  EXPECT_EQ(told_.back().error, "cancelled");
+  puller_->take(order(6));
+  puller_->take(ipc::KvPeers{1, 7, {}});
+  puller_->poll(kNow);
+  EXPECT_EQ(told_.back().id, 6u);
+  EXPECT_NE(told_.back().error.find("gone"), std::string::npos);
 }
 
 TEST_F(PullerTest, AReadThatFailsEndsTheOthersFirst) {
