@@ -172,6 +172,11 @@ std::string dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+bool wants_page(const HttpRequest& request) {
+  const auto accept = request.headers.find("accept");
+  return accept != request.headers.end() && accept->second.find("text/html") != std::string::npos;
+}
+
 Json error_json(int status, const Error& error) {
   return {{"type", "error"},  // Anthropic's; the rest is OpenAI's
           {"error",

@@ -21,6 +21,8 @@ class Tokenizer;
 }
 
 int http_status(ErrorCode code);
+// A browser asks for a page.
+bool wants_page(const HttpRequest& request);
 // {"error": {"message", "type", "param", "code"}}
 Json error_json(int status, const Error& error);
 std::string error_body(int status, const std::string& message);

@@ -5,19 +5,14 @@
 #include <chrono>
 #include <random>
 
-#include "runtime/base/build_info.h"
 #include "runtime/server/api_response.h"
 #include "runtime/server/completion_session.h"
 #include "runtime/server/cudagraph_page.h"
-#include "runtime/server/dashboard.h"
-#include "runtime/server/vllm_metrics.h"
 #include "runtime/text/chat_template.h"
 #include "runtime/text/tokenizer.h"
 
 namespace refrain {
 namespace {
-
-constexpr double kHealthySeconds = 10.0;
 
 int64_t now_seconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(
@@ -62,10 +57,6 @@ bool is_json(std::string type) {
   while (type.ends_with(' ')) type.pop_back();
   std::ranges::transform(type, type.begin(), [](unsigned char c) { return std::tolower(c); });
   return type == "application/json";
-}
-
-bool wants_page(const HttpRequest& request) {
-  return header_of(request, "accept").find("text/html") != std::string::npos;
 }
 
 bool has_body(const HttpRequest& request) {
@@ -329,75 +320,6 @@ void ApiServer::on_pool(HttpRequest& request, const Exchange& exchange,
               if (!answer) return reply_error(exchange, answer.error());
               reply_json(exchange, *answer);
             });
-}
-
-void ApiServer::get_live(HttpRequest&, const Exchange& exchange) {
-  reply_json(exchange, {{"status", "live"}});
-}
-
-void ApiServer::get_ready(HttpRequest&, const Exchange& exchange) {
-  const EngineHealth health = engine_.health();
-  const bool ready = health.state == GroupState::kReady && !draining_;
-  reply_json(exchange,
-             {{"status", draining_ ? "draining" : to_string(health.state)},
-              {"detail", health.state_detail}},
-             ready ? 200 : 503);
-}
-
-// Healthy: serving, and in the last ten seconds an answer of the workers, or a device that got on
-// within a long step; idle ones are asked for a canary's answer.
-void ApiServer::get_health(HttpRequest&, const Exchange& exchange) {
-  const EngineHealth health = engine_.health();
-  const bool ready = health.state == GroupState::kReady;
-  const bool stuck = ready && health.seconds_since_progress > kHealthySeconds;
-  const bool healthy = ready && !stuck;
-  const char* status =
-      stuck ? "no answer and no progress of the workers in the last 10 s" : to_string(health.state);
-  Json json = {{"status", healthy ? "healthy" : status},
-               {"epoch", health.epoch},
-               {"seconds_since_last_answer", health.seconds_since_last_answer},
-               {"seconds_since_progress", health.seconds_since_progress},
-               {"requests_running", health.requests_running},
-               {"requests_waiting", health.requests_waiting}};
-  for (size_t group = 0; group < health.groups.size(); ++group)
-    json["groups"].push_back({{"group", group}, {"state", to_string(health.groups[group])}});
-  reply_json(exchange, json, healthy ? 200 : 503);
-}
-
-void ApiServer::get_metrics(HttpRequest&, const Exchange& exchange) {
-  std::string text = metrics_->render(engine_.stats(), engine_.admission()) + more_metrics_();
-  if (engine_.config().vllm_metrics) text += under_vllm_names(text);
-  exchange->reply(200, "text/plain; version=0.0.4; charset=utf-8", std::move(text));
-}
-
-void ApiServer::get_cudagraphs(HttpRequest& request, const Exchange& exchange) {
-  const auto format = request.query.find("format");
-  const std::string wanted = format == request.query.end() ? "" : format->second;
-  const EngineStats stats = engine_.stats();
-  if (wanted == "text") {
-    return exchange->reply(200, "text/plain; charset=utf-8", cudagraph_text(stats));
-  }
-  if (wanted == "html" || (wanted.empty() && wants_page(request))) {
-    return exchange->reply(200, "text/html; charset=utf-8", cudagraph_page(stats));
-  }
-  reply_json(exchange, cudagraph_json(stats));
-}
-
-void ApiServer::get_version(HttpRequest&, const Exchange& exchange) {
-  reply_json(exchange, {{"version", build_id()}});
-}
-
-void ApiServer::get_dashboard(HttpRequest&, const Exchange& exchange) {
-  exchange->reply(200, "text/html; charset=utf-8", dashboard_page());
-}
-
-void ApiServer::get_index(HttpRequest& request, const Exchange& exchange) {
-  if (wants_page(request)) return get_dashboard(request, exchange);
-  Json paths = Json::array();
-  for (const auto& [path, entry] : routes()) {
-    if (path != "/") paths.push_back(fmt::format("{} {}", entry.method, path));
-  }
-  reply_json(exchange, {{"refrain", build_id()}, {"routes", std::move(paths)}});
 }
 
 }  // namespace refrain

@@ -74,7 +74,8 @@ def test_groups_of_two_ranks_share_the_work(two):
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda first: ask(server, first), range(10, 34)))
     generated = of_groups(server, "generation_tokens_total")
-    assert sum(generated.values()) == 24 * 40 and min(generated.values()) > 24 * 40 / 4
+    # The first eight are shared evenly; then each goes where one has ended, which is a matter of time.
+    assert sum(generated.values()) == 24 * 40 and min(generated.values()) >= 4 * 40, generated
     assert answers == [ask(server, first) for first in range(10, 34)]
     page = groups(server)
     assert [(g["group"], g["state"], g["ranks"]) for g in page] == [(0, "ready", 2), (1, "ready", 2)]
