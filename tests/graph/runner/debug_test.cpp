@@ -74,26 +74,34 @@ TEST(Debug, CG29AnyValueThatMovesIsNamed) {
   }
 }
 
-// Padded rows of the values of a step hold NaN after it, wherever nothing was written over them.
+// Padded rows of the values of a step, zero before it, hold NaN after it, wherever nothing was
+// written over them.
 TEST(Debug, CG27PoisonIsReal) {
   const auto nans_of_padding = [](bool poison) {
     SessionOptions options = with_mode("FULL");
     options.poison_padding = poison;
     const auto session = started(options);
-    session->run({{0, prompt(3, 0), 0}});  // FULL 4: one row live of four
     const auto& hosted = session->runner().hosted();
+    const auto for_each_value = [&](auto f) {
+      for (size_t id = 0; id < hosted.program.values.size(); ++id) {
+        const worker::Value& value = hosted.program.values[id];
+        auto* data = static_cast<float*>(hosted.context.addresses[id][0]);
+        if (value.kind == worker::ValueKind::kActivation && value.dtype == DType::kFloat32 &&
+            value.rows.extent != worker::kNoExtent && data != nullptr)
+          f(data, static_cast<size_t>(value.cols));
+      }
+    };
+    const auto stream = session->device().create_stream();
+    const worker::Filler zeros(session->device(), 0);
+    for_each_value(
+        [&](float* data, size_t cols) { zeros.fill(*stream, data, 4 * cols * sizeof(float)); });
+    stream->synchronize();
+    session->run({{0, prompt(3, 0), 0}});  // FULL 4: one row live of four
     int64_t nans = 0;
-    for (size_t id = 0; id < hosted.program.values.size(); ++id) {
-      const worker::Value& value = hosted.program.values[id];
-      const void* data = hosted.context.addresses[id][0];
-      if (value.kind != worker::ValueKind::kActivation || value.dtype != DType::kFloat32 ||
-          value.rows.extent == worker::kNoExtent || data == nullptr)
-        continue;
-      const auto cols = static_cast<size_t>(value.cols);
-      const auto rows = session->read(static_cast<const float*>(data), 4 * cols);
-      nans += std::count_if(rows.begin() + static_cast<std::ptrdiff_t>(cols), rows.end(),
-                            [](float x) { return std::isnan(x); });
-    }
+    for_each_value([&](float* data, size_t cols) {
+      const std::vector<float> padding = session->read(data + cols, 3 * cols);
+      nans += std::ranges::count_if(padding, [](float x) { return std::isnan(x); });
+    });
     return nans;
   };
   EXPECT_EQ(nans_of_padding(false), 0);
