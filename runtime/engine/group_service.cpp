@@ -107,7 +107,7 @@ void GroupService::connect() {
   handlers.on_pulled = guarded(
       [](Self& self, int32_t rank, const ipc::Pulled& report) { self.on_pulled(rank, report); });
   handlers.on_step =
-      guarded([](Self& self, ipc::StepResult result) { self.on_step(std::move(result)); });
+      guarded([](Self& self, const ipc::StepResult& result) { self.on_step(result); });
   handlers.on_device_progress = guarded([](Self& self) { self.stats_.progressed(self.now()); });
   handlers.on_loss =
       guarded([](Self& self, GroupLoss loss) { self.handlers_.on_loss(std::move(loss)); });
@@ -230,7 +230,7 @@ void GroupService::on_ready(const std::vector<ipc::StateGroup>& groups) {
   publish_counts();
 }
 
-void GroupService::on_step(ipc::StepResult result) {
+void GroupService::on_step(const ipc::StepResult& result) {
   const double cpu_before = thread_cpu_us();
   events_.clear();
   Status updated = check_tokens(result, model_.vocab_size);

@@ -121,7 +121,7 @@ class GroupService : public std::enable_shared_from_this<GroupService> {
  private:
   void plan_steps(size_t depth);
   void on_ready(const std::vector<ipc::StateGroup>& groups);
-  void on_step(ipc::StepResult result);
+  void on_step(const ipc::StepResult& result);
   void take_rows_without_logit();
   void on_grammar_ready(RequestId id);
   void on_lost(const Error& error, bool for_good);

@@ -15,8 +15,8 @@ void LiveRequests::open(RequestId id, GenerateRequest& request, OutputSink sink)
                  std::move(request.sampling), std::move(sink));
 }
 
-void LiveRequests::enter(RequestId id, size_t prompt_tokens, LiveRequest live) {
-  all_.emplace(id, std::move(live));
+void LiveRequests::enter(RequestId id, size_t prompt_tokens, const LiveRequest& live) {
+  all_.emplace(id, live);
   stats_.change([](EngineStats& stats) { ++stats.requests_total; });
   if (trace_ != nullptr) trace_->accepted(id, prompt_tokens, executor_.clock().now());
 }
@@ -95,7 +95,7 @@ void LiveRequests::end_all(const Error& error) {
 void LiveRequests::gone(RequestId id, FinishReason reason) {
   const auto found = all_.find(id);
   REFRAIN_CHECK(found != all_.end(), "request {} ended twice", id);
-  const LiveRequest live = std::move(found->second);
+  const LiveRequest live = found->second;
   all_.erase(found);
   if (live.deadline != 0) executor_.cancel(live.deadline);
   stats_.ended(reason);

@@ -39,7 +39,7 @@ class LiveRequests {
   // Any thread: where the outputs of an accepted request go, which enters later.
   void open(RequestId id, GenerateRequest& request, OutputSink sink);
 
-  void enter(RequestId id, size_t prompt_tokens, LiveRequest live);
+  void enter(RequestId id, size_t prompt_tokens, const LiveRequest& live);
   bool contains(RequestId id) const { return all_.contains(id); }
   LiveRequest& at(RequestId id) { return all_.at(id); }
   const LiveRequest& at(RequestId id) const { return all_.at(id); }

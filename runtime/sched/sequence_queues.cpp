@@ -38,14 +38,14 @@ void SequenceQueues::enter_running(Sequence& sequence) {
                   &sequence);
 }
 
-SequenceQueues::Waiting::const_iterator SequenceQueues::run(Waiting::const_iterator at) {
+SequenceQueues::Waiting::const_iterator SequenceQueues::run(const Waiting::const_iterator& at) {
   Sequence& sequence = **at;
   const auto next = waiting_.erase(at);
   enter_running(sequence);
   return next;
 }
 
-SequenceQueues::Waiting::const_iterator SequenceQueues::receive(Waiting::const_iterator at) {
+SequenceQueues::Waiting::const_iterator SequenceQueues::receive(const Waiting::const_iterator& at) {
   Sequence& sequence = **at;
   sequence.state = SequenceState::kReceiving;
   --num_sourced_;

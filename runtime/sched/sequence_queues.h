@@ -39,8 +39,8 @@ class SequenceQueues {
   size_t num_sourced() const { return num_sourced_; }
 
   // One that waits has got what it needs. Returns the next that waits.
-  Waiting::const_iterator run(Waiting::const_iterator at);
-  Waiting::const_iterator receive(Waiting::const_iterator at);
+  Waiting::const_iterator run(const Waiting::const_iterator& at);
+  Waiting::const_iterator receive(const Waiting::const_iterator& at);
   // Its blocks are filled.
   void run_received(Sequence& sequence);
   // The last running one waits again, before others of its priority.
