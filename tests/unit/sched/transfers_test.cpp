@@ -36,6 +36,7 @@ TEST(Leases, ThatRunOutGiveTheirBlocksBackInTheOrderOfTheirGrants_R20) {
   SchedulerOptions options = small_options();
   options.groups = full_attention(5);
   options.watermark = 0;
+  options.max_num_seqs = 5;  // none of the requests gives its slot back
   Parts parts(options);
   BlockLeases leases(parts.resources.pools());
   std::vector<BlockId> blocks;
