@@ -27,7 +27,7 @@ EngineCore::EngineCore(EngineParts parts)
                  [this](Isolation isolation) { reports_.isolation(isolation); }),
       deadlines_(*executor_, intake_.admission(), live_, placement_,
                  {[this] { pump_all(); }, [this] { publish(); }}),
-      control_(config_.num_groups(), to_duration(config_.drain_timeout), executor_,
+      control_(config_.num_groups(), to_duration(config_.drain_timeout), *executor_,
                control_hooks()) {}
 
 void EngineCore::connect() {
@@ -45,6 +45,7 @@ void EngineCore::connect() {
     });
   };
   deadlines_.connect(run_later(executor_, weak));
+  control_.connect(run_later(executor_, weak));
   live_.connect(std::make_unique<OutputSide>(
       parts_.output_executors, parts_.tokenizer,
       [on_engine](RequestId id) {

@@ -6,16 +6,11 @@
 
 namespace refrain {
 
-GroupControl::GroupControl(int32_t num_groups, Duration limit, std::shared_ptr<Executor> executor,
-                           Hooks hooks)
+GroupControl::GroupControl(int32_t num_groups, Duration limit, Executor& executor, Hooks hooks)
     : limit_(limit),
-      executor_(std::move(executor)),
+      executor_(executor),
       hooks_(std::move(hooks)),
       groups_(static_cast<size_t>(num_groups)) {}
-
-GroupControl::~GroupControl() {
-  for (const Group& group : groups_) executor_->cancel(group.limit);
-}
 
 void GroupControl::take(const GroupOrder& order, GroupOrderDone done) {
   const auto refuse = [&done](Error error) { done(tl::make_unexpected(std::move(error))); };
@@ -50,9 +45,7 @@ void GroupControl::take(const GroupOrder& order, GroupOrderDone done) {
                    {}});
   group.role = order.role;
   group.done = std::move(done);
-  group.limit = executor_->post_after(limit_, [this, index, weak = std::weak_ptr(alive_)] {
-    if (weak.lock()) overdue(index);
-  });
+  group.limit = run_later_(limit_, [this, index] { overdue(index); });
   set(index, State::kDraining);
   look();
 }
@@ -95,7 +88,7 @@ void GroupControl::drained(int32_t index) {
                               "when it is ready",
                               index));
   }
-  executor_->cancel(group.limit);
+  executor_.cancel(group.limit);
   set(index, State::kRestarting);
   hooks_.restart(index);
 }
@@ -127,7 +120,7 @@ void GroupControl::set(int32_t index, State state) {
 }
 
 void GroupControl::answer(Group& group, const Status& status) {
-  executor_->cancel(group.limit);
+  executor_.cancel(group.limit);
   if (const GroupOrderDone done = std::exchange(group.done, nullptr)) done(status);
 }
 

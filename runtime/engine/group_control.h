@@ -4,12 +4,11 @@
 // done. Owned by the engine, on its executor.
 
 #include <functional>
-#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include "runtime/actor/executor.h"
+#include "runtime/actor/run_later.h"
 #include "runtime/engine/engine.h"
 
 namespace refrain {
@@ -24,11 +23,9 @@ class GroupControl {
     std::function<void(int32_t)> changed;  // it takes requests that took none, or the other way
   };
   // `limit`: how long a group may take to finish what it has. A drain then ends with kDeadline, and
-  // a restart goes on.
-  GroupControl(int32_t num_groups, Duration limit, std::shared_ptr<Executor> executor, Hooks hooks);
-  ~GroupControl();
-  GroupControl(const GroupControl&) = delete;
-  GroupControl& operator=(const GroupControl&) = delete;
+  // a restart goes on. `executor` outlives it.
+  GroupControl(int32_t num_groups, Duration limit, Executor& executor, Hooks hooks);
+  void connect(RunLater run_later) { run_later_ = std::move(run_later); }  // once
 
   // `done` is called once: it is as was asked, or why not. One thing at a time is asked of a group.
   void take(const GroupOrder& order, GroupOrderDone done);
@@ -58,10 +55,10 @@ class GroupControl {
   void overdue(int32_t index);
 
   const Duration limit_;
-  std::shared_ptr<Executor> executor_;
-  Hooks hooks_;
+  Executor& executor_;
+  const Hooks hooks_;
+  RunLater run_later_;
   std::vector<Group> groups_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for timers
 };
 
 }  // namespace refrain
