@@ -53,7 +53,7 @@ struct EngineConfig {
   int32_t prefill_tensor_parallel_size = 0;       // workers of such a group; 0: as
   int32_t decode_tensor_parallel_size = 0;        // tensor_parallel_size says
   double kv_transfer_timeout = 10;                // seconds without progress
-  std::string kv_transfer_policy = "always";      // auto | always
+  std::string kv_transfer_policy = "auto";        // auto | always
   std::string device = "auto";                    // auto | host | cuda
   int32_t host_threads = 0;                       // per worker; 0: cores / workers, at least 1
   std::string host_isa;                           // empty: best

@@ -61,7 +61,6 @@ void add_group_options(CLI::App& app, EngineConfig& config, const char* group) {
                  "are given up and the prompt is computed again")
       ->check(number_in(0.1, 3600.0))
       ->group(group);
-  config.kv_transfer_policy = "auto";
   app.add_option(
          "--kv-transfer-policy", config.kv_transfer_policy,
          "auto: a prompt whose KV blocks would take longer to move than the decode group to "

@@ -65,6 +65,7 @@ Plan with_more(Plan plan, uint64_t seed) {
   if (seed % 4 == 3) {
     plan.cluster.config.prefill_groups = plan.cluster.config.decode_groups = 1;
     plan.cluster.config.worker.kv_transfer = true;
+    plan.cluster.config.kv_transfer_policy = "always";
     plan.cluster.config.kv_transfer_timeout = 2;
   }
   if (seed % 3 == 0) plan.cluster.config.worker.max_loras = 1 + static_cast<int32_t>(seed / 3 % 2);

@@ -17,20 +17,10 @@ class TwoGroups : public ::testing::TestWithParam<uint64_t> {
 
   MockRank& add_worker(int32_t group) {
     MockRankOptions options;
+    options.group = group;
     options.pid = next_pid_++;
     options.draws = true;
-    const std::string name = "group-" + std::to_string(options.pid);
-    auto endpoint = world_.hub->make_client(world_.scheduler.make_executor(name), name);
-    world_.ranks.push_back(std::make_unique<MockRank>(std::move(*endpoint), options));
-    ipc::Hello hello;
-    hello.group = group;
-    hello.build_id = options.build_id;
-    hello.model_digest = options.model_digest;
-    hello.pid = options.pid;
-    hello.host = hello.realm = "here";
-    hello.process_start = options.process_start;
-    world_.ranks.back()->say(hello);
-    return *world_.ranks.back();
+    return world_.add_rank(options);
   }
   void start_both() {
     world_.start();

@@ -21,6 +21,7 @@ class Roles : public ::testing::TestWithParam<uint64_t> {
     world_.config.prefill_groups = 1;
     world_.config.decode_groups = 1;
     world_.config.worker.kv_transfer = true;
+    world_.config.kv_transfer_policy = "always";
   }
 
   MockRank& add_worker(int32_t group, int32_t rank = 0, int32_t ranks = 1) {
@@ -31,16 +32,12 @@ class Roles : public ::testing::TestWithParam<uint64_t> {
     options.draws = true;
     options.num_kv_blocks = blocks_;
     options.tensor_parallel_size = ranks;
-    const std::string name = "group-" + std::to_string(options.pid);
-    auto endpoint = world_.hub->make_client(world_.scheduler.make_executor(name), name);
-    world_.ranks.push_back(std::make_unique<MockRank>(std::move(*endpoint), options));
-    MockRank& added = *world_.ranks.back();
+    MockRank& added = world_.add_rank(options);
     added.find_rank = [this](int64_t pid) {
       for (const auto& each : world_.ranks)
         if (each->options.pid == pid) return each.get();
       return static_cast<MockRank*>(nullptr);
     };
-    added.hello();
     return added;
   }
   void start_both() {
