@@ -179,8 +179,7 @@ std::vector<std::string> join_compilation_config(std::vector<std::string> words)
     const size_t equal = std::min(key.find('='), key.size());
     const bool apart = equal == key.size() && i + 1 < words.size();
     const std::string value =
-        apart ? words[++i]
-              : word.substr(word.size() - key.size() + std::min(equal + 1, key.size()));
+        apart ? words[++i] : std::string(key.substr(std::min(equal + 1, key.size())));
     key = key.substr(0, equal);
     if (key.empty()) {
       whole = value;
