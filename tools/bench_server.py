@@ -1,6 +1,7 @@
 """A `refrain serve` that a benchmark starts. A run in which a worker was lost, a request resumed or an audited step differed fails,
 whatever its figures."""
 import contextlib
+import json
 import os
 import re
 import socket
@@ -23,6 +24,20 @@ def get(url):
         return response.read().decode()
 
 
+def post(base, body):
+    """The answer to a completion, as an object."""
+    request = urllib.request.Request(base + "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=600) as response:
+        return json.loads(response.read())
+
+
+def check_unmoved(metrics):
+    """Ends the program if one of those counters has moved."""
+    moved = {name: counter(metrics, name) for name in MUST_BE_ZERO if f"refrain:{name}" not in metrics or counter(metrics, name) != 0}
+    if moved:
+        raise SystemExit(f"without a planted fault these must be 0: {moved}")
+
+
 @contextlib.contextmanager
 def served(model, name, *options):
     """Its base URL; the server ends with the block."""
@@ -43,9 +58,7 @@ def served(model, name, *options):
                 time.sleep(0.2)
         yield base
         metrics = get(base + "/metrics")
-        moved = {key: counter(metrics, key) for key in MUST_BE_ZERO if f"refrain:{key}" not in metrics or counter(metrics, key) != 0}
-        if moved:
-            raise SystemExit(f"without a planted fault these must be 0: {moved}")
+        check_unmoved(metrics)
         print(f"restarts, resumed, failed and audited steps that differed: 0 ({counter(metrics, 'audit_steps_total'):.0f} steps audited)")
     finally:
         server.terminate()

@@ -9,12 +9,11 @@ import concurrent.futures
 import json
 import re
 import sys
-import urllib.request
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
-from bench_server import get, served  # noqa: E402
+from bench_server import get, post, served  # noqa: E402
 
 ADAPTERS = sorted(path.parent for path in (ROOT / "tests/fixtures/adapters").glob("*/expected.json"))
 
@@ -22,9 +21,7 @@ ADAPTERS = sorted(path.parent for path in (ROOT / "tests/fixtures/adapters").glo
 def complete(base, model, entry):
     body = {"model": model, "prompt": entry["prompt_ids"], "max_tokens": len(entry["output_ids"]), "temperature": 0,
             "return_token_ids": True, "ignore_eos": True}
-    request = urllib.request.Request(base + "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as response:
-        return json.loads(response.read())["choices"][0]["token_ids"]
+    return post(base, body)["choices"][0]["token_ids"]
 
 
 def main():
