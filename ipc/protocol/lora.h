@@ -24,4 +24,12 @@ struct UnloadAdapter {  // no step names it any more
   AdapterId id = 0;
 };
 
+// A place takes a LoRA adapter, in front of the step.
+struct AdapterPlacement {
+  int32_t place = 0;
+  AdapterId adapter = 0;  // of a LoadAdapter that all ranks have answered
+
+  bool operator==(const AdapterPlacement&) const = default;
+};
+
 }  // namespace refrain::ipc

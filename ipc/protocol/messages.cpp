@@ -18,6 +18,22 @@ int64_t num_rows(const Step& step) {
   return static_cast<int64_t>(rows);
 }
 
+StepSize size_of(const Step& step) {
+  StepSize size;
+  size.cascade = step.cascade;
+  size.has_lora = step.has_lora;
+  size.allowed_modes = step.allowed_modes;
+  if (step.runs.empty()) return size;
+  const Rows& rows = step.runs.front().rows;
+  size.num_reqs = static_cast<int32_t>(rows.num_tokens.size());
+  size.even = size.num_reqs > 0;
+  for (size_t row = 0; row < rows.num_tokens.size(); ++row) {
+    size.num_tokens += rows.num_tokens[row];
+    size.even &= rows.num_tokens[row] == rows.num_tokens[0] && rows.computed[row] != 0;
+  }
+  return size;
+}
+
 int64_t num_block_updates(const Step& step) {
   size_t updates = 0;
   for (const BlockUpdates& group : step.blocks) updates += group.slot.size();

@@ -13,11 +13,12 @@
 #include "ipc/protocol/kv_transfer.h"
 #include "ipc/protocol/lora.h"
 #include "ipc/protocol/rank_address.h"
+#include "ipc/protocol/step_size.h"
 #include "runtime/base/ids.h"
 
 namespace refrain::ipc {
 
-inline constexpr uint16_t kProtocolVersion = 23;
+inline constexpr uint16_t kProtocolVersion = 24;
 
 // ---- configuration (coordinator -> worker, inside Welcome)
 
@@ -140,6 +141,8 @@ struct Loaded {
   int64_t weight_bytes = 0;
   double seconds = 0;
   bool kept = false;  // adopted: weights, cache and graphs are those of the group before
+  // The model exchanges something with its replicas in each step: they step together (CG-17).
+  bool steps_together = false;
 };
 
 struct InitCache {
@@ -269,14 +272,6 @@ struct BlockUpdates {
   bool operator==(const BlockUpdates&) const = default;
 };
 
-// A place takes a LoRA adapter, in front of the step.
-struct AdapterPlacement {
-  int32_t place = 0;
-  AdapterId adapter = 0;  // of a LoadAdapter that all ranks have answered
-
-  bool operator==(const AdapterPlacement&) const = default;
-};
-
 // One step for every rank: its runs, in order (CG-39). Without a run the rank is idle.
 struct Step {
   StepId step = 0;
@@ -289,6 +284,9 @@ struct Step {
   bool has_lora = false;  // a row has a LoRA adapter (CG-15)
   std::vector<AdapterPlacement> placements;  // of LoRA adapters; none is in use by a row before
   int32_t shared_prefix = 0;                 // with cascade: tokens of these blocks
+  // Of all replicas, by group, its own included: all run the key that these have in common. Then a
+  // run without rows runs too. Empty: the group steps by itself.
+  std::vector<StepSize> together;
 };
 
 // What a rank's audit of a step found; distances are of the largest magnitude beside them.
@@ -388,6 +386,7 @@ int64_t num_tokens(const Step& step);
 int64_t num_rows(const Step& step);
 // Entries of block tables over all groups.
 int64_t num_block_updates(const Step& step);
+StepSize size_of(const Step& step);  // of its language model's rows
 
 const char* to_string(ForwardMode mode);
 const char* to_string(RuntimeMode mode);

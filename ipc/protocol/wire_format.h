@@ -67,9 +67,9 @@ void serialize(Archive& ar, StateGroup& m) {
 
 template <class Archive>
 void serialize(Archive& ar, Loaded& m) {
-  static_assert(wire::field_count<Loaded>() == 4);
+  static_assert(wire::field_count<Loaded>() == 5);
   ar(wire::Items<StateGroup>{"groups", m.groups, kMaxStateGroups, kMinStateGroupBytes},
-     m.weight_bytes, m.seconds, m.kept);
+     m.weight_bytes, m.seconds, m.kept, m.steps_together);
 }
 
 template <class Archive>
@@ -147,14 +147,20 @@ void serialize(Archive& ar, AdapterPlacement& m) {
 }
 
 template <class Archive>
+void serialize(Archive& ar, StepSize& m) {
+  static_assert(wire::field_count<StepSize>() == 6);
+  ar(m.num_tokens, m.num_reqs, m.even, m.cascade, m.has_lora, m.allowed_modes);
+}
+
+template <class Archive>
 void serialize(Archive& ar, Step& m) {
-  static_assert(wire::field_count<Step>() == 10);
+  static_assert(wire::field_count<Step>() == 11);
   ar(m.step, m.cascade, m.allowed_modes, wire::Items<Run>{"runs", m.runs, kMaxRuns, kMinRunBytes},
      wire::Items<BlockUpdates>{"blocks", m.blocks, kMaxStateGroups, kMinBlockUpdatesBytes},
      wire::Items<SlotSetup>{"setups", m.setups, kMaxRows, kMinSlotSetupBytes}, m.audit, m.has_lora,
      wire::Items<AdapterPlacement>{"placements", m.placements, kMaxAdapters,
                                    kAdapterPlacementBytes},
-     m.shared_prefix);
+     m.shared_prefix, wire::Items<StepSize>{"together", m.together, kMaxReplicas, kStepSizeBytes});
 }
 
 template <class Archive>

@@ -11,7 +11,9 @@ GroupControl::Hooks EngineCore::control_hooks() {
   hooks.ready = [this](int32_t index) { return groups_[index].ready(); };
   hooks.failed = [this](int32_t index) { return groups_[index].failed(); };
   hooks.idle = [this](int32_t index) { return groups_[index].idle(); };
-  hooks.restart = [this](int32_t index) { groups_[index].restart(); };
+  hooks.restart = [this](int32_t index) {
+    groups_[index].restart("its workers start again, as an operator asked", true);
+  };
   hooks.changed = [this](int32_t index) {
     placement_.hold(index, control_.holds(index));
     pump_all();

@@ -208,6 +208,7 @@ GroupServiceHandlers EngineCore::handlers_of(int32_t index) {
 
 void EngineCore::on_ready(int32_t index) {
   loads_.ask(index);
+  if (groups_[index].steps_together()) placement_.step_together();
   placement_.ready(index);
   if (groups_[index].serves()) control_.came(index);
   intake_.admission().in_service(now());
@@ -252,6 +253,7 @@ void EngineCore::on_loss(int32_t index, GroupLoss loss) {
 void EngineCore::on_lost(int32_t index, GroupServiceHandlers::Lost lost) {
   const Error error = lost.error;
   const bool over = lost.for_good && groups_.all_failed();
+  lost.alone = rounds_.lost(index, lost.in_flight, lost.for_good);
   if (!groups_.any_ready()) intake_.admission().out_of_service(now());
   if (over) intake_.refuse_from_now_on(error);
   const size_t resumed = placement_.lost(index, std::move(lost), over);
@@ -276,7 +278,7 @@ void EngineCore::pump(int32_t index) {
   if (!service.ready() || service.state() != GroupState::kReady) return;
   if (placement_.go_on(index)) publish();
   service.set_trial(placement_.on_trial(index));
-  service.plan();
+  rounds_.plan(index);
 }
 
 void EngineCore::pump_all() {

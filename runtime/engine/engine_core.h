@@ -21,6 +21,7 @@
 #include "runtime/engine/request_deadlines.h"
 #include "runtime/engine/request_intake.h"
 #include "runtime/engine/request_placement.h"
+#include "runtime/engine/step_rounds.h"
 
 namespace refrain {
 
@@ -94,6 +95,7 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   EngineReports reports_;
   RequestIntake intake_;
   GroupServices groups_;
+  StepRounds rounds_{groups_};
   AdapterLoads loads_;
   LiveRequests live_;
   RequestPlacement placement_;

@@ -122,6 +122,9 @@ GroupMembership::Agreed GroupMembership::loaded(int32_t rank, const ipc::Loaded&
   std::vector<ipc::StateGroup> groups = find(0)->loaded->groups;
   for (int32_t each = 0; each < num_ranks(); ++each) {
     const std::vector<ipc::StateGroup>& theirs = find(each)->loaded->groups;
+    if (find(each)->loaded->steps_together != find(0)->loaded->steps_together)
+      return start_fault({each}, name_of(each) + " and rank 0 differ in stepping with replicas",
+                         true);
     if (!std::ranges::equal(theirs, groups, same_group))
       return start_fault({each}, name_of(each) + " has other state groups than rank 0", true);
     for (size_t i = 0; i < groups.size(); ++i) {

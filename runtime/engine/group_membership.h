@@ -80,6 +80,9 @@ class GroupMembership {
   // Where all ranks are when the last one has said it; nothing before.
   tl::expected<std::optional<ipc::Peers>, GroupFault> meet(int32_t rank, ipc::RankAddress address);
 
+  bool steps_together() const {
+    return has(0) && find(0)->loaded && find(0)->loaded->steps_together;
+  }
   bool adopted() const;  // every rank kept weights and graphs
   std::vector<int64_t> pids() const;
   std::vector<ipc::Ready> all_ready() const;

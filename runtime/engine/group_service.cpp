@@ -25,6 +25,7 @@ SchedulerOptions scheduler_options(const EngineConfig& config, const ModelConfig
   options.enable_chunked_prefill = config.enable_chunked_prefill;
   options.long_prefill_token_threshold = config.long_prefill_token_threshold;
   options.eos_token_ids = model.eos_token_ids;
+  options.replicas = config.num_groups();
   options.audit_rate = config.audit_rate;
   options.max_loras = config.worker.max_loras;
   options.num_drafts = config.worker.num_speculative_tokens;
@@ -126,9 +127,9 @@ void GroupService::stop(const std::string& reason) {
   publish_counts();
 }
 
-void GroupService::restart() {
-  restarting_ = true;
-  group_->restart();
+void GroupService::restart(std::string reason, bool blameless) {
+  blameless_ = blameless;
+  group_->restart(std::move(reason));
 }
 
 void GroupService::set_role(ipc::GroupRole role, const ipc::WorkerConfig& worker) {
@@ -183,32 +184,31 @@ void GroupService::adapter_unloaded(AdapterId id) {
   tell(ipc::UnloadAdapter{id});
 }
 
-void GroupService::plan() {
-  if (!scheduler_ || group_->state() != GroupState::kReady) return;
+bool GroupService::takes_step() {
+  const size_t depth = config_.async_scheduling && !trial_ ? 2 : 1;
+  const bool now = scheduler_->steps_in_flight() < depth && !handlers_.outputs_full();
+  if (!now || plan_timer_.too_early()) return false;
+  scheduler_->limit_chunks(pace_.prompt_tokens());
+  return true;
+}
+
+void GroupService::send_grammars() {
   for (ipc::Grammar& grammar : gate_.take_unsent()) tell(std::move(grammar));
-  plan_steps(config_.async_scheduling && !trial_ ? 2 : 1);
-  send_orders();
 }
 
-void GroupService::plan_steps(size_t depth) {
-  while (scheduler_->steps_in_flight() < depth) {
-    if (handlers_.outputs_full() || plan_timer_.too_early()) return;
-    scheduler_->limit_chunks(pace_.prompt_tokens());
-    const StepPlan* plan = scheduler_->schedule(now());
-    if (plan == nullptr) return;
-    plan_timer_.planned(scheduler_->stats().waiting > 0);
-    pace_.sent(plan->step(), now());
-    if (trace_) {
-      trace_->sent(stats_.group(), plan->step(), now(), [this](RequestId id) {
-        const Sequence* sequence = scheduler_->find(id);
-        return sequence != nullptr && sequence->state == SequenceState::kRunning;
-      });
-    }
-    group_->send_step(plan->message);
+void GroupService::send(const StepPlan& plan) {
+  plan_timer_.planned(scheduler_->stats().waiting > 0);
+  pace_.sent(plan.step(), now());
+  if (trace_) {
+    trace_->sent(stats_.group(), plan.step(), now(), [this](RequestId id) {
+      const Sequence* sequence = scheduler_->find(id);
+      return sequence != nullptr && sequence->state == SequenceState::kRunning;
+    });
   }
+  group_->send_step(plan.message);
 }
 
-// Block tables, prefix cache and slots begin empty, as the new workers' memory does.
+// Block tables, prefix cache and slots begin empty.
 void GroupService::on_ready(const std::vector<ipc::StateGroup>& groups) {
   if (const auto changed = recaptured_otherwise(stats_.snapshot().ready, group_->ready()))
     log::warn("{}", *changed);
@@ -287,13 +287,13 @@ void GroupService::take_rows_without_logit() {
 
 void GroupService::on_lost(const Error& error, bool for_good) {
   canary_.end();
-  GroupServiceHandlers::Lost lost{error, for_good, ready(), false, {}};
+  GroupServiceHandlers::Lost lost{error, for_good, ready(), 0, false, {}};
   if (scheduler_) {
-    lost.alone = scheduler_->requests_in_flight() == 1;
+    lost.in_flight = scheduler_->requests_in_flight();
     lost.requests = take_back();
   }
-  if (std::exchange(restarting_, false)) {
-    lost.alone = false;
+  if (std::exchange(blameless_, false)) {
+    lost.in_flight = 0;
     for (const auto& sequence : lost.requests) sequence->forgive_loss();
   }
   failed_ = for_good;

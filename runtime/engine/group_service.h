@@ -46,8 +46,9 @@ struct GroupServiceHandlers {
   struct Lost {
     Error error;
     bool for_good = false;
-    bool served = false;                              // it had a scheduler ...
-    bool alone = false;                               // ... with one request in flight
+    bool served = false;   // it had a scheduler ...
+    size_t in_flight = 0;  // ... with so many requests in flight
+    bool alone = false;    // the only one over all replicas; the engine says so
     std::vector<std::unique_ptr<Sequence>> requests;  // that it had, oldest first
   };
   std::function<void(Lost)> on_lost;
@@ -80,7 +81,7 @@ class GroupService : public std::enable_shared_from_this<GroupService> {
   GroupState state() const { return group_->state(); }
   const std::string& detail() const { return group_->detail(); }
 
-  // The rest only while it is ready, but for find, cancel and plan, which do nothing before.
+  // The rest only while it is ready, but for find and cancel, which do nothing before.
   // A request with a grammar by way of the workers, who compile it first: on_compiled().
   Status add(std::unique_ptr<Sequence> sequence, const TokenDigest& given);
   Status schedule(std::unique_ptr<Sequence> sequence, const TokenDigest& given);
@@ -93,18 +94,25 @@ class GroupService : public std::enable_shared_from_this<GroupService> {
   }
   // No request is in it, and none reads its blocks.
   bool idle() const { return !ready() || (empty() && scheduler_->stats().leases == 0); }
-  // Its workers go, and others come; what it has goes to the engine as when it is lost, and counts
-  // as no loss.
-  void restart();
+  // Its workers go, and others come; what it has goes to the engine as when it is lost.
+  // `blameless`: that counts as no loss of its requests.
+  void restart(std::string reason, bool blameless);
   // What its next workers are for, and are told. While it has none.
   void set_role(ipc::GroupRole role, const ipc::WorkerConfig& worker);
   void set_held(bool held);  // for others to see
   uint64_t waiting() const { return scheduler_->stats().waiting; }
   std::vector<std::unique_ptr<Sequence>> release_all();  // nothing is in flight
-  // Of a request on trial one step runs at a time.
-  void set_trial(bool on) { trial_ = on; }
-  // Keeps the pipeline full: step n+1 goes out while step n runs, shortly before its end.
-  void plan();
+  void set_trial(bool on) { trial_ = on; }  // then one step runs at a time
+  // Its steps, which StepRounds plans: whether it takes one now, and the way to the ranks.
+  bool takes_step();
+  Scheduler& scheduler() { return *scheduler_; }
+  void send(const StepPlan& plan);
+  void send_grammars();
+  void send_orders();
+  void pump() { handlers_.pump(); }
+  bool steps_together() const { return ready() && group_->steps_together(); }  // with replicas
+  size_t requests_in_flight() const { return ready() ? scheduler_->requests_in_flight() : 0; }
+  TimePoint now() const { return executor_->clock().now(); }
   void publish_counts();
   const StatsBoard& stats() const { return stats_; }
   std::optional<double> seconds_a_token() const { return pace_.seconds_a_token(); }  // of prompts
@@ -119,7 +127,6 @@ class GroupService : public std::enable_shared_from_this<GroupService> {
   void adapter_unloaded(AdapterId id);
 
  private:
-  void plan_steps(size_t depth);
   void on_ready(const std::vector<ipc::StateGroup>& groups);
   void on_step(const ipc::StepResult& result);
   void take_rows_without_logit();
@@ -127,10 +134,8 @@ class GroupService : public std::enable_shared_from_this<GroupService> {
   void on_lost(const Error& error, bool for_good);
   std::vector<std::unique_ptr<Sequence>> take_back();
   void publish_group();
-  void send_orders();
   void settle_transfers();
   void on_pulled(int32_t rank, const ipc::Pulled& report);
-  TimePoint now() const { return executor_->clock().now(); }
 
   EngineConfig config_;
   const ModelConfig model_;
@@ -149,7 +154,7 @@ class GroupService : public std::enable_shared_from_this<GroupService> {
   bool failed_ = false;             // for good
   bool proving_ = false;            // nothing runs before these workers have answered a canary
   bool watches_transfers_ = false;  // a timer runs
-  bool restarting_ = false;         // the loss that comes is no loss
+  bool blameless_ = false;          // the loss that comes is none of its requests'
   StatsBoard stats_;
   std::shared_ptr<EngineTrace> trace_;  // may be empty
 };

@@ -49,10 +49,10 @@ Trials::Hooks RequestPlacement::trial_hooks(std::function<void(Isolation)> isola
           std::move(isolation)};
 }
 
-// A group takes requests while it serves, unless it is held or one is tried alone there.
+// A group takes requests while it serves, unless it is held or one is tried alone.
 void RequestPlacement::open_or_close(int32_t index) {
   const bool open =
-      groups_[index].serves() && !trials_.reserves(index) && !held_[static_cast<size_t>(index)];
+      groups_[index].serves() && !trials_.holds(index) && !held_[static_cast<size_t>(index)];
   if (open == router_.is_open(index)) return;
   if (open) {
     router_.open(index);
@@ -217,7 +217,7 @@ bool RequestPlacement::go_on(int32_t index) {
   trials_.go_on(groups_[index]);
   if (!trials_.on()) {  // what waited for them has gone to all groups
     for (int32_t other = 0; other < groups_.size(); ++other)
-      if (other != index) groups_[other].plan();
+      if (other != index) groups_[other].pump();
   }
   return true;
 }

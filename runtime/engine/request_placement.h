@@ -63,6 +63,7 @@ class RequestPlacement {
 
   // Trials: whether new workers have to prove themselves; a request completed; the group is for
   // suspects; its trials go on, true if it has any.
+  void step_together() { trials_.hold_all_groups(); }  // all groups do
   bool must_prove() const { return trials_.must_prove(); }
   void completed() { trials_.completed(); }
   bool on_trial(int32_t index) const { return trials_.reserves(index); }

@@ -49,6 +49,9 @@ class Trials {
   // Where suspects run, while it is on; no other request does.
   int32_t group() const { return group_; }
   bool reserves(int32_t group) const { return on_ && group_ == group; }
+  // Groups that step together are lost together: while one is tried, all others wait.
+  void hold_all_groups() { holds_all_ = true; }
+  bool holds(int32_t group) const { return on_ && (holds_all_ || group_ == group); }
   void move_to(int32_t group) { group_ = group; }  // the one before is lost for good
 
   // There are losses whose cause is gone: new workers answer a canary before requests run.
@@ -79,6 +82,7 @@ class Trials {
 
   RequestQueue& queue_;
   Hooks hooks_;
+  bool holds_all_ = false;
   bool on_ = false;       // suspects run alone, one after the other
   bool proving_ = false;  // the group's workers have yet to answer a canary
   int32_t group_ = 0;

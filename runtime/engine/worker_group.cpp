@@ -69,11 +69,11 @@ void WorkerGroup::give_up(std::string detector, std::string reason) {
   });
 }
 
-void WorkerGroup::restart() {
-  executor_->post([weak = weak_from_this(), epoch = members_.epoch()] {
+void WorkerGroup::restart(std::string reason) {
+  executor_->post([weak = weak_from_this(), epoch = members_.epoch(), reason = std::move(reason)] {
     const auto self = weak.lock();
     if (!self || self->members_.epoch() != epoch) return;
-    GroupFault fault{"restart", {}, "its workers start again, as an operator asked"};
+    GroupFault fault{"restart", {}, reason};
     fault.planned = true;
     self->lose(std::move(fault));
   });

@@ -34,8 +34,10 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
   void tell(const ipc::Message& message);    // all ranks; while ready
   // For good: the input is at fault ("start"), or nobody starts it again ("restarts").
   void give_up(std::string detector, std::string reason);
-  // Its workers go, as an operator asked; others are awaited.
-  void restart();
+  // Its workers go, for a reason that is no fault of theirs; others are awaited.
+  void restart(std::string reason);
+  // With its replicas, as its workers said (CG-17). While ready.
+  bool steps_together() const { return members_.steps_together(); }
   // Of the next workers. While there are none.
   void set_role(ipc::GroupRole role, const ipc::WorkerConfig& worker);
   // A rank's answer is wrong ("answers"), or it takes no messages ("connection"): the group is

@@ -107,6 +107,12 @@ const StepPlan* Scheduler::schedule(TimePoint now) {
   return &step_.plan();
 }
 
+const StepPlan& Scheduler::idle_step() {
+  step_.begin(now_, decodes_.query_len());
+  results_.sent(step_.finish({}));
+  return step_.plan();
+}
+
 Status Scheduler::update(const ipc::StepResult& result, std::vector<TokenEvent>& events) {
   REFRAIN_RETURN_IF_ERROR(results_.check(result));
   PlannedStep done = results_.take(result, now_, events);

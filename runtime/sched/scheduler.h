@@ -58,6 +58,14 @@ class Scheduler {
   // The next step, valid until the next call; null when there is nothing to run now. Requests that
   // begin with it are told to have begun `now`.
   const StepPlan* schedule(TimePoint now = {});
+  // A step without rows, for a replica that has nothing to run while others have (CG-17); as
+  // schedule().
+  const StepPlan& idle_step();
+  // What the replicas of the step that was planned last run, its own size included.
+  const StepPlan& set_together(std::vector<ipc::StepSize> sizes) {
+    step_.set_together(std::move(sizes));
+    return step_.plan();
+  }
   // The answer to the oldest step in flight. Appends one event per sampled token to `events`. An
   // error (a malformed answer) changes nothing.
   Status update(const ipc::StepResult& result, std::vector<TokenEvent>& events);

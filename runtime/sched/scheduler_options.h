@@ -35,6 +35,7 @@ struct SchedulerOptions {
   int32_t max_loras = 0;     // LoRA adapters of a step: places of the workers
   std::vector<TokenId> eos_token_ids;
   int64_t pooled_cols = 0;  // numbers of the vector that a prompt gives; 0: the model generates
+  int32_t replicas = 1;     // groups that step together, this one included (CG-17)
   double audit_rate = 0;    // share of the steps that are audited (CG-41)
   size_t max_step_bytes = ipc::kMaxStepBytes;  // of a step's payload
   // Between groups: ranks of this one, and how long a transfer may be without progress. A lease

@@ -27,6 +27,7 @@ void clear(ipc::Step& step) {
   step.setups.clear();
   step.has_lora = false;
   step.placements.clear();
+  step.together.clear();
 }
 
 ipc::ForwardMode forward_mode(const ipc::Rows& rows) {
@@ -72,7 +73,8 @@ void StepBuilder::begin(TimePoint now, int32_t query_len) {
   scores_left_ = ipc::kMaxPromptScores;
   step_bytes_ = ipc::kEmptyStepBytes + plan_.step().runs.size() * ipc::kMinRunBytes +
                 options_.groups.size() * ipc::kMinBlockUpdatesBytes +
-                static_cast<size_t>(options_.max_loras) * ipc::kAdapterPlacementBytes;
+                static_cast<size_t>(options_.max_loras) * ipc::kAdapterPlacementBytes +
+                static_cast<size_t>(options_.replicas) * ipc::kStepSizeBytes;
   history_left_ = options_.num_drafts > 0 ? options_.max_num_batched_tokens : 0;
 }
 

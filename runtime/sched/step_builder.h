@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -42,6 +43,8 @@ class StepBuilder {
   // The step is complete: numbered, with what follows from its rows.
   PlannedStep finish(std::vector<ipc::AdapterPlacement> placements);
   const StepPlan& plan() const { return plan_; }
+  // Of the step that is complete: those of all replicas.
+  void set_together(std::vector<ipc::StepSize> sizes) { plan_.step().together = std::move(sizes); }
   // Memory of a step that was answered, for the next one.
   void recycle(std::vector<PlannedRow> rows);
 

@@ -281,6 +281,8 @@ struct RunOp {
                          .eps = op.eps});
   }
   void operator()(const AllGatherOp&) const {}
+  void operator()(const GatherReplicasOp&) const {}  // no model that is served has these
+  void operator()(const ReduceReplicasOp&) const {}
   void operator()(const BestTokensOp&) const {}  // tests compare logits
   void operator()(const ScoreTokensOp&) const {}
   void operator()(const PoolOp&) const {}

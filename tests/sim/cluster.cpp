@@ -34,7 +34,8 @@ Cluster::Cluster(ManualScheduler& scheduler, ClusterOptions options,
       network_(scheduler.make_executor("network")),
       models_(1),
       successions_(static_cast<size_t>(num_groups()),
-                   Succession(options_.watched ? kSeen : kSilence, options_.calm)),
+                   Succession(options_.watched ? kSeen : kSilence,
+                              options_.calm && !options_.steps_together)),
       workers_(static_cast<size_t>(num_groups() * num_ranks())) {}
 
 Cluster::~Cluster() {
@@ -132,13 +133,29 @@ Epoch Cluster::first_epoch() {
 }
 
 // A collective of the group's ranks: whoever comes waits for the others, for ever if need be.
-void Cluster::meet(const std::string& group, uint64_t ordinal, std::function<void()> go) {
-  const std::pair key{group, ordinal};
-  auto& here = meetings_[key];
-  here.push_back(std::move(go));
-  if (std::ssize(here) < num_ranks()) return;
-  for (const auto& each : here) each();
+// The groups that live now: replicas meet with those alone.
+std::string Cluster::tokens_of_all() const {
+  std::string tokens;
+  for (const Worker& worker : workers_)
+    if (worker.process && worker.process->alive()) tokens += worker.process->device().group() + " ";
+  return tokens;
+}
+
+void Cluster::meet(const SimDevice& device, uint64_t ordinal, const ipc::Step& step,
+                   std::function<void()> go) {
+  const bool together = options_.steps_together;
+  const std::pair key{together ? tokens_of_all() : device.group(), ordinal};
+  Meeting& meeting = meetings_[key];
+  if (meeting.here.empty()) meeting.together = step.together;
+  if (step.together != meeting.together ||
+      step.together.size() != (together ? static_cast<size_t>(num_groups()) : 0))
+    violations.push_back(
+        fmt::format("ranks of {} were told of other sizes in step {} (CG-17)", key.first, ordinal));
+  meeting.here.push_back(std::move(go));
+  if (std::ssize(meeting.here) < (together ? num_places() : num_ranks())) return;
+  const Meeting all = std::move(meeting);
   meetings_.erase(key);
+  for (const auto& each : all.here) each();
 }
 
 bool Cluster::watch(int64_t pid, std::function<void()> gone) {
@@ -200,9 +217,9 @@ void Cluster::spawn(int32_t place) {
   device.on_step = [this, place](int32_t, Epoch epoch, const ipc::Step& step) {
     compare_step(place, epoch, step);
   };
-  device.meet = [this](const std::string& group, uint64_t ordinal, std::function<void()> go) {
-    meet(group, ordinal, std::move(go));
-  };
+  device.replicas = options_.steps_together ? num_groups() : 1;
+  device.meet = [this](const SimDevice& rank, uint64_t ordinal, const ipc::Step& step,
+                       std::function<void()> go) { meet(rank, ordinal, step, std::move(go)); };
   device.on_poison = [this, place](int32_t, Epoch epoch, const Poison& poison) {
     on_poison(place, epoch, poison);
   };

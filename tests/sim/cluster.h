@@ -25,8 +25,9 @@ struct ClusterOptions {
   EngineConfig config;
   SimModel model;
   int64_t num_kv_blocks = 64;
-  bool watched = true;  // workers and coordinator can watch each other's processes
-  bool calm = false;    // nothing goes wrong but that coordinators are killed
+  bool watched = true;          // workers and coordinator can watch each other's processes
+  bool steps_together = false;  // the groups are replicas that meet in each step (CG-17)
+  bool calm = false;            // nothing goes wrong but that coordinators are killed
   int high_water_mark = 1024;
   ipc::FaultProgram line;  // of every endpoint, each with a seed of its own
 };
@@ -108,7 +109,9 @@ class Cluster {
   void on_group_state(int32_t group, GroupState state, const std::string& detail);
   Epoch first_epoch();
   void change_files(Restart with);
-  void meet(const std::string& group, uint64_t ordinal, std::function<void()> go);
+  void meet(const SimDevice& device, uint64_t ordinal, const ipc::Step& step,
+            std::function<void()> go);
+  std::string tokens_of_all() const;
   void on_hang(int32_t place, Epoch epoch);
   void on_loss(const GroupLoss& loss);
   void on_poison(int32_t place, Epoch epoch, const Poison& poison);
@@ -149,7 +152,11 @@ class Cluster {
     std::function<void()> gone;
   };
   std::map<int64_t, Watcher> watching_;  // the coordinator, by the worker's pid
-  std::map<std::pair<std::string, uint64_t>, std::vector<std::function<void()>>> meetings_;
+  struct Meeting {
+    std::vector<std::function<void()>> here;
+    std::vector<ipc::StepSize> together;  // as the first one was told
+  };
+  std::map<std::pair<std::string, uint64_t>, Meeting> meetings_;
   using GroupEpoch = std::pair<int32_t, Epoch>;  // groups may have equal epochs
   std::map<std::pair<GroupEpoch, StepId>, std::vector<std::byte>> steps_;  // as the first rank's
   std::set<GroupEpoch> poisoned_;

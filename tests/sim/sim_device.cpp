@@ -93,9 +93,11 @@ void SimDevice::finish(Command command) {
   };
   if (!std::holds_alternative<ipc::Step>(command)) return end(std::move(command));
   launches_ = 1;
-  settings_.meet(group_, ++steps_run_, [executor = executor_, end, command = std::move(command)] {
-    executor->post([end, command] { end(command); });
-  });
+  const ipc::Step step = std::get<ipc::Step>(command);
+  settings_.meet(*this, ++steps_run_, step,
+                 [executor = executor_, end, command = std::move(command)] {
+                   executor->post([end, command] { end(command); });
+                 });
 }
 
 void SimDevice::done(Command command) {
@@ -123,6 +125,7 @@ void SimDevice::begin_load(const StartGroup& start) {
   config_ = start.config;
   loaded_ = {};
   loaded_.groups = testing::full_attention(settings_.num_kv_blocks);
+  loaded_.steps_together = settings_.replicas > 1;
   if (config_.draft_model) {
     loaded_.groups.push_back(loaded_.groups.front());
     loaded_.groups.back().name = "draft.full_attention";
@@ -260,7 +263,7 @@ bool SimDevice::spoil(ipc::StepResult& result) {
       for (TokenId& token : result.tokens) token = 1 << 20;
       return false;
     case StepFault::kRowMissing:
-      if (!result.token_offsets.empty()) {
+      if (result.token_offsets.size() > 1) {  // an idle replica has no row
         result.token_offsets.pop_back();
         result.drafted.pop_back();
         result.tokens.resize(static_cast<size_t>(result.token_offsets.back()));

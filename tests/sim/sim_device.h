@@ -60,12 +60,16 @@ struct SimDeviceSettings {
   int64_t pid = 0;
   std::function<SimDevice*(int64_t pid)> device_of;  // of a process that lives; else null
   int64_t num_kv_blocks = 64;
+  int32_t replicas = 1;  // that step together
   SimModel model;
   std::function<uint64_t(uint64_t bound)> random;
   std::function<void(const std::string&)> note;
   std::function<void(int32_t rank, Epoch, const ipc::Step&)> on_step;  // before it runs
-  // Calls when all ranks of the group have come to its `ordinal`-th step: a device's collectives.
-  std::function<void(const std::string& group, uint64_t ordinal, std::function<void()> go)> meet;
+  // Calls when all ranks of the group, or of all replicas, have come to its `ordinal`-th step: a
+  // device's collectives.
+  std::function<void(const SimDevice& device, uint64_t ordinal, const ipc::Step& step,
+                     std::function<void()> go)>
+      meet;
   std::function<void(worker::DeviceReport)> report;
   std::function<void(int32_t rank, Epoch, const Poison&)> on_poison;  // it strikes now
   std::function<void(int32_t rank, Epoch)> on_hang;                   // in its start

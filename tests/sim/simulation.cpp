@@ -59,9 +59,11 @@ class CapturedLog {
 };
 
 // Every third seed serves more LoRA adapters than there are places, every fourth has two groups,
-// and of every fourth the one is for prompts and the other for answers.
+// half of which step together, and of every fourth the one is for prompts and the other for
+// answers.
 Plan with_more(Plan plan, uint64_t seed) {
   if (seed % 4 == 1) plan.cluster.config.data_parallel_size = 2;
+  if (seed % 8 == 5) plan.cluster.steps_together = true;
   if (seed % 4 == 3) {
     plan.cluster.config.prefill_groups = plan.cluster.config.decode_groups = 1;
     plan.cluster.config.worker.kv_transfer = true;

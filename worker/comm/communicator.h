@@ -29,9 +29,10 @@ struct GroupOptions {
   StopFn stop = {};            // while the ranks come together; null: never
 };
 
-// Collectives of one tensor-parallel group; recordable. One communicator per concurrent stream.
-// On the host they run over shared memory or tcp, on CUDA over NCCL and peer memory. Ranks that
-// disagree on the operation, or a rank that does not come, end in a DeviceError that names them.
+// Collectives of one tensor-parallel group, or of replicas that step together; recordable. One
+// communicator per concurrent stream. On the host they run over shared memory or tcp, on CUDA over
+// NCCL and peer memory. Ranks that disagree on the operation, or a rank that does not come, end in
+// a DeviceError that names them.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -50,6 +51,10 @@ class Communicator {
   // out[i] = rank i's `in`: [size][rows.padded][cols] from [rows.padded][cols], contiguous.
   virtual void all_gather(Stream& stream, kernels::Matrix in, void* out, int64_t cols,
                           kernels::Rows rows) = 0;
+  // out = sum over ranks of this rank's part of `in`: [rows][cols] from [size][rows][cols], both
+  // without gaps. In rank order in float32 where the device can.
+  virtual void reduce_scatter(Stream& stream, kernels::Matrix in, kernels::Matrix out, int64_t cols,
+                              int32_t rows) = 0;
   virtual void broadcast(Stream& stream, void* data, size_t bytes, int root) = 0;
   // Sums that kernels make among themselves (kernels::PeerSum): memory for `places` of them, of
   // rows of `cols` columns, made by all ranks together before anything is recorded; then the place

@@ -30,6 +30,19 @@ const ipc::Rows& rows_of(const ipc::Step& step) {
   return step.runs.empty() ? kNone : step.runs.front().rows;
 }
 
+BatchShape batch_shape(const ipc::StepSize& size, std::span<const int32_t> uniform_query_lens) {
+  BatchShape shape;
+  shape.num_tokens = size.num_tokens;
+  shape.num_reqs = size.num_reqs;
+  shape.uniform = size.even && std::ranges::any_of(uniform_query_lens, [&size](int32_t q) {
+                    return q * size.num_reqs == size.num_tokens;
+                  });
+  shape.cascade = size.cascade;
+  shape.has_lora = size.has_lora;
+  shape.allowed_modes = size.allowed_modes;
+  return shape;
+}
+
 BatchShape batch_shape(const ipc::Step& step, std::span<const int32_t> uniform_query_lens) {
   const ipc::Rows& rows = rows_of(step);
   BatchShape shape;

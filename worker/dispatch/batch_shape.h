@@ -37,6 +37,8 @@ bool is_uniform_decode(std::span<const int32_t> query_lens, std::span<const int3
 // model's goes too.
 const ipc::Rows& rows_of(const ipc::Step& step);
 
+BatchShape batch_shape(const ipc::StepSize& size, std::span<const int32_t> uniform_query_lens);
+
 // Uniform when it is so for one of these lengths.
 BatchShape batch_shape(const ipc::Step& step, std::span<const int32_t> uniform_query_lens);
 

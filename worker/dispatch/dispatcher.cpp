@@ -145,6 +145,27 @@ Dispatch CudagraphDispatcher::dispatch(const BatchShape& batch) const {
   return result;
 }
 
+Dispatch CudagraphDispatcher::dispatch_together(std::span<const ipc::StepSize> sizes) const {
+  BatchShape all;
+  int32_t query_len = 0;  // of uniform ones, which must have the same
+  auto least = RuntimeMode::kFull;
+  for (const ipc::StepSize& size : sizes) {
+    if (size.num_reqs == 0) continue;
+    const BatchShape one = batch_shape(size, config_.uniform_query_lens);
+    least = std::min(least, dispatch(one).mode);
+    const int32_t q = one.uniform ? one.num_tokens / one.num_reqs : 0;
+    all.uniform = q > 0 && (all.num_reqs == 0 || q == query_len);
+    query_len = all.uniform ? q : 0;
+    all.num_tokens = std::max(all.num_tokens, one.num_tokens);
+    all.num_reqs = std::max(all.num_reqs, one.num_reqs);
+    all.cascade |= one.cascade;
+    all.has_lora |= one.has_lora;
+    all.allowed_modes &= one.allowed_modes;
+  }
+  all.allowed_modes &= static_cast<uint8_t>((2U << static_cast<int>(least)) - 1);
+  return dispatch(all);
+}
+
 void CudagraphDispatcher::drop(RuntimeMode mode, int32_t id) {
   size_t dropped = 0;
   for (Ladder* ladder : ladders(mode)) {

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -68,6 +69,10 @@ class CudagraphDispatcher {
 
   // NONE for every batch until set_captured() (CG-13).
   Dispatch dispatch(const BatchShape& batch) const;
+  // What replicas that step together all run, each with its own rows (CG-17): the least of their
+  // modes, and the key that has room for every one. `sizes`: of all of them, idle ones included;
+  // one has rows.
+  Dispatch dispatch_together(std::span<const ipc::StepSize> sizes) const;
   void set_captured() { captured_ = true; }
   // Keys a mode captures, from large to small (capture order, CG-21). Before any drop(), a key's id
   // is its index here.

@@ -33,6 +33,7 @@ class Launch {
   kernels::StreamRef stream() const { return c_.stream_ref; }
   Stream& device_stream() const { return *c_.stream; }
   Communicator& communicator() const { return *c_.communicator; }
+  Communicator& replicas() const { return *c_.replicas; }
   void attention(const kernels::AttentionArgs& args, int group) const {
     const AttentionBackend& backend = *c_.attention[static_cast<size_t>(group)];
     // A shared prefix is in the plan of those that can read it once.

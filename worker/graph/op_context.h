@@ -29,6 +29,7 @@ struct OpContext {
   Stream* stream = nullptr;
   kernels::StreamRef stream_ref;
   Communicator* communicator = nullptr;
+  Communicator* replicas = nullptr;  // of those that step together (CG-17); null: there are none
   const Weights* weights = nullptr;
   std::vector<Addresses> addresses;  // by ValueId
   int32_t block_size = 16;

@@ -241,6 +241,22 @@ ValueId ProgramBuilder::linear(const std::string& name, ValueId in, ValueId weig
   return out;
 }
 
+ValueId ProgramBuilder::gather_replicas(const std::string& name, ValueId in) {
+  Dim rows = rows_of(in);
+  rows.scale *= program_.replicas;
+  const ValueId out = activation(name, rows, program_.value(in).cols);
+  program_.ops.emplace_back(GatherReplicasOp{.in = in, .out = out});
+  return out;
+}
+
+ValueId ProgramBuilder::reduce_replicas(const std::string& name, ValueId in) {
+  Dim rows = rows_of(in);
+  rows.scale /= program_.replicas;
+  const ValueId out = activation(name, rows, program_.value(in).cols);
+  program_.ops.emplace_back(ReduceReplicasOp{.in = in, .out = out});
+  return out;
+}
+
 ValueId ProgramBuilder::lm_head(ValueId in, ValueId table, ValueKind kind, Parallel parallel) {
   const ValueId out = define({.name = prefix_ + "logits",
                               .kind = kind,

@@ -99,6 +99,11 @@ class ProgramBuilder {
   ValueId linear_recurrence(const std::string& name, ValueId gate, ValueId in, ValueId state);
   // The row of each request that gives its logits.
   ValueId select_rows(const std::string& name, ValueId in);
+  // Between replicas that step together, `count` of them: the rows of all, one after the other; and
+  // the sums over replicas of the own rows.
+  void set_replicas(int count) { program_.replicas = count; }
+  ValueId gather_replicas(const std::string& name, ValueId in);
+  ValueId reduce_replicas(const std::string& name, ValueId in);
   void sample(ValueId logits);  // and what becomes of drafts
   void pool(ValueId hidden, kernels::Pooling pooling);
 

@@ -14,18 +14,20 @@
 #include "worker/program/ops/lora.h"
 #include "worker/program/ops/pool.h"
 #include "worker/program/ops/recurrence.h"
+#include "worker/program/ops/replicas.h"
 #include "worker/program/ops/score.h"
 #include "worker/program/ops/step.h"
 
 namespace refrain::worker {
 
-using Op = std::variant<PrepareInputsOp, EmbedOp, RmsNormOp, AddOp, AddRmsNormOp, LinearOp,
-                        SiluMulOp, SiluGateOp, RopeOp, KvWriteOp, RopeKvWriteOp, AttentionOp,
-                        SelectRowsOp, BestTokensOp, SampleOp, AllReduceOp, AllReduceAddRmsNormOp,
-                        AllGatherOp, FusedLinearOp, RopeAttentionOp, LinearRecurrenceOp,
-                        ProposeNgramOp, AcceptDraftsOp, ProposeDraftsOp, DraftInputsOp, LoraRowsOp,
-                        LoraShrinkOp, LoraEmbedOp, LoraExpandOp, LoraLinearOp, ScoreTokensOp,
-                        NextTokensOp, ConcatOp, MapLogitsOp, PoolOp>;
+using Op =
+    std::variant<PrepareInputsOp, EmbedOp, RmsNormOp, AddOp, AddRmsNormOp, LinearOp, SiluMulOp,
+                 SiluGateOp, RopeOp, KvWriteOp, RopeKvWriteOp, AttentionOp, SelectRowsOp,
+                 BestTokensOp, SampleOp, AllReduceOp, AllReduceAddRmsNormOp, AllGatherOp,
+                 FusedLinearOp, RopeAttentionOp, LinearRecurrenceOp, ProposeNgramOp, AcceptDraftsOp,
+                 ProposeDraftsOp, DraftInputsOp, LoraRowsOp, LoraShrinkOp, LoraEmbedOp,
+                 LoraExpandOp, LoraLinearOp, ScoreTokensOp, NextTokensOp, ConcatOp, MapLogitsOp,
+                 PoolOp, GatherReplicasOp, ReduceReplicasOp>;
 
 const OpDef& definition(const Op& op);
 std::vector<const OpDef*> definitions();  // of every op there is

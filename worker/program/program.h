@@ -24,6 +24,7 @@ struct Program {
   int64_t logits_per_request = 1;  // at most: 1, and one for each draft
   int tensor_parallel_size = 1;
   int rank = 0;
+  int replicas = 1;  // that its ops exchange something with, itself included (CG-17)
 
   const Value& value(ValueId id) const { return values[static_cast<size_t>(id)]; }
   const StateGroup& group_of(const Value& state) const {

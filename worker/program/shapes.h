@@ -10,7 +10,8 @@ namespace refrain::worker {
 
 struct Shapes {
   std::span<const Value> values;
-  int ranks = 1;  // of the tensor-parallel group
+  int ranks = 1;     // of the tensor-parallel group
+  int replicas = 1;  // that step together
 
   const Value& operator[](ValueId id) const { return values[static_cast<size_t>(id)]; }
   bool same_shape(ValueId a, ValueId b) const {

@@ -78,7 +78,7 @@ void ContextCaptures::capture(HostedProgram& program, const std::string& prefix)
     // What the language model passes to others its first ops have made.
     if (&program != &context_.model()) launch_ops(context_.model().context, {0, 2}, key);
   };
-  if (context_.communicator->size() > 1) {
+  if (context_.communicator->size() > 1 || context_.replicas != nullptr) {
     hooks.any_rank_failed = [this](bool failed) { return context_.any_rank_failed(failed); };
   }
   hooks.progress = [this, &prefix](const CaptureProgress& progress) {

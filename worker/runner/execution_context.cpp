@@ -33,6 +33,13 @@ Result<std::unique_ptr<ExecutionContext>> ExecutionContext::open(const RunnerOpt
       device.create_communicator({token_of(options, share), options.rank,
                                   config.tensor_parallel_size, config.collective_timeout_ms,
                                   options.meet, options.listen_on, options.stop_joining}));
+  if (const int count = context->model().program.replicas; count > 1) {
+    REFRAIN_ASSIGN_OR_RETURN(context->replicas,
+                             device.create_communicator(
+                                 {fmt::format("{}.{}", options.replicas_token, options.rank),
+                                  options.replica, count, config.collective_timeout_ms,
+                                  options.meet_replicas, options.listen_on, options.stop_joining}));
+  }
   if (config.disable_custom_all_reduce)
     REFRAIN_RETURN_IF_ERROR(hold_to_nccl(*context->communicator, device.name()));
   if (context->model().few != nullptr) {
@@ -47,6 +54,7 @@ Result<std::unique_ptr<ExecutionContext>> ExecutionContext::open(const RunnerOpt
       ops.stream = context->stream.get();
       ops.stream_ref = context->stream->ref();
       ops.communicator = context->communicator.get();
+      ops.replicas = context->replicas.get();
       if (options.debug.nvtx) ops.ranges = &device;
     }
   }
@@ -62,7 +70,7 @@ void ExecutionContext::allocate(Device& device, const SlotStates& slots, int32_t
     draft_values = std::make_unique<ProgramValues>(device, *stream, draft()->program,
                                                    model().program, buffers->addresses());
   }
-  if (communicator->size() == 1) return;
+  if (communicator->size() == 1 && replicas == nullptr) return;
   agreement = device.allocate(sizeof(float), MemoryTag::kOther);
   agreement_pinned = device.allocate_pinned(sizeof(float));
 }
@@ -90,7 +98,9 @@ bool ExecutionContext::any_rank_failed(bool failed_here) {
   auto* failed = static_cast<float*>(agreement_pinned->data());
   *failed = failed_here ? 1.0f : 0.0f;
   stream->copy(agreement->data(), failed, sizeof(float));
-  communicator->all_reduce(*stream, {agreement->data(), DType::kFloat32, 1}, 1, {1, nullptr});
+  for (Communicator* each : {communicator.get(), replicas.get()})
+    if (each != nullptr)
+      each->all_reduce(*stream, {agreement->data(), DType::kFloat32, 1}, 1, {1, nullptr});
   stream->copy(failed, agreement->data(), sizeof(float));
   stream->synchronize();
   return *failed > 0;

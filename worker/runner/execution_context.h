@@ -27,7 +27,7 @@ struct ExecutionContext {
   // Fixes the addresses of all values of the Programs, which have their caches. `adapters`: null
   // where there are none.
   Status bind(const AdapterPlaces* adapters);
-  // A sum over ranks of "failed here", so that all of them do the same.
+  // A sum over ranks and replicas of "failed here", so that all of them do the same.
   bool any_rank_failed(bool failed_here);
 
   HostedProgram& model() const { return *programs.front(); }
@@ -36,10 +36,11 @@ struct ExecutionContext {
   // Destroyed last to first: executables, then buffers, then the communicator.
   DeviceShare share;
   std::unique_ptr<Communicator> communicator;
+  std::unique_ptr<Communicator> replicas;  // null: the group steps by itself
   std::unique_ptr<Stream> stream;
   std::unique_ptr<InputBuffers> buffers;
   std::unique_ptr<ProgramValues> draft_values;          // null: no draft model
-  std::unique_ptr<Buffer> agreement, agreement_pinned;  // one float; null: one rank
+  std::unique_ptr<Buffer> agreement, agreement_pinned;  // one float; null: nobody to agree with
   std::unique_ptr<GraphPool> pool;
   HostedPrograms programs;
 };

@@ -231,13 +231,30 @@ Status add_scoring(HostedProgram& hosted, Program program, const kernels::Kernel
   return {};
 }
 
+// What a model whose replicas step together cannot be served with: each would run something of its
+// own beside the common step (CG-17).
+Status check_replicas(const Program& program, const ipc::WorkerConfig& config) {
+  if (program.replicas == 1) return {};
+  const auto refuse = [&](const char* field) {
+    return fail_field(field, "{}: the replicas of model {} step together, which excludes it", field,
+                      program.name);
+  };
+  if (config.max_loras > 0) return refuse("max_loras");
+  if (config.draft_model) return refuse("draft_model");
+  if (config.split_prefill > 1) return refuse("split_prefill");
+  if (config.audit) return refuse("audit");
+  return {};
+}
+
 // Fuses, shards, validates, splits and plans what was built, and resolves its keys. A target has
 // further lowerings: for few rows, for adapters and for prompts' scores.
 Result<std::unique_ptr<HostedProgram>> host(Program plain, const ipc::WorkerConfig& config,
                                             int rank, const Device& device, bool target) {
   auto hosted = std::make_unique<HostedProgram>();
+  REFRAIN_RETURN_IF_ERROR(check_replicas(plain, config));
+  const bool alone = plain.replicas == 1;
   const bool scores =
-      target && !config.draft_model && config.max_loras == 0 && config.pooling.empty();
+      target && alone && !config.draft_model && config.max_loras == 0 && config.pooling.empty();
   std::optional<Program> all_rows;
   if (scores) {
     REFRAIN_ASSIGN_OR_RETURN(all_rows,
@@ -269,8 +286,9 @@ Result<std::unique_ptr<HostedProgram>> host(Program plain, const ipc::WorkerConf
   hosted->dispatcher = std::make_unique<CudagraphDispatcher>(std::move(resolved));
   // Steps that no key covers run in the same arena, so it fits the largest batch there can be.
   hosted->plan = plan_memory(hosted->program, hosted->program.max_sizes());
-  // Other splitting ops may name what the lowerings for few rows do not have.
-  if (target && splitting_ops == default_splitting_ops()) {
+  // Other splitting ops may name what the lowerings for few rows do not have; and rows of all
+  // replicas are not few.
+  if (target && alone && splitting_ops == default_splitting_ops()) {
     kernels::FewRows few_rows = device.kernels().few_rows;
     if (config.disable_custom_all_reduce) few_rows.max_ranks = 0;
     REFRAIN_RETURN_IF_ERROR(

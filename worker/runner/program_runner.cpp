@@ -115,6 +115,7 @@ Result<ipc::Loaded> ProgramRunner::load() {
   for (const auto& program : context().programs)
     loaded.weight_bytes += static_cast<int64_t>(program->weights->bytes);
   loaded.seconds = seconds_between(start, steady_clock().now());
+  loaded.steps_together = hosted().program.replicas > 1;
   return loaded;
 }
 

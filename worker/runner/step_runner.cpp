@@ -99,11 +99,13 @@ void StepRunner::submit(const ipc::Step& step) {
   // A whole graph has no piece to end at.
   if (!step.runs.empty() && step.runs.front().parts != 1)
     shape.allowed_modes &= static_cast<uint8_t>(~(1U << int(RuntimeMode::kFull)));
-  flight.dispatch = model().dispatcher->dispatch(shape);
+  flight.dispatch = dispatch(step, shape);
   flight.num_tokens = shape.num_tokens;
   flight.num_reqs = shape.num_reqs;
   StepResults::note_rows(step, *slots_.table, *slots_.grammars, flight);
-  if (shape.num_tokens > 0) {
+  if (shape.num_tokens == 0 && !step.together.empty()) {
+    run_idle(flight);
+  } else if (shape.num_tokens > 0) {
     if (poison_) poison();
     if (step.audit) audit_->before(flight.slots, stream());
     flight.turn = context_.buffers->begin_turn();
@@ -128,6 +130,37 @@ void StepRunner::submit(const ipc::Step& step) {
   flight.decode = !step.runs.empty() && step.runs.front().mode == ipc::ForwardMode::kDecode;
   flight.done = idle_times_ ? stream().record_time() : stream().record();
   ++num_in_flight_;
+}
+
+// With replicas it is what all of them run.
+Dispatch StepRunner::dispatch(const ipc::Step& step, const BatchShape& shape) const {
+  const bool together = model().program.replicas > 1;
+  REFRAIN_CHECK(together != step.together.empty(),
+                "step {} names the sizes of {} replicas, the model steps with {}", step.step,
+                step.together.size(), model().program.replicas);
+  if (!together) return model().dispatcher->dispatch(shape);
+  const auto own = static_cast<size_t>(options_.replica);
+  REFRAIN_CHECK(step.together.size() == static_cast<size_t>(model().program.replicas) &&
+                    step.together[own] == ipc::size_of(step) && !step.audit &&
+                    step.runs.size() == 1 && step.runs.front().parts == 1 &&
+                    !PromptScorer::scores(step),
+                "step {} is none that replicas run together", step.step);
+  return model().dispatcher->dispatch_together(step.together);
+}
+
+// The others' step, without a live row (CG-17).
+void StepRunner::run_idle(StepInFlight& flight) {
+  flight.turn = context_.buffers->begin_turn();
+  const BatchDescriptor key = model().executed_key(flight.dispatch);
+  if (poison_) poison();
+  planner_.plan({}, flight.turn, stream());
+  BatchShape padded;  // eager pieces have no fewer rows either
+  padded.num_tokens = key.num_tokens;
+  padded.num_reqs = key.num_reqs;
+  padded.num_samples = key.num_reqs;
+  padded.has_lora = key.has_lora;
+  flight.ran_graph = forward_.run(model(), flight.dispatch, padded);
+  last_lowering_ = &model().lowering(key);
 }
 
 void StepRunner::place_adapters(const ipc::Step& step) {

@@ -72,6 +72,8 @@ class StepRunner {
   HostedProgram& model() const { return context_.model(); }
   Stream& stream() const { return *context_.stream; }
 
+  Dispatch dispatch(const ipc::Step& step, const BatchShape& shape) const;
+  void run_idle(StepInFlight& flight);
   void run_ops(const ipc::Step& step, const BatchShape& batch, StepInFlight& flight);
   void run_draft(const BatchShape& batch);
   void run_part(const ipc::Step& step, const BatchShape& batch, StepInFlight& flight);

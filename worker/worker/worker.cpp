@@ -54,7 +54,7 @@ void Worker::say_hello() {
   hello.host = identity_.host;
   hello.device = identity_.device;
   hello.role = options_.role;
-  if (held_) hello.held_group = group_.token;
+  if (held_ && !steps_together_) hello.held_group = group_.token;
   hello.last_epoch = link_.epoch();
   awaiting_welcome_ = true;
   last_hello_ = executor_->clock().now();
@@ -193,6 +193,10 @@ void Worker::on_report(DeviceReport report) {
 
 void Worker::note(const ipc::Message& message) {
   old_steps_until_.reset();  // it speaks for the new epoch
+  // The steps of a coordinator that ends come to all ranks of a group or, by their collectives, to
+  // none; to replicas that step together they may come in unequal numbers, so these start anew.
+  if (const auto* loaded = std::get_if<ipc::Loaded>(&message))
+    steps_together_ = loaded->steps_together;
   if (std::holds_alternative<ipc::Ready>(message)) held_ = true;
 }
 

@@ -97,9 +97,10 @@ class Worker {
   WorkerDevice& device_;
   ProcessWatch watch_;
   std::function<void(int)> on_exit_;
-  Group group_;           // whose weights the device has or loads
-  bool held_ = false;     // it is ready: it can be adopted
-  bool watched_ = false;  // the coordinator's process is watched
+  Group group_;                  // whose weights the device has or loads
+  bool held_ = false;            // it is ready: it can be adopted, unless it
+  bool steps_together_ = false;  // with replicas
+  bool watched_ = false;         // the coordinator's process is watched
   std::optional<TimePoint> orphan_since_;
   // When the device must have finished the steps of the group before.
   std::optional<TimePoint> old_steps_until_;

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "runtime/base/check.h"
@@ -213,6 +214,65 @@ TEST(DispatcherProperty, CG12SmallestCoveringKeyOfTheFirstModeThatHasOne) {
     RC_ASSERT(got.mode == RuntimeMode::kNone);
     RC_ASSERT(got.key.num_tokens == c.batch.num_tokens);
     RC_ASSERT(got.key.num_reqs == c.batch.num_reqs);
+  }));
+}
+
+ipc::StepSize size_of(const BatchShape& batch) {
+  return {batch.num_tokens, batch.num_reqs, batch.uniform,
+          batch.cascade,    batch.has_lora, batch.allowed_modes};
+}
+
+TEST(Dispatcher, CG17ReplicasRunTheLeastModeAndTheLargestKey) {
+  const auto together = [](const char* mode, std::vector<BatchShape> batches) {
+    const auto dispatcher = captured(config_of(mode, {1, 2, 4, 8, 16}, 12, 1));
+    std::vector<ipc::StepSize> sizes;
+    for (const BatchShape& batch : batches) sizes.push_back(size_of(batch));
+    return text(dispatcher.dispatch_together(sizes));
+  };
+  const BatchShape idle = mixed(0, 0);
+  EXPECT_EQ(together("FULL_AND_PIECEWISE", {decodes(1), decodes(3)}), "FULL 4 uniform");
+  EXPECT_EQ(together("FULL_AND_PIECEWISE", {decodes(9), idle}), "FULL 12 uniform");
+  EXPECT_EQ(together("FULL_AND_PIECEWISE", {decodes(9), mixed(5, 2)}), "PIECEWISE 12");
+  EXPECT_EQ(together("FULL_AND_PIECEWISE", {idle, decodes(2), mixed(13, 1)}), "PIECEWISE 16");
+  EXPECT_EQ(together("FULL_AND_PIECEWISE", {decodes(1), mixed(17, 2)}), "NONE 17");
+  EXPECT_EQ(together("FULL_DECODE_ONLY", {decodes(1), mixed(5, 2)}), "NONE 5");
+  EXPECT_EQ(together("FULL", {decodes(3), mixed(5, 2)}), "FULL 8");
+  BatchShape cascade = decodes(2);
+  cascade.cascade = true;
+  EXPECT_EQ(together("FULL_AND_PIECEWISE", {decodes(3), cascade}), "PIECEWISE 4");
+  BatchShape eager = mixed(2, 1);
+  eager.allowed_modes = 1;
+  EXPECT_EQ(together("FULL", {decodes(3), eager}), "NONE 3");
+}
+
+// A size that a replica may not pad to is none of it: all run eagerly.
+TEST(Dispatcher, CG17OneReplicaWithoutAKeyMakesAllEager) {
+  CudagraphConfig config = config_of("FULL", {1, 2, 4, 8, 16}, 12, 1);
+  config.disable_padding = true;
+  const auto dispatcher = captured(config);
+  EXPECT_EQ(text(dispatcher.dispatch(decodes(4))), "FULL 4");
+  const std::vector<ipc::StepSize> sizes = {size_of(decodes(4)), size_of(decodes(3))};
+  EXPECT_EQ(text(dispatcher.dispatch_together(sizes)), "NONE 4");
+}
+
+TEST(DispatcherProperty, CG17TheCommonKeyHasRoomForAllAndNoHigherModeThanAny) {
+  EXPECT_TRUE(rc::check([] {
+    const AnyCase c = any_case();
+    const auto dispatcher = captured(c.config);
+    std::vector<ipc::StepSize> sizes = {size_of(c.batch)};
+    for (int more = *rc::gen::inRange(0, 4); more > 0; --more)
+      sizes.push_back(size_of(any_case().batch));
+    const Dispatch all = dispatcher.dispatch_together(sizes);
+    for (const ipc::StepSize& size : sizes) {
+      if (size.num_reqs == 0) continue;
+      const Dispatch own = dispatcher.dispatch(batch_shape(size, c.config.uniform_query_lens));
+      RC_ASSERT(all.mode <= own.mode);
+      RC_ASSERT(all.key.num_tokens >= size.num_tokens);
+      RC_ASSERT(all.key.num_reqs >= size.num_reqs);
+    }
+    std::ranges::reverse(sizes);
+    const Dispatch reversed = dispatcher.dispatch_together(sizes);
+    RC_ASSERT(all.mode == reversed.mode && all.key == reversed.key && all.id == reversed.id);
   }));
 }
 

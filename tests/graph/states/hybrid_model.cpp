@@ -16,6 +16,10 @@ std::string scope(int layer, const char* name) {
   return fmt::format("model.layers.{}.{}", layer, name);
 }
 
+std::string of_mlp(int replica, const char* name) {
+  return fmt::format("model.mlp.{}.{}", replica, name);
+}
+
 double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
 
 }  // namespace
@@ -39,6 +43,11 @@ HybridModel::HybridModel(const HybridShape& shape) : shape_(shape) {
     }
   }
   add("model.norm.weight", h, 0, random);
+  for (int part = 0; shape.replicas > 1 && part < shape.replicas; ++part) {
+    const int own = shape.inner / shape.replicas;
+    add(of_mlp(part, "up_proj.weight"), own, h, random);
+    add(of_mlp(part, "down_proj.weight"), h, own, random);
+  }
   write();
 }
 
@@ -82,12 +91,13 @@ void HybridModel::write() const {
   file << header << data;
 }
 
-worker::BuildModel HybridModel::build() const {
-  return [shape = shape_](const ModelConfig& config,
-                          const worker::BuildOptions& options) -> Result<worker::Program> {
+worker::BuildModel HybridModel::build(int replica) const {
+  return [shape = shape_, replica](const ModelConfig& config,
+                                   const worker::BuildOptions& options) -> Result<worker::Program> {
     using namespace worker;
     ProgramBuilder b("hybrid", options.activation_dtype, options.weight_dtype, config.vocab_size,
                      options.limits);
+    b.set_replicas(shape.replicas);
     const int groups[] = {b.paged_group("full_attention"),
                           b.paged_group("sliding_attention", shape.window)};
     const int recurrent = b.slot_group("recurrent", shape.recurrence);
@@ -142,6 +152,17 @@ worker::BuildModel HybridModel::build() const {
       const ValueId in = norm(scope(layer, "input_layernorm"), hidden);
       const ValueId out = layer < 2 ? attention(layer, in) : recurrence(layer, in);
       hidden = b.add(scope(layer, "residual"), hidden, out);
+    }
+    if (shape.replicas > 1) {
+      const int64_t own = inner / shape.replicas;
+      const auto part = [&](const char* name, ValueId in, int64_t rows, int64_t cols) {
+        return linear(of_mlp(replica, name), in, rows, cols, Parallel::kReplicated,
+                      SplitUnit::kNone);
+      };
+      const ValueId all = b.gather_replicas("mlp.all", hidden);
+      const ValueId up = part("up_proj", all, own, h);
+      const ValueId sum = b.reduce_replicas("mlp.sum", part("down_proj", up, h, own));
+      hidden = b.add("mlp.residual", hidden, sum);
     }
     b.sample(b.lm_head(b.select_rows("last_hidden", norm("model.norm", hidden)), table));
     return b.finish(options.max_positions);
@@ -221,6 +242,16 @@ std::vector<HybridModel::Vector> HybridModel::recurrence(int layer,
   return out;
 }
 
+HybridModel::Vector HybridModel::mlp(const Vector& in) const {
+  Vector out(in.size());
+  for (int part = 0; part < shape_.replicas; ++part) {
+    const Vector up = linear(of_mlp(part, "up_proj.weight"), in);
+    const Vector down = linear(of_mlp(part, "down_proj.weight"), up);
+    for (size_t i = 0; i < out.size(); ++i) out[i] += down[i];
+  }
+  return out;
+}
+
 TokenId HybridModel::next(const std::vector<TokenId>& tokens) const {
   const std::vector<float>& table = weight("model.embed_tokens.weight");
   std::vector<Vector> hidden;
@@ -234,6 +265,10 @@ TokenId HybridModel::next(const std::vector<TokenId>& tokens) const {
         layer == 2 ? recurrence(layer, in) : attention(layer, in, layer == 1 ? shape_.window : 0);
     for (size_t t = 0; t < hidden.size(); ++t)
       for (size_t i = 0; i < hidden[t].size(); ++i) hidden[t][i] += out[t][i];
+  }
+  if (shape_.replicas > 1) {
+    const Vector out = mlp(hidden.back());
+    for (size_t i = 0; i < out.size(); ++i) hidden.back()[i] += out[i];
   }
   const Vector logits =
       linear("model.embed_tokens.weight", norm("model.norm.weight", hidden.back()));

@@ -17,6 +17,9 @@ namespace refrain::tests {
 struct HybridShape {
   int hidden = 64, inner = 96, heads = 4, kv_heads = 2, head_dim = 16, vocab = 259;
   int window = 12;
+  // Replicas that step together: a last layer, two linears, is divided among them, and each
+  // computes its part for the tokens of all. 1: there is no such layer.
+  int replicas = 1;
   worker::AttentionCGSupport recurrence = worker::AttentionCGSupport::kAlways;
 };
 
@@ -25,7 +28,7 @@ class HybridModel {
   explicit HybridModel(const HybridShape& shape = {});
   const std::filesystem::path& directory() const { return directory_.path(); }
   const HybridShape& shape() const { return shape_; }
-  worker::BuildModel build() const;
+  worker::BuildModel build(int replica = 0) const;
   // The `count` greedy tokens after a prompt.
   std::vector<TokenId> answer(std::vector<TokenId> tokens, int count) const;
 
@@ -37,6 +40,7 @@ class HybridModel {
   void rotate(double* head, int position) const;
   std::vector<Vector> attention(int layer, const std::vector<Vector>& in, int window) const;
   std::vector<Vector> recurrence(int layer, const std::vector<Vector>& in) const;
+  Vector mlp(const Vector& in) const;
   TokenId next(const std::vector<TokenId>& tokens) const;
 
   struct Tensor {

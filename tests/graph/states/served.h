@@ -37,6 +37,8 @@ struct ServedOptions {
   std::optional<int64_t> cascade_keys;  // that a step must spare; empty: what the worker says
   bool poison = false;
   int contexts = 1;
+  int replica = 0;  // of those that step together
+  std::string replicas_token = {};
   std::string device =
       std::getenv("REFRAIN_TEST_DEVICE") ? std::getenv("REFRAIN_TEST_DEVICE") : "host";
 
@@ -126,6 +128,8 @@ class ServedRank {
     worker::RunnerOptions of{model, *config, options.config, rank, token, options.poison, false};
     of.build = options.build;
     of.contexts = options.contexts;
+    of.replica = options.replica;
+    of.replicas_token = options.replicas_token;
     if (options.config.draft_model) {
       of.draft_directory = options.draft;
       of.draft = *load_model_config(options.draft);
@@ -241,6 +245,12 @@ class Served {
     }
     for (const Context& context : contexts_) EXPECT_EQ(context.scheduler->num_unfinished(), 0u);
   }
+
+  // For replicas, whose steps somebody else plans: one step, and the answer to the oldest.
+  void tell(const ipc::Step& step) {
+    for (const auto& rank : ranks_) rank->tell({{step, 0}});
+  }
+  bool receive() { return receive(0); }
 
   struct Outcome {
     std::vector<TokenId> tokens;

@@ -154,6 +154,32 @@ TEST_P(CollectiveTest, AllGatherPutsRanksBehindOneAnother) {
       "gathered");
 }
 
+TEST_P(CollectiveTest, ReduceScatterGivesEachRankTheSumOfItsPart) {
+  expect_all(
+      run_ranks(size_,
+                [&](int r) {
+                  Rank rank(token_, r, size_, threads_);
+                  for (const int64_t cols : {3, 576, 150000}) {
+                    constexpr int32_t kRows = 3;
+                    const auto part = static_cast<size_t>(kRows * cols);
+                    std::vector<float> in(static_cast<size_t>(size_) * part), out(part, -1.0f);
+                    for (size_t i = 0; i < in.size(); ++i) in[i] = value_of(r, int64_t(i));
+                    rank.communicator->reduce_scatter(
+                        *rank.stream, {in.data(), DType::kFloat32, cols},
+                        {out.data(), DType::kFloat32, cols}, cols, kRows);
+                    for (size_t i = 0; i < part; ++i) {
+                      float sum = 0;
+                      for (int peer = 0; peer < size_; ++peer)
+                        sum += value_of(peer, int64_t(static_cast<size_t>(r) * part + i));
+                      if (out[i] != sum)
+                        return fmt::format("cols {} element {}: {} not {}", cols, i, out[i], sum);
+                    }
+                  }
+                  return std::string("summed");
+                }),
+      "summed");
+}
+
 TEST_P(CollectiveTest, BroadcastGivesEveryRankTheRootsBytes) {
   expect_all(run_ranks(size_,
                        [&](int r) {

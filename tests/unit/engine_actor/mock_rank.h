@@ -33,6 +33,7 @@ struct MockRankOptions {
   bool logprobs = false;
   bool draws = false;  // tokens depend on the seed, but for greedy requests
   int32_t group = 0;
+  bool steps_together = false;  // with the other groups
 };
 
 // Differs from token to token, so that one that goes with another token is seen.
@@ -161,6 +162,7 @@ class MockRank {
       ipc::Loaded loaded;
       loaded.groups = full_attention(options.num_kv_blocks);
       loaded.kept = !options.held_group.empty();
+      loaded.steps_together = options.steps_together;
       if (!hold_loaded) say(loaded);
       return;
     }

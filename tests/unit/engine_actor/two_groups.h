@@ -20,6 +20,7 @@ class TwoGroups : public ::testing::TestWithParam<uint64_t> {
     options.group = group;
     options.pid = next_pid_++;
     options.draws = true;
+    options.steps_together = steps_together_;
     return world_.add_rank(options);
   }
   void start_both() {
@@ -38,6 +39,7 @@ class TwoGroups : public ::testing::TestWithParam<uint64_t> {
   MockRank* first_ = nullptr;
   MockRank* second_ = nullptr;
   int64_t next_pid_ = 500;
+  bool steps_together_ = false;
 };
 
 }  // namespace refrain::testing

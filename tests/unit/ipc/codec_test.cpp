@@ -75,6 +75,7 @@ RC_GTEST_PROP(Codec, AStepTakesTheBytesThatItsPartsSay_R23, (uint64_t seed)) {
                     static_cast<size_t>(num_block_updates(step)) * kBlockUpdateBytes;
   for (const SlotSetup& setup : step.setups) expected += bytes_of(setup);
   expected += step.placements.size() * kAdapterPlacementBytes;
+  expected += step.together.size() * kStepSizeBytes;
   for (const Run& run : step.runs) expected += run.rows.next_tokens.size() * sizeof(TokenId);
   RC_ASSERT(frame_of(message, {1, 1}).size() == kHeaderBytes + expected);
 }

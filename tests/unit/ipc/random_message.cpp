@@ -81,7 +81,7 @@ void fill(Generator& g, Progress& m) {
   g.all(m.done, m.total, m.detail);
 }
 void fill(Generator& g, Loaded& m) {
-  g.all(m.weight_bytes, m.seconds, m.kept);
+  g.all(m.weight_bytes, m.seconds, m.kept, m.steps_together);
   m.groups.resize(g.count() % 4);
   for (auto& group : m.groups) {
     g.all(group.name, group.window, group.bytes, group.num_blocks, group.cascade_keys);
@@ -141,6 +141,10 @@ void fill(Generator& g, Step& m) {
   }
   m.setups.resize(g.count() % 4);
   for (auto& setup : m.setups) fill(g, setup);
+  m.together.resize(g.count() % 4);
+  for (auto& size : m.together)
+    g.all(size.num_tokens, size.num_reqs, size.even, size.cascade, size.has_lora,
+          size.allowed_modes);
 }
 void fill(Generator& g, StepResult& m) {
   g.all(m.step, m.rank, m.key_tokens, m.key_reqs, m.key_uniform, m.key_lora, m.num_tokens,

@@ -218,6 +218,28 @@ void CudaCommunicator::all_gather(Stream& stream, kernels::Matrix in, void* out,
         "ncclAllGather");
 }
 
+void CudaCommunicator::reduce_scatter(Stream& stream, kernels::Matrix in, kernels::Matrix out,
+                                      int64_t cols, int32_t rows) {
+  REFRAIN_CHECK(in.dtype == out.dtype && in.stride == cols && out.stride == cols &&
+                    (in.dtype == DType::kFloat32 || in.dtype == DType::kBFloat16),
+                "reduce_scatter sums rows of float32 or bfloat16 without gaps");
+  CudaStream& cuda =
+      recording_on(stream, {Collective::kReduceScatter, in.dtype, -1, static_cast<uint64_t>(rows),
+                            static_cast<uint64_t>(cols)});
+  context_->note("reduce_scatter");
+  const auto count = static_cast<size_t>(rows * cols);
+  if (count == 0) return;
+  if (!group_) {
+    context_->check(cudaMemcpyAsync(out.data, in.data, count * size_of(in.dtype),
+                                    cudaMemcpyDeviceToDevice, cuda.native()),
+                    "cudaMemcpyAsync");
+    return;
+  }
+  check(nccl_->reduce_scatter(in.data, out.data, count, nccl_type(in.dtype), ncclSum, comm_,
+                              cuda.native()),
+        "ncclReduceScatter");
+}
+
 void CudaCommunicator::broadcast(Stream& stream, void* data, size_t bytes, int root) {
   REFRAIN_CHECK(root >= 0 && root < size(), "broadcast root {} is not a rank of {}", root, size());
   CudaStream& cuda = recording_on(stream, {Collective::kBroadcast, DType::kUInt8, root, 1, bytes});

@@ -30,6 +30,8 @@ class CudaCommunicator final : public Communicator, public BenchAccess, private 
   bool all_reduce_add_rms_norm(Stream& stream, const kernels::AddRmsNormArgs& args) override;
   void all_gather(Stream& stream, kernels::Matrix in, void* out, int64_t cols,
                   kernels::Rows rows) override;
+  void reduce_scatter(Stream& stream, kernels::Matrix in, kernels::Matrix out, int64_t cols,
+                      int32_t rows) override;
   void broadcast(Stream& stream, void* data, size_t bytes, int root) override;
   void reserve_peer_sums(int32_t places, int64_t cols) override;
   kernels::PeerSum peer_sum(Stream& stream, int32_t place, kernels::Rows rows) override;

@@ -51,6 +51,7 @@ Result<std::unique_ptr<NcclLibrary>> NcclLibrary::load() {
   REFRAIN_RETURN_IF_ERROR(find(handle, "ncclCommDestroy", path, library->destroy));
   REFRAIN_RETURN_IF_ERROR(find(handle, "ncclAllReduce", path, library->all_reduce));
   REFRAIN_RETURN_IF_ERROR(find(handle, "ncclAllGather", path, library->all_gather));
+  REFRAIN_RETURN_IF_ERROR(find(handle, "ncclReduceScatter", path, library->reduce_scatter));
   REFRAIN_RETURN_IF_ERROR(find(handle, "ncclBroadcast", path, library->broadcast));
   REFRAIN_RETURN_IF_ERROR(find(handle, "ncclGetErrorString", path, library->error_string));
   REFRAIN_RETURN_IF_ERROR(find(handle, "ncclGetLastError", path, library->last_error));

@@ -38,7 +38,7 @@ std::byte* element(const kernels::Matrix& matrix, int64_t row, int64_t col) {
 }
 
 void put(const ExchangeArgs& args, const Team& team) {
-  if (args.root >= 0 && args.root != args.group->rank()) return;
+  if (args.collective == Collective::kBroadcast && args.root != args.group->rank()) return;
   std::byte* slot = args.group->slot_to_fill();
   const size_t width = size_of(args.data.dtype);
   for_each_run(args, team, [&](int64_t row, int64_t col, int64_t count, int64_t at) {
@@ -70,7 +70,9 @@ void store_float(const float* from, DType dtype, int64_t count, std::byte* to) {
   for (int64_t i = 0; i < count; ++i) values[i] = to_bfloat16(from[i]);
 }
 
-void sum(const ExchangeArgs& args, const Team& team) {
+// `place(row, col)`: where that element of the sum goes.
+template <class Place>
+void sum_into(const ExchangeArgs& args, const Team& team, Place place) {
   constexpr int64_t kBlock = 512;
   alignas(64) float total[kBlock];
   alignas(64) float part[kBlock];
@@ -85,8 +87,20 @@ void sum(const ExchangeArgs& args, const Team& team) {
         load_float(group.slot_of(rank) + (at + begin) * width, dtype, block, part);
         for (int64_t i = 0; i < block; ++i) total[i] += part[i];
       }
-      store_float(total, dtype, block, element(args.data, row, col + begin));
+      store_float(total, dtype, block, place(row, col + begin));
     }
+  });
+}
+
+void sum(const ExchangeArgs& args, const Team& team) {
+  sum_into(args, team, [&](int64_t row, int64_t col) { return element(args.data, row, col); });
+}
+
+void sum_own(const ExchangeArgs& args, const Team& team) {
+  if (args.root != args.group->rank()) return;
+  const auto width = static_cast<int64_t>(size_of(args.data.dtype));
+  sum_into(args, team, [&](int64_t row, int64_t col) {
+    return args.out + row * args.out_row_bytes + col * width;
   });
 }
 
@@ -120,6 +134,11 @@ void launch_exchange(kernels::StreamRef stream, const ExchangeArgs& args) {
       kernels::launch<put>(stream, args, "all_gather.put");
       kernels::launch<meet>(stream, args, "all_gather.meet", true);
       kernels::launch<gather>(stream, args, "all_gather.take");
+      return;
+    case Collective::kReduceScatter:
+      kernels::launch<put>(stream, args, "reduce_scatter.put");
+      kernels::launch<meet>(stream, args, "reduce_scatter.meet", true);
+      kernels::launch<sum_own>(stream, args, "reduce_scatter.sum");
       return;
     case Collective::kBroadcast:
       kernels::launch<put>(stream, args, "broadcast.put");

@@ -13,9 +13,9 @@ namespace refrain::worker {
 struct ExchangeArgs {
   HostGroup* group = nullptr;
   Collective collective = Collective::kBarrier;
-  int32_t root = -1;
+  int32_t root = -1;           // whose data, or whose sum
   kernels::Matrix data;        // the rectangle's first element
-  std::byte* out = nullptr;    // all_gather: where rank 0's rectangle goes
+  std::byte* out = nullptr;    // all_gather: where rank 0's rectangle goes; reduce_scatter: the sum
   int64_t out_rank_bytes = 0;  // from one rank's part of `out` to the next
   int64_t out_row_bytes = 0;
   int32_t row_begin = 0;  // of the rectangle in the whole

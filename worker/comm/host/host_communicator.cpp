@@ -75,6 +75,31 @@ void HostCommunicator::all_gather(Stream& stream, kernels::Matrix in, void* out,
   launch_exchanges(host.ref(), args);
 }
 
+// A sum after the other, each for one rank, which alone takes it.
+void HostCommunicator::reduce_scatter(Stream& stream, kernels::Matrix in, kernels::Matrix out,
+                                      int64_t cols, int32_t rows) {
+  REFRAIN_CHECK(in.dtype == out.dtype && in.stride == cols && out.stride == cols &&
+                    (in.dtype == DType::kFloat32 || in.dtype == DType::kBFloat16),
+                "reduce_scatter sums rows of float32 or bfloat16 without gaps");
+  HostStream& host = recording_on(stream);
+  const int64_t part = rows * cols * static_cast<int64_t>(size_of(in.dtype));
+  if (!group_) return host.copy(out.data, in.data, static_cast<size_t>(part));
+  for (int rank = 0; rank < size(); ++rank) {
+    ExchangeArgs args;
+    args.group = group_.get();
+    args.collective = Collective::kReduceScatter;
+    args.root = rank;
+    args.data = in;
+    args.data.data = static_cast<std::byte*>(in.data) + rank * part;
+    args.out = static_cast<std::byte*>(out.data);
+    args.out_row_bytes = cols * static_cast<int64_t>(size_of(in.dtype));
+    args.rows = rows;
+    args.cols = cols;
+    args.whole = {rows, nullptr};
+    launch_exchanges(host.ref(), args);
+  }
+}
+
 void HostCommunicator::broadcast(Stream& stream, void* data, size_t bytes, int root) {
   REFRAIN_CHECK(root >= 0 && root < size(), "broadcast root {} is not a rank of {}", root, size());
   HostStream& host = recording_on(stream);

@@ -23,6 +23,8 @@ class HostCommunicator final : public Communicator, public BenchAccess {
   void all_reduce(Stream& stream, kernels::Matrix data, int64_t cols, kernels::Rows rows) override;
   void all_gather(Stream& stream, kernels::Matrix in, void* out, int64_t cols,
                   kernels::Rows rows) override;
+  void reduce_scatter(Stream& stream, kernels::Matrix in, kernels::Matrix out, int64_t cols,
+                      int32_t rows) override;
   void broadcast(Stream& stream, void* data, size_t bytes, int root) override;
   void barrier() override;
   size_t bytes() const override { return group_ ? group_->bytes() : 0; }

@@ -10,6 +10,8 @@ const char* to_string(Collective collective) {
       return "all_reduce";
     case Collective::kAllGather:
       return "all_gather";
+    case Collective::kReduceScatter:
+      return "reduce_scatter";
     case Collective::kBroadcast:
       return "broadcast";
     case Collective::kBarrier:

@@ -15,14 +15,14 @@
 
 namespace refrain::worker {
 
-enum class Collective : uint32_t { kAllReduce, kAllGather, kBroadcast, kBarrier };
+enum class Collective : uint32_t { kAllReduce, kAllGather, kReduceScatter, kBroadcast, kBarrier };
 const char* to_string(Collective collective);
 
 // What a rank says before it exchanges data. Equal on every rank, or the group ends.
 struct Post {
   Collective collective = Collective::kBarrier;
   DType dtype = DType::kUInt8;
-  int32_t root = -1;  // of a broadcast
+  int32_t root = -1;  // of a broadcast; of a part of a reduce_scatter, whose it is
   uint64_t rows = 0;  // live rows of this exchange
   uint64_t cols = 0;
   bool operator==(const Post&) const = default;

@@ -149,7 +149,7 @@ class Life {
 
 Status validate(const Program& program, const kernels::KernelTable& kernels) {
   Life life(program);
-  const Shapes shapes{program.values, program.tensor_parallel_size};
+  const Shapes shapes{program.values, program.tensor_parallel_size, program.replicas};
   for (const Op& op : program.ops) {
     const OpDef& def = definition(op);
     REFRAIN_RETURN_IF_ERROR(life.visit(op));
