@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <exception>
 #include <new>
+#include <stdexcept>
 #include <string_view>
 #include <thread>
 
 #include "runtime/base/check.h"
+#include "runtime/grammar/automata.h"
 
 namespace refrain {
 namespace {
@@ -38,15 +40,27 @@ bool take_kind(std::string_view& source, std::string_view kind) {
   return true;
 }
 
+// Rules take some expressions that automata do not, and say better what is wrong with others.
+xgrammar::CompiledGrammar compile_regex(xgrammar::GrammarCompiler& compiler,
+                                        const std::string& regex) {
+  if (const std::string automaton = automaton_grammar(regex); !automaton.empty()) {
+    try {
+      return compiler.CompileGrammar(automaton, "root");
+    } catch (const std::runtime_error&) {
+    }
+  }
+  return compiler.CompileRegex(regex);
+}
+
 xgrammar::CompiledGrammar compile_source(xgrammar::GrammarCompiler& compiler,
                                          std::string_view source) {
   // Runs of white space are bounded, so that a model cannot fill an answer with it.
   constexpr int kMostWhitespace = 8;
   if (take_kind(source, kJsonSchemaGrammar)) {
-    return compiler.CompileJSONSchema(std::string(source), true, std::nullopt, std::nullopt, true,
-                                      kMostWhitespace);
+    return compiler.CompileJSONSchema(with_patterns_for_lengths(std::string(source)), true,
+                                      std::nullopt, std::nullopt, true, kMostWhitespace);
   }
-  if (take_kind(source, kRegexGrammar)) return compiler.CompileRegex(std::string(source));
+  if (take_kind(source, kRegexGrammar)) return compile_regex(compiler, std::string(source));
   if (take_kind(source, kEbnfGrammar)) return compiler.CompileGrammar(std::string(source), "root");
   throw std::invalid_argument("the source names no kind of grammar");
 }

@@ -2,10 +2,10 @@
 // Which tokens the slots' grammars and bad words allow next. Every rank gives its own the same
 // tokens, so that all of them sample alike. Masks are made by threads of their own, a slot's in the
 // order in which they are asked for, while the steps that sample by them run: sampling waits for
-// its mask alone (kernels::GrammarMaskInputs). A mask takes 10 us as a rule and some milliseconds
-// where text is bounded. Nobody can stop one that takes much longer: its request is given up, and
-// the step goes on without it. Grammars are compiled beside them. Device thread, as long as the
-// runner; what masks are written to outlives it.
+// its mask alone (kernels::GrammarMaskInputs). A mask takes 25 us as a rule, and milliseconds where
+// a grammar's rules repeat each other. Nobody can stop one that takes much longer: its request is
+// given up, and the step goes on without it. Grammars are compiled beside them. Device thread, as
+// long as the runner; what masks are written to outlives it.
 
 #include <chrono>
 #include <cstdint>
