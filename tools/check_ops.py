@@ -15,9 +15,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Files and folders of worker/ that may name ops, and why.
 REWRITERS = {
-    "worker/program/builder.cpp": "emits ops",
-    "worker/program/builder_drafts.cpp": "emits those of speculation",
-    "worker/program/builder_outputs.cpp": "emits those that end a Program",
+    "worker/program/op_builder.cpp": "emits ops",
+    "worker/program/draft_passes.cpp": "emits those of a draft model's step",
+    "worker/program/step_ends.cpp": "emits those that begin and end a step",
     "worker/program/passes/fuse.cpp": "rewrites",
     "worker/program/passes/select_early.cpp": "moves select_rows",
     "worker/program/passes/shard.cpp": "rewrites",
@@ -29,8 +29,8 @@ REWRITERS = {
 }
 # The ends of a step are where host and device meet: the host fills and reads their operands.
 ENDS = {"PrepareInputsOp", "SampleOp", "AcceptDraftsOp", "PoolOp"}
-END_USERS = ("worker/program/program.h", "worker/program/program.cpp", "worker/program/builder.h", "worker/graph/",
-             "worker/runner/")
+END_USERS = ("worker/program/program.h", "worker/program/program.cpp", "worker/program/op_builder.h",
+             "worker/program/step_ends.h", "worker/program/draft_passes.h", "worker/graph/", "worker/runner/")
 # Kernels that one device alone has; a pass makes the ops for it.
 CUDA_ALONE = {"fused_linear": "lower_few_rows", "rope_attention": "lower_few_rows", "lora_linear": "lower_lora_rows"}
 

@@ -5,7 +5,7 @@
 
 #include "tests/program/interpreter.h"
 #include "tests/program/tiny_models.h"
-#include "worker/program/builder.h"
+#include "worker/program/step_ends.h"
 
 namespace refrain::worker::test {
 namespace {
@@ -55,15 +55,18 @@ TEST(Fuse, LeavesOnlyOpsThatHaveKernels) {
 // A residual that is read once more after the addition: it must not be overwritten.
 Program program_with_late_reader(const ModelConfig& config) {
   ProgramBuilder builder("late_reader", DType::kFloat32, DType::kFloat32, config.vocab_size);
+  OpBuilder ops(builder);
+  StepEnds ends(builder);
   const int64_t hidden = config.hidden_size;
   const ValueId table = builder.matrix("table", config.vocab_size, hidden, SplitUnit::kVocab);
-  const ValueId ids = builder.prepare_inputs().token_ids;
-  const ValueId residual = builder.embed("embedding", ids, table);
-  const ValueId delta = builder.rms_norm("delta", residual, builder.vector("a", hidden), 1e-5);
-  const ValueId sum = builder.add("sum", residual, delta);
-  const ValueId normed = builder.rms_norm("normed", sum, builder.vector("b", hidden), 1e-5);
-  const ValueId late = builder.add("late", normed, residual);
-  builder.sample(builder.lm_head(builder.select_rows("rows", late), table));
+  ops.begin({ends.prepare_inputs()});
+  const ValueId ids = ends.token_ids();
+  const ValueId residual = ops.embed("embedding", ids, table);
+  const ValueId delta = ops.rms_norm("delta", residual, builder.vector("a", hidden), 1e-5);
+  const ValueId sum = ops.add("sum", residual, delta);
+  const ValueId normed = ops.rms_norm("normed", sum, builder.vector("b", hidden), 1e-5);
+  const ValueId late = ops.add("late", normed, residual);
+  ends.sample(ops.lm_head(ops.select_rows("rows", late), table));
   return builder.finish(config.max_position_embeddings);
 }
 

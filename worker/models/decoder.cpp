@@ -27,39 +27,45 @@ std::string DecoderBuilder::scope(int layer, const std::string& block) const {
 
 ValueId DecoderBuilder::embed(int pass) {
   pass_ = pass;
-  if (pass > 0) {
-    builder_.begin_pass(pass);
-    return builder_.embed("embedding", builder_.token_ids(), table_);
+  if (pass == 0) declare_groups();
+  ValueId token_ids = kNoValue;
+  if (options_.limits.drafts) {
+    const OpScope& scope = passes_.begin(pass);
+    ops_.begin(scope);
+    token_ids = scope.step.token_ids;
+  } else {
+    ops_.begin({ends_.prepare_inputs()});
+    token_ids = ends_.token_ids();
   }
-  // Names as in layer_types of Hugging Face's config.json.
+  if (pass == 0) {
+    const char* table = "model.embed_tokens.weight";
+    const int64_t vocab = config_.vocab_size, hidden = config_.hidden_size;
+    table_ = options_.head.head == ipc::DraftHead::kNone
+                 ? builder_.matrix(table, vocab, hidden, SplitUnit::kVocab)
+                 : builder_.shared_matrix(table, vocab, hidden, SplitUnit::kVocab,
+                                          options_.head.weight_dtype);
+    rope_table_ = builder_.rope_table(options_.max_positions, shape_.rotary_dim);
+  }
+  return ops_.embed("embedding", token_ids, table_);
+}
+
+// Names as in layer_types of Hugging Face's config.json.
+void DecoderBuilder::declare_groups() {
   for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
     const int64_t window = config_.window_of(layer);
     int& group = window == 0 ? full_ : sliding_;
     if (group >= 0) continue;
     group = builder_.paged_group(window == 0 ? "full_attention" : "sliding_attention", window);
   }
-  if (options_.limits.drafts) {
-    builder_.begin_pass(pass);
-  } else {
-    builder_.prepare_inputs();
-  }
-  const ValueId token_ids = builder_.token_ids();
-  const char* table = "model.embed_tokens.weight";
-  table_ = options_.head.head == ipc::DraftHead::kNone
-               ? builder_.matrix(table, config_.vocab_size, config_.hidden_size, SplitUnit::kVocab)
-               : builder_.shared_matrix(table, config_.vocab_size, config_.hidden_size,
-                                        SplitUnit::kVocab, options_.head.weight_dtype);
-  rope_table_ = builder_.rope_table(options_.max_positions, shape_.rotary_dim);
-  return builder_.embed("embedding", token_ids, table_);
 }
 
 ValueId DecoderBuilder::norm(const std::string& scope, ValueId in) {
-  return builder_.rms_norm(scope, in, builder_.vector(scope + ".weight", config_.hidden_size),
-                           config_.rms_norm_eps);
+  return ops_.rms_norm(scope, in, builder_.vector(scope + ".weight", config_.hidden_size),
+                       config_.rms_norm_eps);
 }
 
 ValueId DecoderBuilder::add(const std::string& name, ValueId residual, ValueId delta) {
-  return builder_.add(name, residual, delta);
+  return ops_.add(name, residual, delta);
 }
 
 ValueId DecoderBuilder::linear(const std::string& scope, ValueId in, int64_t rows, int64_t cols,
@@ -68,7 +74,7 @@ ValueId DecoderBuilder::linear(const std::string& scope, ValueId in, int64_t row
   const SplitUnit row_unit = parallel == Parallel::kRow ? SplitUnit::kNone : unit;
   const ValueId weight = builder_.matrix(scope + ".weight", rows, cols, row_unit);
   const ValueId bias_value = bias ? builder_.vector(scope + ".bias", rows, row_unit) : kNoValue;
-  return builder_.linear(scope, in, weight, bias_value, parallel, unit);
+  return ops_.linear(scope, in, weight, bias_value, parallel, unit);
 }
 
 ValueId DecoderBuilder::attention(int layer, ValueId in, const AttentionTraits& traits) {
@@ -91,22 +97,22 @@ ValueId DecoderBuilder::attend(int layer, ValueId in, const AttentionTraits& tra
       linear(self + ".v_proj", in, kv_cols, hidden, bias, Parallel::kColumn, SplitUnit::kKvHeads);
   if (traits.qk_norm) {
     const auto head_norm = [&](const std::string& name, ValueId value) {
-      return builder_.rms_norm(self + name, value,
-                               builder_.vector(self + name + ".weight", shape_.head_dim),
-                               config_.rms_norm_eps, shape_.head_dim);
+      return ops_.rms_norm(self + name, value,
+                           builder_.vector(self + name + ".weight", shape_.head_dim),
+                           config_.rms_norm_eps, shape_.head_dim);
     };
     q = head_norm(".q_norm", q);
     k = head_norm(".k_norm", k);
   }
-  q = builder_.rope(self + ".q_rope", q, rope_table_, shape_.q_heads, shape_);
-  k = builder_.rope(self + ".k_rope", k, rope_table_, shape_.kv_heads, shape_);
+  q = ops_.rope(self + ".q_rope", q, rope_table_, shape_.q_heads, shape_);
+  k = ops_.rope(self + ".k_rope", k, rope_table_, shape_.kv_heads, shape_);
   if (std::ssize(caches_) == layer) {
     caches_.push_back(builder_.kv_cache(config_.window_of(layer) == 0 ? full_ : sliding_, layer,
                                         shape_, options_.kv_dtype));
   }
   const ValueId cache = caches_[static_cast<size_t>(layer)];
-  builder_.kv_write(k, v, cache, shape_);
-  return builder_.attention(self + ".attention", q, cache, layer, shape_);
+  ops_.kv_write(k, v, cache, shape_);
+  return ops_.attention(self + ".attention", q, cache, layer, shape_);
 }
 
 ValueId DecoderBuilder::mlp(int layer, ValueId in, bool bias) {
@@ -116,7 +122,7 @@ ValueId DecoderBuilder::mlp(int layer, ValueId in, bool bias) {
                               SplitUnit::kIntermediate);
   const ValueId up = linear(mlp + ".up_proj", in, inner, hidden, bias, Parallel::kColumn,
                             SplitUnit::kIntermediate);
-  const ValueId product = builder_.silu_gate(mlp + ".act", gate, up);
+  const ValueId product = ops_.silu_gate(mlp + ".act", gate, up);
   return linear(mlp + ".down_proj", product, hidden, inner, bias, Parallel::kRow,
                 SplitUnit::kIntermediate);
 }
@@ -126,19 +132,19 @@ void DecoderBuilder::head(ValueId hidden) {
   if (drafts && pass_ == 0) return;  // keys and values alone
   const ValueId normed = norm("model.norm", hidden);
   if (options_.pooling) {
-    builder_.pool(normed, *options_.pooling);
+    ends_.pool(normed, *options_.pooling);
     return;
   }
   keep_hidden(BuildLimits::kAfterNorm, normed);
-  const ValueId rows = drafts ? normed : builder_.select_rows("last_hidden", normed);
+  const ValueId rows = drafts ? normed : ops_.select_rows("last_hidden", normed);
   const ValueId head = config_.tie_word_embeddings
                            ? table_
                            : builder_.matrix("lm_head.weight", config_.vocab_size,
                                              config_.hidden_size, SplitUnit::kVocab);
   if (drafts) {
-    builder_.end_pass(builder_.lm_head(rows, head, ValueKind::kActivation));
+    passes_.end(ops_.lm_head(rows, head, ValueKind::kActivation));
   } else {
-    builder_.sample(builder_.lm_head(rows, head));
+    ends_.sample(ops_.lm_head(rows, head));
   }
 }
 

@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "worker/models/models.h"
-#include "worker/program/builder.h"
+#include "worker/program/draft_passes.h"
+#include "worker/program/op_builder.h"
+#include "worker/program/step_ends.h"
 
 namespace refrain::worker {
 
@@ -20,6 +22,8 @@ struct AttentionTraits {
 class DecoderBuilder {
  public:
   DecoderBuilder(const ModelConfig& config, const BuildOptions& options);
+  DecoderBuilder(const DecoderBuilder&) = delete;
+  DecoderBuilder& operator=(const DecoderBuilder&) = delete;
 
   ValueId embed(int pass = 0);
   // RMSNorm with weight "<scope>.weight".
@@ -32,12 +36,12 @@ class DecoderBuilder {
   ValueId mlp(int layer, ValueId in, bool bias);
   // What a draft head reads of what goes into a layer, behind the layer's first norm; or of the
   // final norm.
-  void keep_hidden(int64_t layer, ValueId hidden) { builder_.keep_hidden(layer, hidden); }
+  void keep_hidden(int64_t layer, ValueId hidden) { ops_.keep_hidden(layer, hidden); }
   // Final norm; then one row a request, logits, sampling, or pooling.
   void head(ValueId hidden);
   Program finish();
   // 1; of a draft model, all that it runs through in a step.
-  int num_passes() const { return builder_.num_passes(); }
+  int num_passes() const { return options_.limits.num_passes(); }
 
   // "model.layers.3.self_attn"
   std::string scope(int layer, const std::string& block) const;
@@ -46,10 +50,14 @@ class DecoderBuilder {
   // "<scope>.weight" and, if asked for, "<scope>.bias", from `cols` to `rows` features.
   ValueId linear(const std::string& scope, ValueId in, int64_t rows, int64_t cols, bool bias,
                  Parallel parallel, SplitUnit unit);
+  void declare_groups();
 
   const ModelConfig& config_;
   BuildOptions options_;
   ProgramBuilder builder_;
+  OpBuilder ops_{builder_};
+  StepEnds ends_{builder_};       // of a model that serves
+  DraftPasses passes_{builder_};  // of a draft model
   AttentionShape shape_;
   int full_ = -1, sliding_ = -1;  // state groups of the layers
   ValueId table_ = kNoValue, rope_table_ = kNoValue;

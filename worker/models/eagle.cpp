@@ -26,7 +26,7 @@ class HeadBuilder : public DecoderBuilder {
     for (int pass = 0; pass < num_passes(); ++pass) {
       const ValueId embedded = embed(pass);
       if (pass == 0) of_target_ = hidden_ = read_hidden();
-      if (pass == 1) hidden_ = builder_.select_hidden("hidden", of_target_);
+      if (pass == 1) hidden_ = ops_.select_rows("hidden", of_target_, passes_.hidden_index());
       run_layers(pass, embedded);
       if (pass > 0) draft();
     }
@@ -37,18 +37,18 @@ class HeadBuilder : public DecoderBuilder {
   bool eagle3() const { return options_.head.head == ipc::DraftHead::kEagle3; }
 
   ValueId fc(const std::string& name, const std::vector<ValueId>& parts) {
-    const ValueId in = parts.size() == 1 ? parts.front() : builder_.concat(name + ".in", parts);
+    const ValueId in = parts.size() == 1 ? parts.front() : ops_.concat(name + ".in", parts);
     const ValueId weight = builder_.matrix("fc.weight", config_.hidden_size, builder_.cols(in));
     const ValueId bias =
         config_.fc_bias ? builder_.vector("fc.bias", config_.hidden_size) : kNoValue;
-    return builder_.linear(name, in, weight, bias, Parallel::kReplicated, SplitUnit::kNone);
+    return ops_.linear(name, in, weight, bias, Parallel::kReplicated, SplitUnit::kNone);
   }
 
   // Of the target's tokens, [T, H].
   ValueId read_hidden() {
     std::vector<ValueId> states;
     for (int i = 0; i < num_hidden_; ++i)
-      states.push_back(builder_.hidden_state(i, config_.hidden_size));
+      states.push_back(passes_.hidden_state(i, config_.hidden_size));
     return eagle3() ? fc("fc", states) : states.front();
   }
 
@@ -75,7 +75,7 @@ class HeadBuilder : public DecoderBuilder {
     const ValueId of_token = norm(scope(layer, "input_layernorm"), embedded);
     const ValueId of_hidden = norm(scope(layer, "hidden_norm"), hidden_);
     if (config_.norm_before_residual) hidden_ = of_hidden;
-    return builder_.concat(scope(layer, "input"), {of_token, of_hidden});
+    return ops_.concat(scope(layer, "input"), {of_token, of_hidden});
   }
 
   void draft() {
@@ -85,20 +85,20 @@ class HeadBuilder : public DecoderBuilder {
                                               : builder_.shared_matrix("lm_head.weight", vocab,
                                                                        hidden, SplitUnit::kVocab,
                                                                        options_.head.weight_dtype);
-      builder_.end_pass(builder_.lm_head(hidden_, head, ValueKind::kActivation));
+      passes_.end(ops_.lm_head(hidden_, head, ValueKind::kActivation));
       return;
     }
     const ValueId normed = norm("norm", hidden_);
     if (config_.draft_vocab_size == 0) {
       const ValueId head = builder_.matrix("lm_head.weight", vocab, hidden, SplitUnit::kVocab);
-      builder_.end_pass(builder_.lm_head(normed, head, ValueKind::kActivation));
+      passes_.end(ops_.lm_head(normed, head, ValueKind::kActivation));
       return;
     }
     // Every rank has all of it: it is small, and its tokens are spread over the vocabulary.
     const ValueId head = builder_.matrix("lm_head.weight", config_.draft_vocab_size, hidden);
     const ValueId logits =
-        builder_.lm_head(normed, head, ValueKind::kActivation, Parallel::kReplicated);
-    builder_.end_pass(builder_.map_logits(logits, "d2t"));
+        ops_.lm_head(normed, head, ValueKind::kActivation, Parallel::kReplicated);
+    passes_.end(ops_.map_logits(logits, "d2t"));
   }
 
   int num_hidden_;

@@ -1,8 +1,9 @@
-// Attributes, items and iteration of values.
+#include "runtime/text/jinja/access.h"
+
 #include <fmt/format.h>
 
 #include "runtime/text/jinja/builtins.h"
-#include "runtime/text/jinja/interpreter.h"
+#include "runtime/text/jinja/operators.h"
 
 namespace refrain::jinja {
 namespace {
@@ -29,7 +30,7 @@ std::optional<Value> loop_attribute(const Value& object, const std::string& name
   auto function = std::make_shared<Function>();
   function->name = name;
   const bool cycle = name == "cycle";
-  function->call = [object, cycle](Interpreter&, Arguments& arguments) -> Value {
+  function->call = [object, cycle](Rendering&, Arguments& arguments) -> Value {
     Loop& state = *object.as_loop();
     if (cycle) {
       if (arguments.positional.empty()) throw TemplateError("no items for cycling given");
@@ -46,7 +47,7 @@ std::optional<Value> loop_attribute(const Value& object, const std::string& name
 
 }  // namespace
 
-Value Interpreter::get_attribute(const Value& object, const std::string& name) {
+Value get_attribute(const Value& object, const std::string& name) {
   if (object.is_undefined()) throw TemplateError(object.why_undefined());
   if (object.as_function() != nullptr)
     throw TemplateError("the attributes of a function are not supported ('" + name + "')");
@@ -63,7 +64,7 @@ Value Interpreter::get_attribute(const Value& object, const std::string& name) {
       fmt::format("'{} object' has no attribute '{}'", object.type_name(), name));
 }
 
-Value Interpreter::get_item(const Value& object, const Value& key) {
+Value get_item(Budget& budget, const Value& object, const Value& key) {
   if (object.is_undefined()) throw TemplateError(object.why_undefined());
   if (const Dict* dict = object.as_dict()) {
     if (const Value* value = dict->find(key)) return *value;
@@ -76,18 +77,18 @@ Value Interpreter::get_item(const Value& object, const Value& key) {
         static_cast<int64_t>(indexed ? list->items.size() : character_count(object.text()));
     const int64_t at = key.integer() < 0 ? key.integer() + size : key.integer();
     if (at >= 0 && at < size)
-      return indexed ? list->items[static_cast<size_t>(at)] : slice(*this, object, at, at + 1, {});
+      return indexed ? list->items[static_cast<size_t>(at)] : slice(budget, object, at, at + 1, {});
   }
   if (key.is_text()) return get_attribute(object, key.text());
   return Value::undefined(
       fmt::format("'{} object' has no element {}", object.type_name(), to_repr(key)));
 }
 
-std::vector<Value> Interpreter::iterate(const Value& value) {
+std::vector<Value> iterate(Budget& budget, const Value& value) {
   std::vector<Value> items;
   if (value.is_undefined()) return items;
   if (List* list = value.as_list()) {
-    charge(list->items.size() / 4);
+    budget.charge(list->items.size() / 4);
     if (list->kind == ListKind::kGenerator) {
       if (!list->error_behind.empty()) throw TemplateError(list->error_behind);
       return std::exchange(list->items, {});
@@ -95,16 +96,24 @@ std::vector<Value> Interpreter::iterate(const Value& value) {
     return list->items;
   }
   if (const Dict* dict = value.as_dict()) {
-    charge(dict->entries.size());
+    budget.charge(dict->entries.size());
     for (const auto& [key, ignored] : dict->entries) items.push_back(key);
     return items;
   }
   if (value.is_text()) {
-    charge(value.text().size());
+    budget.charge(value.text().size());
     for (std::string& c : characters(value.text())) items.emplace_back(std::move(c));
     return items;
   }
   throw TemplateError(fmt::format("'{}' object is not iterable", value.type_name()));
+}
+
+Value call(Rendering& rendering, const Value& function, Arguments& arguments) {
+  if (function.is_undefined()) throw TemplateError(function.why_undefined());
+  if (function.as_function() == nullptr)
+    throw TemplateError(std::string("'") + function.type_name() + "' object is not callable");
+  const auto keep = function.function();
+  return keep->call(rendering, arguments);
 }
 
 }  // namespace refrain::jinja

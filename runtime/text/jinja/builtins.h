@@ -1,6 +1,6 @@
 #pragma once
 // What the language brings along: global functions, methods of values, filters, tests, formatting.
-// All functions are pure but for the interpreter's counters and throw TemplateError.
+// All functions are pure but for the rendering's budget and throw TemplateError.
 
 #include <optional>
 #include <span>
@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "runtime/text/jinja/arguments.h"
-#include "runtime/text/jinja/interpreter.h"
+#include "runtime/text/jinja/rendering.h"
 #include "runtime/text/jinja/value.h"
 
 namespace refrain::jinja {
@@ -28,7 +28,7 @@ struct JsonOptions {
   std::optional<std::string> indent;  // of one level
   std::string item_separator = ", ", key_separator = ": ";
 };
-std::string to_json(Interpreter& interpreter, const Value& value, const JsonOptions& options);
+std::string to_json(Budget& budget, const Value& value, const JsonOptions& options);
 
 std::string escape_html(std::string_view text);
 std::string replace_all(std::string_view text, std::string_view from, std::string_view to,
@@ -40,9 +40,13 @@ std::string title(std::string_view text);
 std::vector<std::string> characters(std::string_view text);
 size_t character_count(std::string_view text);
 
+Value apply_filter(Rendering& rendering, const std::string& name, const Value& input,
+                   Arguments& arguments);
+bool apply_test(const std::string& name, const Value& input, Arguments& arguments);
+
 // Filters by group; false if the group has none of that name.
 struct FilterCall {
-  Interpreter& interpreter;
+  Rendering& rendering;
   const std::string& name;
   const Value& input;
   Arguments& arguments;

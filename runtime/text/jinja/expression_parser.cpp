@@ -1,298 +1,196 @@
-#include <algorithm>
+#include "runtime/text/jinja/expression_parser.h"
 
-#include "runtime/text/jinja/token_stream.h"
+#include <cstdint>
+#include <optional>
+
+#include "runtime/text/jinja/operand_parser.h"
 
 namespace refrain::jinja {
 namespace {
 
-constexpr int kMaxNodes = 2000;  // of one expression: its tree may be a chain
+// From loosest to tightest binding.
+enum class Level : uint8_t {
+  kOr,
+  kAnd,
+  kNot,
+  kComparison,
+  kSum,
+  kConcat,
+  kProduct,
+  kPower,
+  kOperand,
+};
 
-}  // namespace
+// Operators of two operands whose left one may be such an expression again.
+struct BinaryOperator {
+  std::string_view token;
+  Level level;
+  ExprKind kind;
+  std::optional<Operator> op = std::nullopt;
+};
+constexpr BinaryOperator kBinaryOperators[] = {
+    {"or", Level::kOr, ExprKind::kOr},
+    {"and", Level::kAnd, ExprKind::kAnd},
+    {"+", Level::kSum, ExprKind::kBinary, Operator::kAdd},
+    {"-", Level::kSum, ExprKind::kBinary, Operator::kSub},
+    {"*", Level::kProduct, ExprKind::kBinary, Operator::kMul},
+    {"/", Level::kProduct, ExprKind::kBinary, Operator::kDiv},
+    {"//", Level::kProduct, ExprKind::kBinary, Operator::kFloorDiv},
+    {"%", Level::kProduct, ExprKind::kBinary, Operator::kMod},
+    {"**", Level::kPower, ExprKind::kBinary, Operator::kPow},
+};
+constexpr std::pair<std::string_view, Operator> kComparisons[] = {
+    {"==", Operator::kEqual},     {"!=", Operator::kNotEqual}, {"<", Operator::kLess},
+    {"<=", Operator::kLessEqual}, {">", Operator::kGreater},   {">=", Operator::kGreaterEqual}};
 
-ExprPtr ExpressionParser::make(ExprKind kind) {
-  if (++nodes_ > kMaxNodes) tokens_.fail("an expression is too long");
-  auto expr = std::make_unique<Expr>();
-  expr->kind = kind;
-  expr->line = tokens_.line();
+ExprPtr parse_level(ExpressionTokens& tokens, Level level);
+
+ExprPtr parse_tighter(ExpressionTokens& tokens, Level level) {
+  return parse_level(tokens, static_cast<Level>(static_cast<uint8_t>(level) + 1));
+}
+
+const BinaryOperator* operator_at(const TokenStream& tokens, Level level) {
+  for (const BinaryOperator& known : kBinaryOperators)
+    if (known.level == level && (tokens.is_operator(known.token) || tokens.is_name(known.token)))
+      return &known;
+  return nullptr;
+}
+
+ExprPtr parse_binary(ExpressionTokens& tokens, Level level) {
+  auto left = parse_tighter(tokens, level);
+  while (const BinaryOperator* found = operator_at(tokens, level)) {
+    auto expr = tokens.make(found->kind);
+    tokens.take();
+    if (found->op) expr->ops.push_back(*found->op);
+    expr->args.push_back(std::move(left));
+    expr->args.push_back(parse_tighter(tokens, level));
+    left = std::move(expr);
+  }
+  return left;
+}
+
+ExprPtr parse_not(ExpressionTokens& tokens) {
+  if (!tokens.is_name("not")) return parse_tighter(tokens, Level::kNot);
+  const ExpressionTokens::Nesting nesting(tokens);
+  auto expr = tokens.make(ExprKind::kNot);
+  tokens.take();
+  expr->target = parse_not(tokens);
   return expr;
 }
 
-ExprPtr ExpressionParser::expression(bool with_condition) {
-  if (depth_ == 0) nodes_ = 0;
-  const ParseNesting nesting(depth_, tokens_);
-  return with_condition ? condition() : logical_or();
+std::optional<Operator> take_comparison(TokenStream& tokens) {
+  for (const auto& [text, op] : kComparisons)
+    if (tokens.skip_operator(text)) return op;
+  if (tokens.skip_name("in")) return Operator::kIn;
+  if (!tokens.is_name("not") || tokens.next().kind != TokenKind::kName ||
+      tokens.next().text != "in")
+    return std::nullopt;
+  tokens.take();
+  tokens.take();
+  return Operator::kNotIn;
 }
 
-bool ExpressionParser::tuple_ends() const {
-  return tokens_.is(TokenKind::kVariableEnd) || tokens_.is(TokenKind::kBlockEnd) ||
-         tokens_.is_operator(")") || tokens_.is_name("in") || tokens_.is_name("recursive") ||
-         tokens_.is_operator("=");
-}
-
-ExprPtr ExpressionParser::tuple(bool with_condition) {
-  auto list = make(ExprKind::kTuple);
-  bool is_tuple = false;
-  while (!tuple_ends()) {
-    list->args.push_back(expression(with_condition));
-    if (!tokens_.skip_operator(",")) break;
-    is_tuple = true;
+// a < b < c is one expression.
+ExprPtr parse_comparison(ExpressionTokens& tokens) {
+  auto first = parse_tighter(tokens, Level::kComparison);
+  auto expr = tokens.make(ExprKind::kCompare);
+  while (const auto op = take_comparison(tokens)) {
+    expr->ops.push_back(*op);
+    expr->args.push_back(parse_tighter(tokens, Level::kComparison));
   }
-  if (list->args.empty()) tokens_.fail("expected an expression, found " + tokens_.describe());
-  return is_tuple ? std::move(list) : std::move(list->args.front());
+  if (expr->ops.empty()) return first;
+  expr->target = std::move(first);
+  return expr;
 }
 
-ExprPtr ExpressionParser::assign_target(bool allow_attribute) {
-  const auto one = [&]() -> ExprPtr {
-    if (tokens_.skip_operator("(")) {
-      auto inner = assign_target(false);
-      tokens_.expect_operator(")");
-      return inner;
-    }
-    auto name = make(ExprKind::kName);
-    name->name = tokens_.expect_name();
-    if (!allow_attribute || !tokens_.skip_operator(".")) return name;
-    auto attribute = make(ExprKind::kGetAttr);
-    attribute->name = tokens_.expect_name();
-    attribute->target = std::move(name);
-    return attribute;
-  };
-  auto first = one();
-  if (!tokens_.is_operator(",")) return first;
-  auto list = make(ExprKind::kTuple);
-  list->args.push_back(std::move(first));
-  while (tokens_.skip_operator(",") && !tuple_ends()) list->args.push_back(one());
-  return list;
+// So is a ~ b ~ c.
+ExprPtr parse_concat(ExpressionTokens& tokens) {
+  auto first = parse_tighter(tokens, Level::kConcat);
+  if (!tokens.is_operator("~")) return first;
+  auto expr = tokens.make(ExprKind::kConcat);
+  expr->args.push_back(std::move(first));
+  while (tokens.skip_operator("~")) expr->args.push_back(parse_tighter(tokens, Level::kConcat));
+  return expr;
 }
 
-ExprPtr ExpressionParser::condition() {
-  auto value = logical_or();
-  while (tokens_.skip_name("if")) {
-    auto expr = make(ExprKind::kCondition);
-    expr->args.push_back(logical_or());
+ExprPtr parse_level(ExpressionTokens& tokens, Level level) {
+  switch (level) {
+    case Level::kNot:
+      return parse_not(tokens);
+    case Level::kComparison:
+      return parse_comparison(tokens);
+    case Level::kConcat:
+      return parse_concat(tokens);
+    case Level::kOperand:
+      return parse_operand(tokens);
+    default:
+      return parse_binary(tokens, level);
+  }
+}
+
+// value if test else value
+ExprPtr parse_condition(ExpressionTokens& tokens) {
+  auto value = parse_level(tokens, Level::kOr);
+  while (tokens.skip_name("if")) {
+    auto expr = tokens.make(ExprKind::kCondition);
+    expr->args.push_back(parse_level(tokens, Level::kOr));
     expr->args.push_back(std::move(value));
-    const ParseNesting nesting(depth_, tokens_);
-    expr->args.push_back(tokens_.skip_name("else") ? condition() : nullptr);
+    const ExpressionTokens::Nesting nesting(tokens);
+    expr->args.push_back(tokens.skip_name("else") ? parse_condition(tokens) : nullptr);
     value = std::move(expr);
   }
   return value;
 }
 
-ExprPtr ExpressionParser::logical_or() {
-  auto left = logical_and();
-  while (tokens_.is_name("or")) {
-    auto expr = make(ExprKind::kOr);
-    tokens_.take();
-    expr->args.push_back(std::move(left));
-    expr->args.push_back(logical_and());
-    left = std::move(expr);
+bool tuple_ends(const TokenStream& tokens) {
+  return tokens.is(TokenKind::kVariableEnd) || tokens.is(TokenKind::kBlockEnd) ||
+         tokens.is_operator(")") || tokens.is_name("in") || tokens.is_name("recursive") ||
+         tokens.is_operator("=");
+}
+
+ExprPtr parse_one_target(ExpressionTokens& tokens, bool allow_attribute) {
+  if (tokens.skip_operator("(")) {
+    auto inner = parse_target(tokens, false);
+    tokens.expect_operator(")");
+    return inner;
   }
-  return left;
+  auto name = tokens.make(ExprKind::kName);
+  name->name = tokens.expect_name();
+  if (!allow_attribute || !tokens.skip_operator(".")) return name;
+  auto attribute = tokens.make(ExprKind::kGetAttr);
+  attribute->name = tokens.expect_name();
+  attribute->target = std::move(name);
+  return attribute;
 }
 
-ExprPtr ExpressionParser::logical_and() {
-  auto left = logical_not();
-  while (tokens_.is_name("and")) {
-    auto expr = make(ExprKind::kAnd);
-    tokens_.take();
-    expr->args.push_back(std::move(left));
-    expr->args.push_back(logical_not());
-    left = std::move(expr);
+}  // namespace
+
+ExprPtr parse_expression(ExpressionTokens& tokens, bool with_condition) {
+  tokens.begin();
+  const ExpressionTokens::Nesting nesting(tokens);
+  return with_condition ? parse_condition(tokens) : parse_level(tokens, Level::kOr);
+}
+
+ExprPtr parse_tuple(ExpressionTokens& tokens, bool with_condition) {
+  auto list = tokens.make(ExprKind::kTuple);
+  bool is_tuple = false;
+  while (!tuple_ends(tokens)) {
+    list->args.push_back(parse_expression(tokens, with_condition));
+    if (!tokens.skip_operator(",")) break;
+    is_tuple = true;
   }
-  return left;
+  if (list->args.empty()) tokens.fail("expected an expression, found " + tokens.describe());
+  return is_tuple ? std::move(list) : std::move(list->args.front());
 }
 
-ExprPtr ExpressionParser::logical_not() {
-  if (!tokens_.is_name("not")) return compare();
-  const ParseNesting nesting(depth_, tokens_);
-  auto expr = make(ExprKind::kNot);
-  tokens_.take();
-  expr->target = logical_not();
-  return expr;
-}
-
-ExprPtr ExpressionParser::compare() {
-  static const std::pair<std::string_view, Operator> kOperators[] = {
-      {"==", Operator::kEqual},     {"!=", Operator::kNotEqual}, {"<", Operator::kLess},
-      {"<=", Operator::kLessEqual}, {">", Operator::kGreater},   {">=", Operator::kGreaterEqual}};
-  auto left = sum();
-  auto expr = make(ExprKind::kCompare);
-  for (;;) {
-    bool found = false;
-    for (const auto& [text, op] : kOperators) {
-      if (!tokens_.skip_operator(text)) continue;
-      expr->ops.push_back(op);
-      found = true;
-      break;
-    }
-    if (!found && tokens_.skip_name("in")) {
-      expr->ops.push_back(Operator::kIn);
-    } else if (!found && tokens_.is_name("not") && tokens_.next().kind == TokenKind::kName &&
-               tokens_.next().text == "in") {
-      tokens_.take();
-      tokens_.take();
-      expr->ops.push_back(Operator::kNotIn);
-    } else if (!found) {
-      break;
-    }
-    expr->args.push_back(sum());
-  }
-  if (expr->ops.empty()) return left;
-  expr->target = std::move(left);
-  return expr;
-}
-
-ExprPtr ExpressionParser::sum() {
-  auto left = concat();
-  while (tokens_.is_operator("+") || tokens_.is_operator("-")) {
-    auto expr = make(ExprKind::kBinary);
-    expr->ops.push_back(tokens_.take().text == "+" ? Operator::kAdd : Operator::kSub);
-    expr->args.push_back(std::move(left));
-    expr->args.push_back(concat());
-    left = std::move(expr);
-  }
-  return left;
-}
-
-ExprPtr ExpressionParser::concat() {
-  auto first = product();
-  if (!tokens_.is_operator("~")) return first;
-  auto expr = make(ExprKind::kConcat);
-  expr->args.push_back(std::move(first));
-  while (tokens_.skip_operator("~")) expr->args.push_back(product());
-  return expr;
-}
-
-ExprPtr ExpressionParser::product() {
-  static const std::pair<std::string_view, Operator> kOperators[] = {{"*", Operator::kMul},
-                                                                     {"/", Operator::kDiv},
-                                                                     {"//", Operator::kFloorDiv},
-                                                                     {"%", Operator::kMod}};
-  auto left = power();
-  for (;;) {
-    const auto* found = std::find_if(std::begin(kOperators), std::end(kOperators),
-                                     [&](const auto& op) { return tokens_.is_operator(op.first); });
-    if (found == std::end(kOperators)) return left;
-    auto expr = make(ExprKind::kBinary);
-    tokens_.take();
-    expr->ops.push_back(found->second);
-    expr->args.push_back(std::move(left));
-    expr->args.push_back(power());
-    left = std::move(expr);
-  }
-}
-
-ExprPtr ExpressionParser::power() {
-  auto left = unary(true);
-  while (tokens_.is_operator("**")) {
-    auto expr = make(ExprKind::kBinary);
-    tokens_.take();
-    expr->ops.push_back(Operator::kPow);
-    expr->args.push_back(std::move(left));
-    expr->args.push_back(unary(true));
-    left = std::move(expr);
-  }
-  return left;
-}
-
-ExprPtr ExpressionParser::unary(bool with_filter) {
-  ExprPtr expr;
-  if (tokens_.is_operator("-") || tokens_.is_operator("+")) {
-    const ParseNesting nesting(depth_, tokens_);
-    expr = make(tokens_.is_operator("-") ? ExprKind::kNegative : ExprKind::kPositive);
-    tokens_.take();
-    expr->target = unary(false);
-  } else {
-    expr = primary();
-  }
-  expr = postfix(std::move(expr));
-  return with_filter ? filters_and_tests(std::move(expr)) : std::move(expr);
-}
-
-ExprPtr ExpressionParser::filters_and_tests(ExprPtr expr) {
-  for (int count = 0;; ++count) {
-    if (count > ParseNesting::kMax) tokens_.fail("a chain of filters is too long");
-    if (tokens_.is_operator("|")) {
-      expr = filter_chain(std::move(expr), false);
-    } else if (tokens_.is_name("is")) {
-      expr = test(std::move(expr));
-    } else if (tokens_.is_operator("(")) {
-      expr = call(std::move(expr));
-    } else {
-      return expr;
-    }
-  }
-}
-
-ExprPtr ExpressionParser::filter_chain(ExprPtr input, bool inline_start) {
-  int count = 0;
-  while (inline_start || tokens_.is_operator("|")) {
-    if (++count > ParseNesting::kMax) tokens_.fail("a chain of filters is too long");
-    if (!inline_start) tokens_.take();
-    inline_start = false;
-    auto filter = make(ExprKind::kFilter);
-    filter->name = tokens_.expect_name();
-    filter->target = std::move(input);
-    if (tokens_.is_operator("(")) call_arguments(*filter);
-    input = std::move(filter);
-  }
-  return input;
-}
-
-ExprPtr ExpressionParser::test(ExprPtr target) {
-  tokens_.take();  // is
-  const bool negated = tokens_.skip_name("not");
-  auto expr = make(ExprKind::kTest);
-  expr->name = tokens_.expect_name();
-  expr->target = std::move(target);
-  const bool argument = tokens_.is(TokenKind::kName) || tokens_.is(TokenKind::kString) ||
-                        tokens_.is(TokenKind::kInteger) || tokens_.is(TokenKind::kFloat) ||
-                        tokens_.is_operator("[") || tokens_.is_operator("{");
-  const bool keyword = tokens_.is_name("else") || tokens_.is_name("or") || tokens_.is_name("and") ||
-                       tokens_.is_name("is") || tokens_.is_name("if") || tokens_.is_name("not") ||
-                       tokens_.is_name("in");
-  if (tokens_.is_operator("(")) {
-    call_arguments(*expr);
-  } else if (argument && !keyword) {
-    expr->args.push_back(postfix(primary()));
-  } else if (tokens_.is_name("is")) {
-    tokens_.fail("tests cannot be chained with 'is'");
-  }
-  if (!negated) return expr;
-  auto inverse = make(ExprKind::kNot);
-  inverse->target = std::move(expr);
-  return inverse;
-}
-
-ExprPtr ExpressionParser::call(ExprPtr target) {
-  auto expr = make(ExprKind::kCall);
-  expr->target = std::move(target);
-  call_arguments(*expr);
-  return expr;
-}
-
-void ExpressionParser::call_arguments(Expr& call) {
-  tokens_.expect_operator("(");
-  const ParseNesting nesting(depth_, tokens_);
-  while (!tokens_.is_operator(")")) {
-    if (tokens_.skip_operator("*")) {
-      if (call.star) tokens_.fail("more than one '*' argument");
-      call.star = expression();
-    } else if (tokens_.skip_operator("**")) {
-      if (call.double_star) tokens_.fail("more than one '**' argument");
-      call.double_star = expression();
-    } else if (tokens_.is(TokenKind::kName) && tokens_.next().kind == TokenKind::kOperator &&
-               tokens_.next().text == "=") {
-      std::string name = tokens_.take().text;
-      tokens_.take();
-      call.named.emplace_back(std::move(name), expression());
-    } else {
-      if (!call.named.empty() || call.double_star)
-        tokens_.fail("a positional argument behind a named one");
-      call.args.push_back(expression());
-    }
-    if (!tokens_.skip_operator(",")) break;
-  }
-  tokens_.expect_operator(")");
+ExprPtr parse_target(ExpressionTokens& tokens, bool allow_attribute) {
+  auto first = parse_one_target(tokens, allow_attribute);
+  if (!tokens.is_operator(",")) return first;
+  auto list = tokens.make(ExprKind::kTuple);
+  list->args.push_back(std::move(first));
+  while (tokens.skip_operator(",") && !tuple_ends(tokens))
+    list->args.push_back(parse_one_target(tokens, allow_attribute));
+  return list;
 }
 
 }  // namespace refrain::jinja

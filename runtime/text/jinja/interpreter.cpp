@@ -3,58 +3,10 @@
 
 #include <fmt/format.h>
 
-#include "runtime/text/jinja/arguments.h"
+#include "runtime/text/jinja/access.h"
 
 namespace refrain::jinja {
-namespace {
-
-ScopePtr inner(const ScopePtr& parent) {
-  auto scope = std::make_shared<Scope>();
-  scope->parent = parent;
-  return scope;
-}
-
-}  // namespace
-
-Value* Scope::find(std::string_view name) {
-  for (auto& [known, value] : variables)
-    if (known == name) return &value;
-  return nullptr;
-}
-
-void Scope::set(std::string_view name, Value value) {
-  if (Value* known = find(name)) {
-    *known = std::move(value);
-  } else {
-    variables.emplace_back(name, std::move(value));
-  }
-}
-
-Interpreter::Interpreter(const Limits& limits, std::chrono::system_clock::time_point now)
-    : limits_(limits), now_(now) {}
-
-Interpreter::~Interpreter() {
-  for (const auto& weak : macro_scopes_)
-    if (const auto scope = weak.lock()) scope->variables.clear();
-  for (const auto& weak : namespaces_)
-    if (const auto space = weak.lock()) space->attributes = {};
-}
-
-void Interpreter::charge(uint64_t steps) {
-  steps_ += steps;
-  if (steps_ > limits_.steps)
-    throw TemplateError(fmt::format("the template takes more than {} steps", limits_.steps));
-}
-
-void Interpreter::charge_text(size_t bytes) {
-  if (bytes > limits_.output_bytes)
-    throw TemplateError(
-        fmt::format("the template makes more than {} bytes of text", limits_.output_bytes));
-  charge(bytes / 64);
-}
-
-std::string Interpreter::render(const Block& block, const Value& variables) {
-  variables_ = &variables;
+std::string Interpreter::render(const Block& block) {
   auto root = std::make_shared<Scope>();
   std::string out;
   try {
@@ -66,7 +18,7 @@ std::string Interpreter::render(const Block& block, const Value& variables) {
 }
 
 Interpreter::Flow Interpreter::run(const Block& block, const ScopePtr& scope, std::string& out) {
-  const Nesting nesting(depth_);
+  const Budget::Nesting nesting(budget_);
   for (const auto& statement : block) {
     const Flow flow = run_statement(*statement, scope, out);
     if (flow != Flow::kNormal) return flow;
@@ -76,14 +28,14 @@ Interpreter::Flow Interpreter::run(const Block& block, const ScopePtr& scope, st
 
 Interpreter::Flow Interpreter::run_statement(const Statement& statement, const ScopePtr& scope,
                                              std::string& out) {
-  charge(1);
+  budget_.charge(1);
   line_ = statement.line;
   switch (statement.kind) {
     case StatementKind::kText:
       write(statement.text, out);
       break;
     case StatementKind::kOutput:
-      write(to_text(evaluate(*statement.expr, scope)), out);
+      write(to_text(expressions_.evaluate(*statement.expr, scope)), out);
       break;
     case StatementKind::kIf:
       return run_if(statement, scope, out);
@@ -100,15 +52,15 @@ Interpreter::Flow Interpreter::run_statement(const Statement& statement, const S
       run_call(statement, scope, out);
       break;
     case StatementKind::kFilter: {
-      const Value input = capture(statement.body, inner(scope));
-      write(to_text(evaluate_filters(*statement.filter, scope, &input)), out);
+      const Value input = capture(statement.body, inner_scope(scope));
+      write(to_text(expressions_.filter(*statement.filter, scope, &input)), out);
       break;
     }
     case StatementKind::kWith:
       run_with(statement, scope, out);
       break;
     case StatementKind::kScope:
-      write(capture(statement.body, inner(scope)), out);
+      write(capture(statement.body, inner_scope(scope)), out);
       break;
     case StatementKind::kBreak:
       return Flow::kBreak;
@@ -119,8 +71,8 @@ Interpreter::Flow Interpreter::run_statement(const Statement& statement, const S
 }
 
 void Interpreter::write(std::string_view text, std::string& out) {
-  charge_text(out.size() + text.size() > limits_.output_bytes ? out.size() + text.size()
-                                                              : text.size());
+  budget_.charge_text(out.size() + text.size() > budget_.most_text() ? out.size() + text.size()
+                                                                     : text.size());
   out.append(text);
 }
 
@@ -133,29 +85,29 @@ std::string Interpreter::capture(const Block& block, const ScopePtr& scope) {
 Interpreter::Flow Interpreter::run_if(const Statement& statement, const ScopePtr& scope,
                                       std::string& out) {
   for (const auto& [test, body] : statement.branches)
-    if (evaluate(*test, scope).truthy()) return run(body, scope, out);
+    if (expressions_.evaluate(*test, scope).truthy()) return run(body, scope, out);
   return run(statement.otherwise, scope, out);
 }
 
 Interpreter::Flow Interpreter::run_for(const Statement& statement, const ScopePtr& scope,
                                        std::string& out) {
-  auto items = iterate(evaluate(*statement.expr, scope));
+  auto items = iterate(budget_, expressions_.evaluate(*statement.expr, scope));
   if (statement.test) {
     std::vector<Value> kept;
     for (const Value& item : items) {
-      const auto turn = inner(scope);
+      const auto turn = inner_scope(scope);
       assign(*statement.target, item, turn);
-      if (evaluate(*statement.test, turn).truthy()) kept.push_back(item);
+      if (expressions_.evaluate(*statement.test, turn).truthy()) kept.push_back(item);
     }
     items = std::move(kept);
   }
-  if (items.empty()) return run(statement.otherwise, inner(scope), out);
+  if (items.empty()) return run(statement.otherwise, inner_scope(scope), out);
   auto loop = std::make_shared<Loop>();
   loop->items = std::move(items);
   for (size_t i = 0; i < loop->items.size(); ++i) {
-    charge(1);
+    budget_.charge(1);
     loop->index0 = i;
-    const auto turn = inner(scope);
+    const auto turn = inner_scope(scope);
     turn->set("loop", loop);
     assign(*statement.target, loop->items[i], turn);
     if (run(statement.body, turn, out) == Flow::kBreak) break;
@@ -167,7 +119,7 @@ void Interpreter::assign(const Expr& target, const Value& value, const ScopePtr&
   if (target.kind == ExprKind::kName) {
     scope->set(target.name, value);
   } else if (target.kind == ExprKind::kGetAttr) {
-    const Value object = lookup(target.target->name, scope);
+    const Value object = expressions_.look_up(target.target->name, scope);
     Namespace* space = object.as_namespace();
     if (space == nullptr)
       throw TemplateError("cannot assign attribute on non-namespace object '" +
@@ -176,7 +128,7 @@ void Interpreter::assign(const Expr& target, const Value& value, const ScopePtr&
       throw TemplateError("a namespace takes no name that begins with '_'");
     space->attributes.set(target.name, value);
   } else {
-    const auto parts = iterate(value);
+    const auto parts = iterate(budget_, value);
     if (parts.size() != target.args.size())
       throw TemplateError(
           fmt::format("expected {} values to unpack, got {}", target.args.size(), parts.size()));
@@ -186,39 +138,44 @@ void Interpreter::assign(const Expr& target, const Value& value, const ScopePtr&
 
 void Interpreter::run_set(const Statement& statement, const ScopePtr& scope) {
   if (statement.kind == StatementKind::kSet)
-    return assign(*statement.target, evaluate(*statement.expr, scope), scope);
-  Value value = capture(statement.body, inner(scope));
-  if (statement.filter) value = evaluate_filters(*statement.filter, scope, &value);
+    return assign(*statement.target, expressions_.evaluate(*statement.expr, scope), scope);
+  Value value = capture(statement.body, inner_scope(scope));
+  if (statement.filter) value = expressions_.filter(*statement.filter, scope, &value);
   assign(*statement.target, value, scope);
 }
 
 void Interpreter::run_with(const Statement& statement, const ScopePtr& scope, std::string& out) {
-  const auto block = inner(scope);
+  const auto block = inner_scope(scope);
   for (const auto& [target, expr] : statement.assignments)
-    assign(*target, evaluate(*expr, scope), block);
+    assign(*target, expressions_.evaluate(*expr, scope), block);
   write(capture(statement.body, block), out);
 }
 
 void Interpreter::run_call(const Statement& statement, const ScopePtr& scope, std::string& out) {
   const Expr& expr = *statement.expr;
-  const Value function = evaluate(*expr.target, scope);
-  Arguments arguments = evaluate_arguments(expr, scope);
+  const Value function = expressions_.evaluate(*expr.target, scope);
+  Arguments arguments = expressions_.arguments(expr, scope);
   arguments.named.emplace_back("caller", make_macro(statement, scope));
-  write(to_text(call(function, arguments)), out);
+  write(to_text(call(rendering_, function, arguments)), out);
 }
 
 Value Interpreter::make_macro(const Statement& macro, const ScopePtr& scope) {
-  macro_scopes_.emplace_back(scope);
+  rendering_.circles.add(scope);
   auto function = std::make_shared<Function>();
   function->name = macro.text;
-  function->call = [&macro, scope](Interpreter& interpreter, Arguments& arguments) {
-    return interpreter.call_macro(macro, scope, arguments);
+  function->call = [this, &macro, scope](Rendering&, Arguments& arguments) -> Value {
+    const auto frame = inner_scope(scope);
+    bind_parameters(macro, arguments, frame);
+    const int line = line_;
+    std::string text = capture(macro.body, frame);
+    line_ = line;
+    return text;
   };
   return std::shared_ptr<const Function>(std::move(function));
 }
 
-Value Interpreter::call_macro(const Statement& macro, const ScopePtr& scope, Arguments& arguments) {
-  const auto frame = inner(scope);
+void Interpreter::bind_parameters(const Statement& macro, const Arguments& arguments,
+                                  const ScopePtr& frame) {
   auto rest_named = std::make_shared<Dict>();
   const auto find_parameter = [&](const std::string& name) {
     for (size_t i = 0; i < macro.parameters.size(); ++i)
@@ -245,7 +202,7 @@ Value Interpreter::call_macro(const Statement& macro, const ScopePtr& scope, Arg
     if (given[i] != nullptr) {
       value = *given[i];
     } else if (parameter.fallback) {
-      value = evaluate(*parameter.fallback, frame);
+      value = expressions_.evaluate(*parameter.fallback, frame);
     }
     frame->set(parameter.name, value);
   }
@@ -257,10 +214,6 @@ Value Interpreter::call_macro(const Statement& macro, const ScopePtr& scope, Arg
   if (!rest_named->entries.empty())
     throw TemplateError(fmt::format("macro '{}' takes no keyword argument '{}'", macro.text,
                                     rest_named->entries.front().first.text()));
-  const int line = line_;
-  Value result = capture(macro.body, frame);
-  line_ = line;
-  return result;
 }
 
 }  // namespace refrain::jinja

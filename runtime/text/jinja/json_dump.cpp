@@ -12,8 +12,7 @@ namespace {
 
 class JsonWriter {
  public:
-  JsonWriter(Interpreter& interpreter, const JsonOptions& options)
-      : interpreter_(interpreter), options_(options) {}
+  JsonWriter(Budget& budget, const JsonOptions& options) : budget_(budget), options_(options) {}
 
   std::string run(const Value& value) {
     write(value, 0);
@@ -22,7 +21,7 @@ class JsonWriter {
 
  private:
   void write(const Value& value, int level) {
-    interpreter_.charge_text(out_.size() > (size_t{1} << 20) ? out_.size() : 64);
+    budget_.charge_text(out_.size() > (size_t{1} << 20) ? out_.size() : 64);
     if (value.is_none()) {
       out_ += "null";
     } else if (value.is_bool()) {
@@ -101,7 +100,7 @@ class JsonWriter {
   void write_unit(uint32_t unit) { out_ += fmt::format("\\u{:04x}", unit); }
 
   void write_text(const std::string& text) {
-    interpreter_.charge_text(text.size());
+    budget_.charge_text(text.size());
     out_.push_back('"');
     text::for_each_char(text, [&](char32_t c, std::string_view bytes) {
       switch (c) {
@@ -141,15 +140,15 @@ class JsonWriter {
     out_.push_back('"');
   }
 
-  Interpreter& interpreter_;
+  Budget& budget_;
   const JsonOptions& options_;
   std::string out_;
 };
 
 }  // namespace
 
-std::string to_json(Interpreter& interpreter, const Value& value, const JsonOptions& options) {
-  return JsonWriter(interpreter, options).run(value);
+std::string to_json(Budget& budget, const Value& value, const JsonOptions& options) {
+  return JsonWriter(budget, options).run(value);
 }
 
 }  // namespace refrain::jinja

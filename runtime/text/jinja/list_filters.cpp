@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <charconv>
 
+#include "runtime/text/jinja/access.h"
 #include "runtime/text/jinja/builtins.h"
+#include "runtime/text/jinja/operators.h"
 #include "runtime/text/unicode/unicode.h"
 
 namespace refrain::jinja {
@@ -15,8 +17,8 @@ Value folded(const Value& value, bool case_sensitive) {
 }
 
 // "a.b.0" of an item, part by part.
-Value attribute_of(Interpreter& interpreter, const Value& item, const Value& path) {
-  if (path.is_integer()) return interpreter.get_item(item, path);
+Value attribute_of(Budget& budget, const Value& item, const Value& path) {
+  if (path.is_integer()) return get_item(budget, item, path);
   Value value = item;
   std::string_view rest = path.text();
   for (;;) {
@@ -25,7 +27,7 @@ Value attribute_of(Interpreter& interpreter, const Value& item, const Value& pat
     int64_t index = 0;
     const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), index);
     const bool number = error == std::errc() && end == part.data() + part.size();
-    value = interpreter.get_item(value, number ? Value(index) : Value(part));
+    value = get_item(budget, value, number ? Value(index) : Value(part));
     if (dot == std::string_view::npos) return value;
     rest.remove_prefix(dot + 1);
   }
@@ -39,7 +41,7 @@ Value path_argument(FilterCall& call, size_t position) {
 }
 
 Value by_path(FilterCall& call, const Value& item, const Value& path) {
-  return path.is_none() ? item : attribute_of(call.interpreter, item, path);
+  return path.is_none() ? item : attribute_of(call.rendering.budget, item, path);
 }
 
 // The values for sorting, beside their items.
@@ -48,7 +50,7 @@ std::vector<std::pair<Value, Value>> keyed(FilterCall& call, const std::vector<V
   std::vector<std::pair<Value, Value>> pairs;
   for (const Value& item : items)
     pairs.emplace_back(folded(by_path(call, item, path), case_sensitive), item);
-  call.interpreter.charge(items.size() * 4);
+  call.rendering.budget.charge(items.size() * 4);
   return pairs;
 }
 
@@ -68,7 +70,7 @@ Value sort(FilterCall& call) {
   const bool reverse = call.reader.get(0, "reverse", false).truthy();
   const bool case_sensitive = call.reader.get(1, "case_sensitive", false).truthy();
   const Value path = path_argument(call, 2);
-  auto pairs = keyed(call, call.interpreter.iterate(call.input), path, case_sensitive);
+  auto pairs = keyed(call, iterate(call.rendering.budget, call.input), path, case_sensitive);
   sort_pairs(pairs, reverse);
   std::vector<Value> items;
   for (auto& [key, item] : pairs) items.push_back(std::move(item));
@@ -86,7 +88,7 @@ Value dict_sort(FilterCall& call) {
   for (const auto& [key, value] : dict->entries)
     pairs.emplace_back(folded(by == "key" ? key : value, case_sensitive),
                        Value::tuple({key, value}));
-  call.interpreter.charge(pairs.size() * 4);
+  call.rendering.budget.charge(pairs.size() * 4);
   sort_pairs(pairs, reverse);
   std::vector<Value> items;
   for (auto& [key, item] : pairs) items.push_back(std::move(item));
@@ -99,8 +101,8 @@ Value unique(FilterCall& call) {
   std::vector<Value> items;
   Dict seen;
   for (auto& [key, item] :
-       keyed(call, call.interpreter.iterate(call.input), path, case_sensitive)) {
-    call.interpreter.charge(key.is_text() ? 1 : seen.entries.size());
+       keyed(call, iterate(call.rendering.budget, call.input), path, case_sensitive)) {
+    call.rendering.budget.charge(key.is_text() ? 1 : seen.entries.size());
     if (seen.find(key) != nullptr) continue;
     seen.set(key, true);
     items.push_back(item);
@@ -111,7 +113,7 @@ Value unique(FilterCall& call) {
 Value extreme(FilterCall& call, bool largest) {
   const bool case_sensitive = call.reader.get(0, "case_sensitive", false).truthy();
   const Value path = path_argument(call, 1);
-  const auto pairs = keyed(call, call.interpreter.iterate(call.input), path, case_sensitive);
+  const auto pairs = keyed(call, iterate(call.rendering.budget, call.input), path, case_sensitive);
   if (pairs.empty()) return Value::undefined("no aggregated item, the sequence was empty");
   const auto* best = &pairs.front();
   for (const auto& pair : pairs)
@@ -122,8 +124,8 @@ Value extreme(FilterCall& call, bool largest) {
 Value sum(FilterCall& call) {
   const Value path = path_argument(call, 0);
   Value total = call.reader.get(1, "start", int64_t{0});
-  for (const Value& item : call.interpreter.iterate(call.input))
-    total = arithmetic(call.interpreter, Operator::kAdd, total, by_path(call, item, path));
+  for (const Value& item : iterate(call.rendering.budget, call.input))
+    total = arithmetic(call.rendering.budget, Operator::kAdd, total, by_path(call, item, path));
   return total;
 }
 
@@ -132,14 +134,15 @@ Value join(FilterCall& call) {
   const Value path = path_argument(call, 1);
   std::string out;
   bool first = true;
-  for (const Value& item : call.interpreter.iterate(call.input)) {
+  for (const Value& item : iterate(call.rendering.budget, call.input)) {
     if (!first) out += separator;
     first = false;
     const size_t before = out.size();
     out += to_text(by_path(call, item, path));
-    call.interpreter.charge_text(out.size() > (size_t{1} << 20) ? out.size() : out.size() - before);
+    call.rendering.budget.charge_text(out.size() > (size_t{1} << 20) ? out.size()
+                                                                     : out.size() - before);
   }
-  call.interpreter.charge_text(out.size());
+  call.rendering.budget.charge_text(out.size());
   return out;
 }
 
@@ -155,10 +158,10 @@ Value lazily(FilterCall& call, Each each) {
   if (input != nullptr && input->kind == ListKind::kGenerator)
     error_behind = std::exchange(input->error_behind, {});
   const auto items =
-      call.input.truthy() ? call.interpreter.iterate(call.input) : std::vector<Value>();
+      call.input.truthy() ? iterate(call.rendering.budget, call.input) : std::vector<Value>();
   try {
     for (const Value& item : items) {
-      call.interpreter.charge(1);
+      call.rendering.budget.charge(1);
       each(item, out->items);
     }
   } catch (const TemplateError& error) {
@@ -177,14 +180,14 @@ Value map(FilterCall& call) {
     const Value* fallback = call.reader.find(9, "default");
     if (path.is_none()) throw TemplateError("map needs a filter or 'attribute'");
     return lazily(call, [&](const Value& item, std::vector<Value>& out) {
-      Value value = attribute_of(call.interpreter, item, path);
+      Value value = attribute_of(call.rendering.budget, item, path);
       out.push_back(value.is_undefined() && fallback != nullptr ? *fallback : value);
     });
   }
   const std::string filter = to_text(arguments.positional[0]);
   Arguments rest{{arguments.positional.begin() + 1, arguments.positional.end()}, arguments.named};
   return lazily(call, [&](const Value& item, std::vector<Value>& out) {
-    out.push_back(call.interpreter.apply_filter(filter, item, rest));
+    out.push_back(apply_filter(call.rendering, filter, item, rest));
   });
 }
 
@@ -201,9 +204,10 @@ Value filter_items(FilterCall& call, bool by_attribute, bool keep) {
                            positional.end());
   rest.named = call.arguments.named;
   return lazily(call, [&](const Value& item, std::vector<Value>& out) {
-    const Value value = by_attribute ? attribute_of(call.interpreter, item, positional[0]) : item;
+    const Value value =
+        by_attribute ? attribute_of(call.rendering.budget, item, positional[0]) : item;
     const bool passes = positional.size() > first
-                            ? call.interpreter.apply_test(to_text(positional[first]), value, rest)
+                            ? apply_test(to_text(positional[first]), value, rest)
                             : value.truthy();
     if (passes == keep) out.push_back(item);
   });
@@ -225,7 +229,7 @@ Value reversed(FilterCall& call) {
     for (auto it = chars.rbegin(); it != chars.rend(); ++it) out += *it;
     return out;
   }
-  auto items = call.interpreter.iterate(call.input);
+  auto items = iterate(call.rendering.budget, call.input);
   std::reverse(items.begin(), items.end());
   return Value::generator(std::move(items));
 }
@@ -238,7 +242,7 @@ Value first_of(FilterCall& call) {
     list->items.erase(list->items.begin());
     return first;
   }
-  const auto items = call.interpreter.iterate(call.input);
+  const auto items = iterate(call.rendering.budget, call.input);
   return items.empty() ? Value::undefined("No first item, sequence was empty.") : items.front();
 }
 
@@ -246,7 +250,7 @@ Value last_of(FilterCall& call) {
   const List* list = call.input.as_list();
   if (list != nullptr && list->kind == ListKind::kGenerator)
     throw TemplateError("'generator' object is not reversible");
-  const auto items = call.interpreter.iterate(call.input);
+  const auto items = iterate(call.rendering.budget, call.input);
   return items.empty() ? Value::undefined("No last item, sequence was empty.") : items.back();
 }
 
@@ -289,7 +293,7 @@ bool value_filter(FilterCall& call, Value& result) {
   } else if (name == "items") {
     result = items_of(call.input);
   } else if (name == "list") {
-    result = Value::list(call.interpreter.iterate(call.input));
+    result = Value::list(iterate(call.rendering.budget, call.input));
   } else if (name == "first") {
     result = first_of(call);
   } else if (name == "last") {
@@ -322,9 +326,10 @@ bool list_filter(FilterCall& call, Value& result) {
   return true;
 }
 
-Value Interpreter::apply_filter(const std::string& name, const Value& input, Arguments& arguments) {
-  const Nesting nesting(depth_);
-  FilterCall call{*this, name, input, arguments, ArgumentReader(name, arguments)};
+Value apply_filter(Rendering& rendering, const std::string& name, const Value& input,
+                   Arguments& arguments) {
+  const Budget::Nesting nesting(rendering.budget);
+  FilterCall call{rendering, name, input, arguments, ArgumentReader(name, arguments)};
   // These hand their arguments on to another filter or test.
   if (name == "map") return map(call);
   if (name == "select" || name == "reject") return filter_items(call, false, name == "select");

@@ -10,7 +10,7 @@
 namespace refrain::jinja {
 namespace {
 
-using Body = std::function<Value(Interpreter&, Arguments&)>;
+using Body = std::function<Value(Rendering&, Arguments&)>;
 
 Value make_function(std::string name, Body body) {
   auto function = std::make_shared<Function>();
@@ -24,7 +24,7 @@ Value refused(const Value& object, const std::string& name) {
   const std::string message =
       fmt::format("access to attribute '{}' of '{}' object is unsafe", name, object.type_name());
   return make_function(
-      name, [message](Interpreter&, Arguments&) -> Value { throw TemplateError(message); });
+      name, [message](Rendering&, Arguments&) -> Value { throw TemplateError(message); });
 }
 
 bool one_of(const std::string& name, std::initializer_list<std::string_view> names) {
@@ -50,7 +50,7 @@ std::optional<Value> dict_method(const Value& object, const std::string& name) {
   if (one_of(name, {"clear", "pop", "popitem", "setdefault", "update"}))
     return refused(object, name);
   if (name == "get")
-    return make_function(name, [object](Interpreter&, Arguments& arguments) {
+    return make_function(name, [object](Rendering&, Arguments& arguments) {
       ArgumentReader reader("get", arguments);
       const Value& key = reader.need(0, "key");
       const Value fallback = reader.get(1, "default", {});
@@ -59,14 +59,14 @@ std::optional<Value> dict_method(const Value& object, const std::string& name) {
       return value != nullptr ? *value : fallback;
     });
   if (one_of(name, {"items", "keys", "values"}))
-    return make_function(name, [object, name](Interpreter& interpreter, Arguments& arguments) {
+    return make_function(name, [object, name](Rendering& rendering, Arguments& arguments) {
       ArgumentReader(name, arguments).done();
-      interpreter.charge(object.as_dict()->entries.size());
+      rendering.budget.charge(object.as_dict()->entries.size());
       return dict_view(*object.as_dict(), name);
     });
   if (name == "copy")
-    return make_function(name, [object](Interpreter& interpreter, Arguments&) -> Value {
-      interpreter.charge(object.as_dict()->entries.size());
+    return make_function(name, [object](Rendering& rendering, Arguments&) -> Value {
+      rendering.budget.charge(object.as_dict()->entries.size());
       return std::make_shared<Dict>(*object.as_dict());
     });
   return std::nullopt;
@@ -79,12 +79,12 @@ std::optional<Value> list_method(const Value& object, const std::string& name) {
     return refused(object, name);
   if (kind == ListKind::kGenerator || kind == ListKind::kView || !one_of(name, {"count", "index"}))
     return std::nullopt;
-  return make_function(name, [object, name](Interpreter& interpreter, Arguments& arguments) {
+  return make_function(name, [object, name](Rendering& rendering, Arguments& arguments) {
     ArgumentReader reader(name, arguments);
     const Value wanted = reader.need(0, "value");
     reader.done();
     const auto& items = object.as_list()->items;
-    interpreter.charge(items.size() / 8);
+    rendering.budget.charge(items.size() / 8);
     const auto same = [&](const Value& item) { return equal(item, wanted); };
     if (name == "count")
       return Value(static_cast<int64_t>(std::count_if(items.begin(), items.end(), same)));
@@ -94,7 +94,7 @@ std::optional<Value> list_method(const Value& object, const std::string& name) {
   });
 }
 
-Value range(Interpreter& interpreter, Arguments& arguments) {
+Value range(Rendering& rendering, Arguments& arguments) {
   constexpr int64_t kMaxRange = 100'000;  // Jinja's sandbox has the same limit
   ArgumentReader reader("range", arguments);
   int64_t start = 0;
@@ -114,16 +114,16 @@ Value range(Interpreter& interpreter, Arguments& arguments) {
     items.emplace_back(i);
     if (i > INT64_MAX - std::abs(step) || i < INT64_MIN + std::abs(step)) break;
   }
-  interpreter.charge(items.size() / 4);
+  rendering.budget.charge(items.size() / 4);
   return Value::list(std::move(items));
 }
 
-Value strftime(Interpreter& interpreter, Arguments& arguments) {
+Value strftime(Rendering& rendering, Arguments& arguments) {
   ArgumentReader reader("strftime_now", arguments);
   const std::string format = reader.text(0, "format");
   reader.done();
   if (format.size() > 1024) throw TemplateError("strftime_now: the format is too long");
-  const std::time_t seconds = std::chrono::system_clock::to_time_t(interpreter.now());
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(rendering.now);
   std::tm local{};
   localtime_r(&seconds, &local);
   std::string out(format.size() * 32 + 64, '\0');
@@ -133,7 +133,7 @@ Value strftime(Interpreter& interpreter, Arguments& arguments) {
   return out.substr(1);
 }
 
-Value make_dict(Interpreter&, Arguments& arguments) {
+Value make_dict(Rendering&, Arguments& arguments) {
   auto dict = std::make_shared<Dict>();
   for (const Value& base : arguments.positional) {
     if (base.as_dict() == nullptr) throw TemplateError("dict takes a mapping and named values");
@@ -143,7 +143,23 @@ Value make_dict(Interpreter&, Arguments& arguments) {
   return dict;
 }
 
-Value raise(Interpreter&, Arguments& arguments) {
+Value make_namespace(Rendering& rendering, Arguments& arguments) {
+  auto space = std::make_shared<Namespace>();
+  if (arguments.positional.size() > 1)
+    throw TemplateError("namespace takes at most one positional argument");
+  for (const Value& base : arguments.positional) {
+    if (base.as_dict() == nullptr) throw TemplateError("namespace takes a mapping");
+    for (const auto& [key, value] : base.as_dict()->entries) space->attributes.set(key, value);
+  }
+  for (auto& [key, value] : arguments.named) space->attributes.set(key, std::move(value));
+  for (const auto& [key, value] : space->attributes.entries)
+    if (key.is_text() && key.text().starts_with('_'))
+      throw TemplateError("a namespace takes no name that begins with '_'");
+  rendering.circles.add(space);
+  return space;
+}
+
+Value raise(Rendering&, Arguments& arguments) {
   ArgumentReader reader("raise_exception", arguments);
   throw TemplateError(to_text(reader.need(0, "message")));
 }
@@ -162,10 +178,7 @@ std::optional<Value> find_global(std::string_view name) {
   if (name == "dict") return make_function("dict", make_dict);
   if (name == "raise_exception") return make_function("raise_exception", raise);
   if (name == "strftime_now") return make_function("strftime_now", strftime);
-  if (name == "namespace")
-    return make_function("namespace", [](Interpreter& interpreter, Arguments& arguments) {
-      return interpreter.make_namespace(arguments);
-    });
+  if (name == "namespace") return make_function("namespace", make_namespace);
   for (const std::string_view known : {"lipsum", "cycler", "joiner"})
     if (name == known) throw TemplateError(fmt::format("the function '{}' is not supported", name));
   return std::nullopt;

@@ -1,11 +1,11 @@
-// Arithmetic, membership and slices, with Python's meaning.
+#include "runtime/text/jinja/operators.h"
+
 #include <fmt/format.h>
 
 #include <cmath>
 #include <limits>
 
 #include "runtime/text/jinja/builtins.h"
-#include "runtime/text/jinja/interpreter.h"
 #include "runtime/text/unicode/utf8.h"
 
 namespace refrain::jinja {
@@ -96,12 +96,12 @@ Value float_arithmetic(Operator op, double a, double b) {
   }
 }
 
-Value repeat(Interpreter& interpreter, const Value& value, int64_t count) {
+Value repeat(Budget& budget, const Value& value, int64_t count) {
   const auto times = static_cast<size_t>(std::max<int64_t>(0, count));
   const List* list = value.as_list();
   const size_t size = list != nullptr ? list->items.size() * 16 : value.text().size();
   if (size != 0 && times > std::numeric_limits<size_t>::max() / size) overflow();
-  interpreter.charge_text(size * times);
+  budget.charge_text(size * times);
   if (list == nullptr) {
     std::string out;
     for (size_t i = 0; i < times && size > 0; ++i) out += value.text();
@@ -114,13 +114,13 @@ Value repeat(Interpreter& interpreter, const Value& value, int64_t count) {
                                         : Value::list(std::move(items));
 }
 
-Value add_text(Interpreter& interpreter, const Value& a, const Value& b) {
+Value add_text(Budget& budget, const Value& a, const Value& b) {
   const bool markup = a.is_markup() || b.is_markup();
   const auto part = [&](const Value& value) {
     return markup && !value.is_markup() ? escape_html(value.text()) : value.text();
   };
   std::string text = part(a) + part(b);
-  interpreter.charge_text(text.size());
+  budget.charge_text(text.size());
   return Value(std::move(text), markup);
 }
 
@@ -143,23 +143,23 @@ bool is_sequence(const Value& value) {
 
 }  // namespace
 
-Value arithmetic(Interpreter& interpreter, Operator op, const Value& a, const Value& b) {
+Value arithmetic(Budget& budget, Operator op, const Value& a, const Value& b) {
   for (const Value* value : {&a, &b})
     if (value->is_undefined()) throw TemplateError(value->why_undefined());
   if (op == Operator::kMod && a.is_text()) {
     std::string text = format_percent(a.text(), b);
-    interpreter.charge_text(text.size());
+    budget.charge_text(text.size());
     return text;
   }
   if (a.is_number() && b.is_number())
     return a.is_float() || b.is_float() ? float_arithmetic(op, a.number(), b.number())
                                         : integer_arithmetic(op, a.integer(), b.integer());
-  if (op == Operator::kAdd && a.is_text() && b.is_text()) return add_text(interpreter, a, b);
+  if (op == Operator::kAdd && a.is_text() && b.is_text()) return add_text(budget, a, b);
   const List* left = a.as_list();
   const List* right = b.as_list();
   if (op == Operator::kAdd && is_sequence(a) && left != nullptr && right != nullptr &&
       left->kind == right->kind) {
-    interpreter.charge_text((left->items.size() + right->items.size()) * 16);
+    budget.charge_text((left->items.size() + right->items.size()) * 16);
     std::vector<Value> items = left->items;
     items.insert(items.end(), right->items.begin(), right->items.end());
     return left->kind == ListKind::kTuple ? Value::tuple(std::move(items))
@@ -167,10 +167,8 @@ Value arithmetic(Interpreter& interpreter, Operator op, const Value& a, const Va
   }
   const bool a_integer = a.is_number() && !a.is_float();
   const bool b_integer = b.is_number() && !b.is_float();
-  if (op == Operator::kMul && is_sequence(a) && b_integer)
-    return repeat(interpreter, a, b.integer());
-  if (op == Operator::kMul && is_sequence(b) && a_integer)
-    return repeat(interpreter, b, a.integer());
+  if (op == Operator::kMul && is_sequence(a) && b_integer) return repeat(budget, a, b.integer());
+  if (op == Operator::kMul && is_sequence(b) && a_integer) return repeat(budget, b, a.integer());
   if (op == Operator::kAdd && a.is_text())
     throw TemplateError(fmt::format("can only concatenate str (not \"{}\") to str", b.type_name()));
   throw TemplateError(fmt::format("unsupported operand type(s) for {}: '{}' and '{}'", symbol(op),
@@ -184,6 +182,27 @@ Value negative(const Value& value) {
     throw TemplateError(fmt::format("bad operand type for unary -: '{}'", value.type_name()));
   if (value.integer() == std::numeric_limits<int64_t>::min()) overflow();
   return -value.integer();
+}
+
+bool compare(Operator op, const Value& a, const Value& b) {
+  switch (op) {
+    case Operator::kEqual:
+      return equal(a, b);
+    case Operator::kNotEqual:
+      return !equal(a, b);
+    case Operator::kLess:
+      return less(a, b);
+    case Operator::kLessEqual:
+      return !less(b, a);
+    case Operator::kGreater:
+      return less(b, a);
+    case Operator::kGreaterEqual:
+      return !less(a, b);
+    case Operator::kIn:
+      return contains(b, a);
+    default:
+      return !contains(b, a);
+  }
 }
 
 bool contains(const Value& container, const Value& item) {
@@ -201,7 +220,7 @@ bool contains(const Value& container, const Value& item) {
   throw TemplateError(fmt::format("argument of type '{}' is not iterable", container.type_name()));
 }
 
-Value slice(Interpreter& interpreter, const Value& value, const Value& start, const Value& stop,
+Value slice(Budget& budget, const Value& value, const Value& start, const Value& stop,
             const Value& step) {
   if (value.is_undefined()) return Value::undefined(value.why_undefined());
   for (const Value* bound : {&start, &stop, &step})
@@ -223,15 +242,15 @@ Value slice(Interpreter& interpreter, const Value& value, const Value& start, co
   const int64_t first = bound(start, by > 0 ? 0 : size - 1);
   const int64_t last = bound(stop, by > 0 ? size : -1);
   if (list == nullptr && by == 1) {
-    interpreter.charge(static_cast<uint64_t>(size) / 64);
+    budget.charge(static_cast<uint64_t>(size) / 64);
     return Value(part_of(value.text(), first, last), value.is_markup());
   }
   std::vector<std::string> chars;
   if (list == nullptr) {
-    interpreter.charge(static_cast<uint64_t>(size));  // before each becomes a string
+    budget.charge(static_cast<uint64_t>(size));  // before each becomes a string
     chars = characters(value.text());
   }
-  interpreter.charge(static_cast<uint64_t>(size) / 4);
+  budget.charge(static_cast<uint64_t>(size) / 4);
   std::string text;
   std::vector<Value> items;
   for (int64_t i = first; by > 0 ? i < last : i > last; i += by) {

@@ -2,7 +2,8 @@
 
 #include <initializer_list>
 
-#include "runtime/text/jinja/token_stream.h"
+#include "runtime/text/jinja/expression_parser.h"
+#include "runtime/text/jinja/operand_parser.h"
 
 namespace refrain::jinja {
 namespace {
@@ -13,7 +14,7 @@ using Ends = std::initializer_list<std::string_view>;
 
 class Parser {
  public:
-  explicit Parser(std::string_view source) : tokens_(tokenize(source)), expressions_(tokens_) {}
+  explicit Parser(std::string_view source) : tokens_(tokenize(source)) {}
 
   Block run() {
     Block block = body({});
@@ -53,7 +54,7 @@ class Parser {
       } else if (tokens_.is(TokenKind::kVariableBegin)) {
         tokens_.take();
         block.push_back(make(StatementKind::kOutput));
-        block.back()->expr = expressions_.tuple();
+        block.back()->expr = parse_tuple(tokens_);
         tokens_.expect(TokenKind::kVariableEnd, "'}}'");
       } else {
         if (at_end_of(ends)) {
@@ -106,7 +107,7 @@ class Parser {
   StatementPtr if_statement() {
     auto result = make(StatementKind::kIf);
     for (;;) {
-      auto test = expressions_.tuple();
+      auto test = parse_tuple(tokens_);
       end_block();
       Block then = body({"elif", "else", "endif"});
       result->branches.emplace_back(std::move(test), std::move(then));
@@ -120,10 +121,10 @@ class Parser {
 
   StatementPtr for_statement() {
     auto loop = make(StatementKind::kFor);
-    loop->target = expressions_.assign_target(false);
+    loop->target = parse_target(tokens_, false);
     if (!tokens_.skip_name("in")) tokens_.fail("expected 'in', found " + tokens_.describe());
-    loop->expr = expressions_.tuple(false);
-    if (tokens_.skip_name("if")) loop->test = expressions_.expression();
+    loop->expr = parse_tuple(tokens_, false);
+    if (tokens_.skip_name("if")) loop->test = parse_expression(tokens_);
     if (tokens_.is_name("recursive")) tokens_.fail("'recursive' loops are not supported");
     end_block();
     ++loops_;
@@ -137,14 +138,14 @@ class Parser {
 
   StatementPtr set_statement() {
     auto set = make(StatementKind::kSet);
-    set->target = expressions_.assign_target(true);
+    set->target = parse_target(tokens_, true);
     if (tokens_.skip_operator("=")) {
-      set->expr = expressions_.tuple();
+      set->expr = parse_tuple(tokens_);
       end_block();
       return set;
     }
     set->kind = StatementKind::kSetBlock;
-    if (tokens_.is_operator("|")) set->filter = expressions_.filter_chain(nullptr, false);
+    if (tokens_.is_operator("|")) set->filter = parse_filters(tokens_, nullptr, true);
     end_block();
     set->body = body_until("endset");
     return set;
@@ -155,7 +156,7 @@ class Parser {
     while (!tokens_.is_operator(")")) {
       Parameter parameter{tokens_.expect_name(), nullptr};
       if (tokens_.skip_operator("=")) {
-        parameter.fallback = expressions_.expression();
+        parameter.fallback = parse_expression(tokens_);
       } else if (!statement.parameters.empty() && statement.parameters.back().fallback) {
         tokens_.fail("a parameter without default behind one with a default");
       }
@@ -186,7 +187,7 @@ class Parser {
     auto call = make(StatementKind::kCall);
     call->text = "caller";
     if (tokens_.is_operator("(")) parameters(*call);
-    call->expr = expressions_.expression();
+    call->expr = parse_expression(tokens_);
     if (call->expr->kind != ExprKind::kCall) tokens_.fail("'{% call %}' needs a call");
     end_block();
     call->body = function_body("endcall");
@@ -195,7 +196,7 @@ class Parser {
 
   StatementPtr filter_statement() {
     auto filter = make(StatementKind::kFilter);
-    filter->filter = expressions_.filter_chain(nullptr, true);
+    filter->filter = parse_filters(tokens_, nullptr, false);
     end_block();
     filter->body = body_until("endfilter");
     return filter;
@@ -204,9 +205,9 @@ class Parser {
   StatementPtr with_statement() {
     auto with = make(StatementKind::kWith);
     while (!tokens_.is(TokenKind::kBlockEnd)) {
-      auto target = expressions_.assign_target(false);
+      auto target = parse_target(tokens_, false);
       tokens_.expect_operator("=");
-      with->assignments.emplace_back(std::move(target), expressions_.expression());
+      with->assignments.emplace_back(std::move(target), parse_expression(tokens_));
       if (!tokens_.skip_operator(",")) break;
     }
     end_block();
@@ -214,8 +215,7 @@ class Parser {
     return with;
   }
 
-  TokenStream tokens_;
-  ExpressionParser expressions_;
+  ExpressionTokens tokens_;
   int depth_ = 0;
   int loops_ = 0;
 };

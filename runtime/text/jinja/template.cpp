@@ -77,8 +77,9 @@ Result<std::string> Template::render(const nlohmann::ordered_json& variables,
     const Value values = from_json(variables);
     if (values.as_dict() == nullptr)
       return fail(ErrorCode::kInvalidArgument, "{}: the variables must be an object", tree_->name);
-    Interpreter interpreter({options.max_steps, options.max_output_bytes}, options.now);
-    return interpreter.render(tree_->block, values);
+    Rendering rendering{.budget = Budget({options.max_steps, options.max_output_bytes}),
+                        .now = options.now};
+    return Interpreter(rendering, values).render(tree_->block);
   } catch (const TemplateError& error) {
     return fail(ErrorCode::kInvalidArgument, "{}: {}", tree_->name, error.what());
   }

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "runtime/text/jinja/builtins.h"
+#include "runtime/text/jinja/operators.h"
 #include "runtime/text/unicode/unicode.h"
 
 namespace refrain::jinja {
@@ -37,7 +38,7 @@ Value indent(FilterCall& call) {
           : std::string(static_cast<size_t>(std::max<int64_t>(0, width.integer())), ' ');
   const std::string text = to_text(call.input) + "\n";
   const auto lines = lines_of(text);
-  call.interpreter.charge_text(text.size() + lines.size() * space.size());
+  call.rendering.budget.charge_text(text.size() + lines.size() * space.size());
   std::string out = first ? space : std::string();
   for (size_t i = 0; i < lines.size(); ++i) {
     if (i > 0) out += "\n";
@@ -127,8 +128,8 @@ Value tojson(FilterCall& call) {
   } else if (!separators.is_none()) {
     throw TemplateError("tojson: 'separators' must be two strings");
   }
-  std::string text = to_json(call.interpreter, call.input, options);
-  call.interpreter.charge_text(text.size());
+  std::string text = to_json(call.rendering.budget, call.input, options);
+  call.rendering.budget.charge_text(text.size());
   return text;
 }
 

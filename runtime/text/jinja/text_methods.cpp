@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "runtime/text/jinja/access.h"
 #include "runtime/text/jinja/builtins.h"
 #include "runtime/text/unicode/unicode.h"
 #include "runtime/text/unicode/utf8.h"
@@ -22,8 +23,8 @@ constexpr std::string_view kUnsupported[] = {
     "isprintable", "istitle", "maketrans",  "swapcase",   "translate"};
 
 // Every part is a value of its own: without a charge a long text would become gigabytes.
-Value texts(Interpreter& interpreter, const std::vector<std::string>& parts) {
-  interpreter.charge(parts.size());
+Value texts(Budget& budget, const std::vector<std::string>& parts) {
+  budget.charge(parts.size());
   std::vector<Value> items(parts.begin(), parts.end());
   return Value::list(std::move(items));
 }
@@ -74,20 +75,18 @@ std::vector<std::string> split_at(std::string_view text, std::string_view separa
   return parts;
 }
 
-Value split(Interpreter& interpreter, const std::string& text, ArgumentReader& reader,
-            bool from_right) {
+Value split(Budget& budget, const std::string& text, ArgumentReader& reader, bool from_right) {
   const Value separator = reader.get(0, "sep", {});
   const int64_t most = reader.integer(1, "maxsplit", -1);
   if (!separator.is_none() && !separator.is_text())
     throw TemplateError("split: 'sep' must be a string or none");
-  if (separator.is_text())
-    return texts(interpreter, split_at(text, separator.text(), most, from_right));
+  if (separator.is_text()) return texts(budget, split_at(text, separator.text(), most, from_right));
   if (from_right && most >= 0)
     throw TemplateError("rsplit at white space with 'maxsplit' is not supported");
-  return texts(interpreter, split_spaces(text, most));
+  return texts(budget, split_spaces(text, most));
 }
 
-Value split_lines(Interpreter& interpreter, std::string_view text, bool keep_ends) {
+Value split_lines(Budget& budget, std::string_view text, bool keep_ends) {
   std::vector<std::string> lines;
   size_t begin = 0;
   for (size_t i = 0; i < text.size();) {
@@ -103,7 +102,7 @@ Value split_lines(Interpreter& interpreter, std::string_view text, bool keep_end
     i = end;
   }
   if (begin < text.size()) lines.emplace_back(text.substr(begin));
-  return texts(interpreter, lines);
+  return texts(budget, lines);
 }
 
 bool begins_or_ends(const std::string& text, const Value& affix, bool begins) {
@@ -160,14 +159,14 @@ Value partition(const std::string& text, const std::string& separator, bool from
   return Value::tuple({text.substr(0, hit), separator, text.substr(hit + separator.size())});
 }
 
-Value pad(Interpreter& interpreter, const std::string& name, const std::string& text,
+Value pad(Budget& budget, const std::string& name, const std::string& text,
           ArgumentReader& reader) {
   const bool zeros = name == "zfill";
   const int64_t width = reader.integer(0, "width", 0);
   const std::string fill = zeros ? "0" : to_text(reader.get(1, "fillchar", " "));
   const auto size = static_cast<int64_t>(character_count(text));
   if (width <= size) return text;
-  interpreter.charge_text(static_cast<size_t>(width) * fill.size());
+  budget.charge_text(static_cast<size_t>(width) * fill.size());
   const auto missing = static_cast<size_t>(width - size);
   size_t left = name == "ljust" ? 0 : missing;
   if (name == "center") left = missing / 2 + (missing & static_cast<size_t>(width) & 1U);
@@ -187,16 +186,16 @@ Value count(const std::string& text, const std::string& part) {
   return found;
 }
 
-Value join(Interpreter& interpreter, const std::string& text, const Value& parts) {
+Value join(Budget& budget, const std::string& text, const Value& parts) {
   std::string out;
   bool first = true;
-  for (const Value& part : interpreter.iterate(parts)) {
+  for (const Value& part : iterate(budget, parts)) {
     if (!part.is_text())
       throw TemplateError(fmt::format("join: expected str, {} found", part.type_name()));
     if (!first) out += text;
     first = false;
     out += part.text();
-    interpreter.charge_text(out.size());
+    budget.charge_text(out.size());
   }
   return out;
 }
@@ -207,11 +206,10 @@ Value strip_call(const std::string& name, const std::string& text, ArgumentReade
   return strip(text, chars.is_text() ? &chars.text() : nullptr, name != "rstrip", name != "lstrip");
 }
 
-Value call_method(Interpreter& interpreter, const std::string& name, const std::string& text,
+Value call_method(Budget& budget, const std::string& name, const std::string& text,
                   Arguments& arguments, ArgumentReader& reader) {
   if (name == "format") return format_braces(text, arguments);
-  if (name == "split" || name == "rsplit")
-    return split(interpreter, text, reader, name == "rsplit");
+  if (name == "split" || name == "rsplit") return split(budget, text, reader, name == "rsplit");
   if (name == "strip" || name == "lstrip" || name == "rstrip")
     return strip_call(name, text, reader);
   if (name == "startswith" || name == "endswith")
@@ -226,8 +224,8 @@ Value call_method(Interpreter& interpreter, const std::string& name, const std::
   if (name == "title") return title(text);
   if (name == "capitalize") return capitalize(text);
   if (name == "splitlines")
-    return split_lines(interpreter, text, reader.get(0, "keepends", false).truthy());
-  if (name == "join") return join(interpreter, text, reader.need(0, "iterable"));
+    return split_lines(budget, text, reader.get(0, "keepends", false).truthy());
+  if (name == "join") return join(budget, text, reader.need(0, "iterable"));
   if (name == "count") return count(text, reader.text(0, "sub"));
   if (name == "removeprefix" || name == "removesuffix") {
     const std::string affix = reader.text(0, "prefix");
@@ -238,7 +236,7 @@ Value call_method(Interpreter& interpreter, const std::string& name, const std::
   if (name == "partition" || name == "rpartition")
     return partition(text, reader.text(0, "sep"), name == "rpartition");
   if (name == "zfill" || name == "ljust" || name == "rjust" || name == "center")
-    return pad(interpreter, name, text, reader);
+    return pad(budget, name, text, reader);
   if (name.ends_with("find") || name.ends_with("index")) return find(name, text, reader);
   return classify(name, text);
 }
@@ -254,15 +252,16 @@ std::optional<Value> text_method(const Value& object, const std::string& name) {
   if (!has(kSupported)) return std::nullopt;
   auto method = std::make_shared<Function>();
   method->name = name;
-  method->call = [object, name](Interpreter& interpreter, Arguments& arguments) {
+  method->call = [object, name](Rendering& rendering, Arguments& arguments) {
+    Budget& budget = rendering.budget;
     const std::string& text = object.text();
-    interpreter.charge_text(text.size());
+    budget.charge_text(text.size());
     if (object.is_markup() && name != "startswith" && name != "endswith")
       throw TemplateError(fmt::format("'{}' on a string marked safe is not supported", name));
     ArgumentReader reader(name, arguments);
-    Value result = call_method(interpreter, name, text, arguments, reader);
+    Value result = call_method(budget, name, text, arguments, reader);
     if (name != "format") reader.done();
-    if (result.is_text()) interpreter.charge_text(result.text().size());
+    if (result.is_text()) budget.charge_text(result.text().size());
     return result;
   };
   return Value(std::shared_ptr<const Function>(std::move(method)));

@@ -1,5 +1,5 @@
 #pragma once
-// A cursor over tokens, shared by the statement and the expression parser. Lives for one parse.
+// A cursor over tokens, shared by the parsers of statements and expressions. Lives for one parse.
 
 #include <fmt/format.h>
 
@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/text/jinja/ast.h"
 #include "runtime/text/jinja/lexer.h"
+#include "runtime/text/jinja/value.h"
 
 namespace refrain::jinja {
 
@@ -67,63 +67,6 @@ class TokenStream {
  private:
   std::vector<Token> tokens_;
   size_t at_ = 0;
-};
-
-// Counts how deep the parser is inside itself.
-class ParseNesting {
- public:
-  static constexpr int kMax = 100;  // of parentheses, lists, conditions
-  ParseNesting(int& depth, const TokenStream& tokens) : depth_(depth) {
-    if (++depth_ > kMax) tokens.fail("an expression is nested too deeply");
-  }
-  ~ParseNesting() { --depth_; }
-  ParseNesting(const ParseNesting&) = delete;
-  ParseNesting& operator=(const ParseNesting&) = delete;
-
- private:
-  int& depth_;
-};
-
-// Expressions, from loosest to tightest binding. One object for one parse.
-class ExpressionParser {
- public:
-  explicit ExpressionParser(TokenStream& tokens) : tokens_(tokens) {}
-
-  // with_condition: `a if b else c` is allowed (not in a for's iterable).
-  ExprPtr expression(bool with_condition = true);
-  ExprPtr tuple(bool with_condition = true);  // a, b, c without parentheses
-  ExprPtr assign_target(bool allow_attribute);
-  ExprPtr filter_chain(ExprPtr input, bool inline_start);
-  ExprPtr postfix(ExprPtr expr);
-
- private:
-  ExprPtr condition();
-  ExprPtr logical_or();
-  ExprPtr logical_and();
-  ExprPtr logical_not();
-  ExprPtr compare();
-  ExprPtr sum();
-  ExprPtr concat();
-  ExprPtr product();
-  ExprPtr power();
-  ExprPtr unary(bool with_filter);
-  ExprPtr primary();
-  ExprPtr number();
-  ExprPtr parenthesized();
-  ExprPtr list_literal();
-  ExprPtr dict_literal();
-  ExprPtr subscript(ExprPtr target);
-  ExprPtr subscript_item(ExprPtr target);
-  ExprPtr filters_and_tests(ExprPtr expr);
-  ExprPtr test(ExprPtr target);
-  ExprPtr call(ExprPtr target);
-  void call_arguments(Expr& call);
-  ExprPtr make(ExprKind kind);
-  bool tuple_ends() const;
-
-  TokenStream& tokens_;
-  int depth_ = 0;
-  int nodes_ = 0;
 };
 
 }  // namespace refrain::jinja

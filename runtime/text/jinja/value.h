@@ -24,7 +24,7 @@ class TemplateError : public std::runtime_error {
 };
 
 class Value;
-class Interpreter;
+struct Rendering;
 struct Arguments;
 struct List;
 struct Dict;
@@ -141,7 +141,7 @@ struct Arguments {
 
 struct Function {
   std::string name;
-  std::function<Value(Interpreter&, Arguments&)> call;
+  std::function<Value(Rendering&, Arguments&)> call;
 };
 
 // `loop` inside a for.

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <fstream>
 
+#include "worker/program/step_ends.h"
+
 namespace refrain::tests {
 namespace {
 
@@ -98,6 +100,8 @@ worker::BuildModel HybridModel::build(int replica) const {
     ProgramBuilder b("hybrid", options.activation_dtype, options.weight_dtype, config.vocab_size,
                      options.limits);
     b.set_replicas(shape.replicas);
+    OpBuilder ops(b);
+    StepEnds ends(b);
     const int groups[] = {b.paged_group("full_attention"),
                           b.paged_group("sliding_attention", shape.window)};
     const int recurrent = b.slot_group("recurrent", shape.recurrence);
@@ -111,10 +115,10 @@ worker::BuildModel HybridModel::build(int replica) const {
                             Parallel parallel, SplitUnit unit) {
       const ValueId weight = b.matrix(name + ".weight", rows, cols,
                                       parallel == Parallel::kRow ? SplitUnit::kNone : unit);
-      return b.linear(name, in, weight, kNoValue, parallel, unit);
+      return ops.linear(name, in, weight, kNoValue, parallel, unit);
     };
     const auto norm = [&](const std::string& name, ValueId in) {
-      return b.rms_norm(name, in, b.vector(name + ".weight", h), kEps);
+      return ops.rms_norm(name, in, b.vector(name + ".weight", h), kEps);
     };
     const auto attention = [&](int layer, ValueId in) {
       const auto name = [&](const char* end) { return scope(layer, "self_attn") + end; };
@@ -125,11 +129,11 @@ worker::BuildModel HybridModel::build(int replica) const {
       ValueId k = linear(name(".k_proj"), in, kv_cols, h, Parallel::kColumn, SplitUnit::kKvHeads);
       const ValueId v =
           linear(name(".v_proj"), in, kv_cols, h, Parallel::kColumn, SplitUnit::kKvHeads);
-      q = b.rope(name(".q_rope"), q, table, heads.q_heads, heads);
-      k = b.rope(name(".k_rope"), k, table, heads.kv_heads, heads);
+      q = ops.rope(name(".q_rope"), q, table, heads.q_heads, heads);
+      k = ops.rope(name(".k_rope"), k, table, heads.kv_heads, heads);
       const ValueId cache = b.kv_cache(groups[layer], layer, heads, options.kv_dtype);
-      b.kv_write(k, v, cache, heads);
-      const ValueId out = b.attention(name(".attention"), q, cache, layer, heads);
+      ops.kv_write(k, v, cache, heads);
+      const ValueId out = ops.attention(name(".attention"), q, cache, layer, heads);
       return linear(name(".o_proj"), out, h, q_cols, Parallel::kRow, SplitUnit::kQueryHeads);
     };
     const auto recurrence = [&](int layer, ValueId in) {
@@ -140,18 +144,18 @@ worker::BuildModel HybridModel::build(int replica) const {
           linear(name(".in_proj"), in, inner, h, Parallel::kColumn, SplitUnit::kIntermediate);
       const ValueId state =
           b.slot_state(recurrent, layer, {.split = SplitUnit::kIntermediate, .elements = inner});
-      const ValueId out = b.linear_recurrence(name(".recurrence"), gate, x, state);
+      const ValueId out = ops.linear_recurrence(name(".recurrence"), gate, x, state);
       return linear(name(".out_proj"), out, h, inner, Parallel::kRow, SplitUnit::kIntermediate);
     };
-    b.prepare_inputs();
-    const ValueId ids = b.token_ids();
+    ops.begin({ends.prepare_inputs()});
+    const ValueId ids = ends.token_ids();
     const ValueId table =
         b.matrix("model.embed_tokens.weight", config.vocab_size, h, SplitUnit::kVocab);
-    ValueId hidden = b.embed("embedding", ids, table);
+    ValueId hidden = ops.embed("embedding", ids, table);
     for (int layer = 0; layer < kLayers; ++layer) {
       const ValueId in = norm(scope(layer, "input_layernorm"), hidden);
       const ValueId out = layer < 2 ? attention(layer, in) : recurrence(layer, in);
-      hidden = b.add(scope(layer, "residual"), hidden, out);
+      hidden = ops.add(scope(layer, "residual"), hidden, out);
     }
     if (shape.replicas > 1) {
       const int64_t own = inner / shape.replicas;
@@ -159,12 +163,12 @@ worker::BuildModel HybridModel::build(int replica) const {
         return linear(of_mlp(replica, name), in, rows, cols, Parallel::kReplicated,
                       SplitUnit::kNone);
       };
-      const ValueId all = b.gather_replicas("mlp.all", hidden);
+      const ValueId all = ops.gather_replicas("mlp.all", hidden);
       const ValueId up = part("up_proj", all, own, h);
-      const ValueId sum = b.reduce_replicas("mlp.sum", part("down_proj", up, h, own));
-      hidden = b.add("mlp.residual", hidden, sum);
+      const ValueId sum = ops.reduce_replicas("mlp.sum", part("down_proj", up, h, own));
+      hidden = ops.add("mlp.residual", hidden, sum);
     }
-    b.sample(b.lm_head(b.select_rows("last_hidden", norm("model.norm", hidden)), table));
+    ends.sample(ops.lm_head(ops.select_rows("last_hidden", norm("model.norm", hidden)), table));
     return b.finish(options.max_positions);
   };
 }
