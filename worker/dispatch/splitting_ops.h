@@ -11,7 +11,7 @@
 
 namespace refrain::worker {
 
-inline constexpr std::array<std::string_view, 35> kOpNames = {"prepare_inputs",
+inline constexpr std::array<std::string_view, 36> kOpNames = {"prepare_inputs",
                                                               "embed",
                                                               "rms_norm",
                                                               "add",
@@ -45,7 +45,8 @@ inline constexpr std::array<std::string_view, 35> kOpNames = {"prepare_inputs",
                                                               "next_tokens",
                                                               "concat",
                                                               "map_logits",
-                                                              "pool"};
+                                                              "pool",
+                                                              "publish_layer"};
 
 // Whether all are names of ops; the error of --splitting-ops.
 Status check_splitting_ops(const std::vector<std::string>& splitting_ops);

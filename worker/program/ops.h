@@ -13,6 +13,7 @@
 #include "worker/program/ops/linear.h"
 #include "worker/program/ops/lora.h"
 #include "worker/program/ops/pool.h"
+#include "worker/program/ops/publish.h"
 #include "worker/program/ops/recurrence.h"
 #include "worker/program/ops/score.h"
 #include "worker/program/ops/step.h"
@@ -25,7 +26,7 @@ using Op = std::variant<PrepareInputsOp, EmbedOp, RmsNormOp, AddOp, AddRmsNormOp
                         AllGatherOp, FusedLinearOp, RopeAttentionOp, LinearRecurrenceOp,
                         ProposeNgramOp, AcceptDraftsOp, ProposeDraftsOp, DraftInputsOp, LoraRowsOp,
                         LoraShrinkOp, LoraEmbedOp, LoraExpandOp, LoraLinearOp, ScoreTokensOp,
-                        NextTokensOp, ConcatOp, MapLogitsOp, PoolOp>;
+                        NextTokensOp, ConcatOp, MapLogitsOp, PoolOp, PublishLayerOp>;
 
 const OpDef& definition(const Op& op);
 std::vector<const OpDef*> definitions();  // of every op there is
