@@ -57,7 +57,7 @@ ARROWS = {
     "worker/graph": ["worker/dispatch", "worker/program", "worker/weights", "worker/comm", "worker/device", "kernels/core"],
     "worker/dispatch": ["kernels/core"],
     "worker/program": ["worker/dispatch", "kernels/core"],
-    "worker/transfer": ["worker/kv", "worker/device", "ipc/protocol"],
+    "worker/transfer": ["worker/kv", "worker/device", "kernels/core", "ipc/protocol"],
     "worker/kv": ["worker/program", "worker/device", "ipc/protocol"],
     "worker/weights": ["worker/program", "worker/device", "kernels/core"],
     "worker/models": ["worker/program", "kernels/core", "ipc/protocol"],

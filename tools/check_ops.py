@@ -25,6 +25,7 @@ REWRITERS = {
     "worker/program/passes/few_rows.cpp": "rewrites",
     "worker/program/passes/lora.cpp": "puts adapters behind linears",
     "worker/program/passes/score_prompts.cpp": "rewrites",
+    "worker/program/passes/publish_layers.cpp": "puts flags behind layers",
     "worker/bench/": "measures single kernels",
 }
 # The ends of a step are where host and device meet: the host fills and reads their operands.

@@ -45,6 +45,8 @@ struct KvExport {
   std::vector<uint64_t> regions;  // their addresses in that process, by state group and layer;
                                   // none: another process cannot read them
   RankAddress tcp;                // where it answers reads to peers whose keys it was told
+  bool layer_flags = false;       // behind the regions is one more: of each of them, in order, the
+                                  // last step that has written it (kernels/core/layer_flag.h)
   std::vector<KvStates> states;   // by state group
 };
 
@@ -70,6 +72,8 @@ struct PullBlocks {
   int32_t group = 0;             // that has them
   Epoch epoch = 0;               // of that group
   std::vector<KvBlocks> blocks;  // by state group
+  StepId step = 0;               // it writes them: a layer is read when its flag says so; 0: they
+                                 // are all there
 };
 
 // The rank ends the transfer, and says so when no more of it can be written.
@@ -79,9 +83,10 @@ struct CancelPull {
 
 struct Pulled {
   TransferId id = 0;
-  int64_t bytes = 0;   // that this rank has so far
-  bool ended = false;  // nothing more is written
-  std::string error;   // ended: why not all is here; empty: it is
+  int64_t bytes = 0;        // that this rank has so far
+  bool ended = false;       // nothing more is written
+  std::string error = {};   // ended: why not all is here; empty: it is
+  int64_t early_bytes = 0;  // of `bytes`: before PullBlocks::step had written its last layer
 };
 
 }  // namespace refrain::ipc

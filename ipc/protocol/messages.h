@@ -62,6 +62,7 @@ struct WorkerConfig {
   int32_t split_prefill = 1;  // parts that a long prompt's run is cut into (CG-39); 1: none
   std::string pooling;  // LAST, MEAN or CLS: of prompts' hidden states; empty: the model generates
   bool kv_transfer = false;  // blocks move between groups: the rank tells where its own can be read
+  bool publish_layers = false;  // others read them while a step runs: KvExport::layer_flags
   std::string logprobs_mode = "raw_logprobs";  // what StepResult::logprobs are, as the option
   bool operator==(const WorkerConfig&) const = default;
 };

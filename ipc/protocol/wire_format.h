@@ -11,7 +11,7 @@ namespace refrain::ipc {
 
 template <class Archive>
 void serialize(Archive& ar, WorkerConfig& m) {
-  static_assert(wire::field_count<WorkerConfig>() == 41);
+  static_assert(wire::field_count<WorkerConfig>() == 42);
   ar(m.tensor_parallel_size, m.max_num_seqs, m.max_num_batched_tokens, m.max_model_len,
      m.block_size, wire::Name{"dtype", m.dtype}, wire::Name{"kv_cache_dtype", m.kv_cache_dtype},
      wire::Name{"attention_backend", m.attention_backend}, m.disable_cascade_attn,
@@ -25,7 +25,7 @@ void serialize(Archive& ar, WorkerConfig& m) {
      m.disable_padding, m.max_padding_ratio, m.debug_cudagraph, m.collective_timeout_ms,
      m.disable_custom_all_reduce, m.audit, m.max_loras, m.max_lora_rank,
      m.cudagraph_specialize_lora, m.split_prefill, wire::Name{"pooling", m.pooling}, m.kv_transfer,
-     wire::Name{"logprobs_mode", m.logprobs_mode});
+     m.publish_layers, wire::Name{"logprobs_mode", m.logprobs_mode});
 }
 
 template <class Archive>
@@ -276,9 +276,9 @@ void serialize(Archive& ar, KvStates& m) {
 
 template <class Archive>
 void serialize(Archive& ar, KvExport& m) {
-  static_assert(wire::field_count<KvExport>() == 6);
+  static_assert(wire::field_count<KvExport>() == 7);
   ar(wire::Name{"realm", m.realm}, m.pid, m.process_start,
-     wire::List<uint64_t>{"regions", m.regions, kMaxShortList}, m.tcp,
+     wire::List<uint64_t>{"regions", m.regions, kMaxShortList}, m.tcp, m.layer_flags,
      wire::Items<KvStates>{"states", m.states, kMaxStateGroups, kMinKvStatesBytes});
 }
 
@@ -297,9 +297,9 @@ void serialize(Archive& ar, KvBlocks& m) {
 
 template <class Archive>
 void serialize(Archive& ar, PullBlocks& m) {
-  static_assert(wire::field_count<PullBlocks>() == 4);
+  static_assert(wire::field_count<PullBlocks>() == 5);
   ar(m.id, m.group, m.epoch,
-     wire::Items<KvBlocks>{"blocks", m.blocks, kMaxStateGroups, kMinKvBlocksBytes});
+     wire::Items<KvBlocks>{"blocks", m.blocks, kMaxStateGroups, kMinKvBlocksBytes}, m.step);
 }
 
 template <class Archive>
@@ -310,8 +310,8 @@ void serialize(Archive& ar, CancelPull& m) {
 
 template <class Archive>
 void serialize(Archive& ar, Pulled& m) {
-  static_assert(wire::field_count<Pulled>() == 4);
-  ar(m.id, m.bytes, m.ended, wire::Text{"error", m.error, kMaxTextBytes});
+  static_assert(wire::field_count<Pulled>() == 5);
+  ar(m.id, m.bytes, m.ended, wire::Text{"error", m.error, kMaxTextBytes}, m.early_bytes);
 }
 
 }  // namespace refrain::ipc

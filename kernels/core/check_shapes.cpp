@@ -289,6 +289,14 @@ void check_shapes(const PoolArgs& args) {
     REFRAIN_CHECK(out.turn != nullptr && out.pooled != nullptr, "pool: an output is null");
 }
 
+void check_shapes(const PublishLayerArgs& args) {
+  const auto word = reinterpret_cast<uintptr_t>(args.flag);
+  REFRAIN_CHECK(args.turn != nullptr && word != 0 && word % sizeof(uint64_t) == 0,
+                "publish_layer: no flag, or one that is no whole word");
+  for (const uint8_t* block : args.blocks)
+    REFRAIN_CHECK(block != nullptr, "publish_layer: a step block is null");
+}
+
 void check_shapes(const RowDistancesArgs& args) {
   check_matrix("row_distances", "got", args.got, args.cols);
   check_matrix("row_distances", "expected", args.expected, args.cols);

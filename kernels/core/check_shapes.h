@@ -41,6 +41,7 @@ void check_shapes(const BestTokensArgs& args);
 void check_shapes(const SampleArgs& args);
 void check_shapes(const ScoreTokensArgs& args);
 void check_shapes(const PoolArgs& args);
+void check_shapes(const PublishLayerArgs& args);
 void check_shapes(const RowDistancesArgs& args);
 
 }  // namespace refrain::kernels

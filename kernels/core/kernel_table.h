@@ -60,6 +60,7 @@ struct KernelTable {
   Kernel<SampleArgs> sample = nullptr;
   Kernel<ScoreTokensArgs> score_tokens = nullptr;
   Kernel<PoolArgs> pool = nullptr;
+  Kernel<PublishLayerArgs> publish_layer = nullptr;
   Kernel<KvRowsArgs> kv_rows = nullptr;  // for audits, as the next; no op of a Program
   Kernel<RowDistancesArgs> row_distances = nullptr;
   // For few rows; null where few_rows.max_rows is 0.

@@ -60,6 +60,15 @@ struct PrepareInputsArgs {
   int32_t padded_seq_len = 1;  // fill value the attention op asks for
 };
 
+// Behind the ops that write what a layer keeps: *flag = layer_flag(the step's number), for readers
+// beside the device, who then find those writes.
+struct PublishLayerArgs {
+  const uint8_t* blocks[kTurns] = {};  // the step blocks, pinned memory
+  const uint32_t* turn = nullptr;      // of the one that prepare_inputs has read
+  size_t header = 0;                   // StepLayout::header
+  uint64_t* flag = nullptr;            // device memory
+};
+
 // out[t, :] = table[ids[t] - vocab_begin, :], or 0 when the id is outside [vocab_begin, vocab_end).
 struct EmbedArgs {
   const int32_t* ids = nullptr;  // [T]

@@ -67,6 +67,7 @@ struct StepHeader {
   uint32_t turn = 0;        // that the block is for
   int32_t keep_logits = 0;  // 1: every rank is given all logits, whether a row needs them or not
   int32_t num_history = 0;  // entries used in StepLayout::history
+  uint32_t step = 0;        // the step's number, or its low bits (layer_flag.h)
 };
 
 // Offsets in bytes into the step block. Fixed when the worker starts.

@@ -114,6 +114,8 @@ void check_args(const RowDistancesArgs& args) { check_shapes(args); }
 void check_args(const ScoreTokensArgs& args) { check_shapes(args); }
 void check_args(const PoolArgs& args) { check_shapes(args); }
 
+void check_args(const PublishLayerArgs& args) { check_shapes(args); }
+
 void check_args(const SampleArgs& args) {
   check_shapes(args);
   REFRAIN_CHECK(args.vocab_size <= kMaxVocab,

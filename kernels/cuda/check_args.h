@@ -36,6 +36,7 @@ void check_args(const BestTokensArgs& args);
 void check_args(const SampleArgs& args);
 void check_args(const ScoreTokensArgs& args);
 void check_args(const PoolArgs& args);
+void check_args(const PublishLayerArgs& args);
 void check_args(const RowDistancesArgs& args);
 void check_args(const FusedLinearArgs& args);
 void check_args(const LoraLinearArgs& args);

@@ -67,6 +67,7 @@ const KernelTable& cuda_kernel_table() {
       .sample = &checked<&sample>,
       .score_tokens = &checked<&score_tokens>,
       .pool = &checked<&pool>,
+      .publish_layer = &checked<&publish_layer>,
       .kv_rows = &kv_rows,
       .row_distances = &checked<&row_distances>,
       .fused_linear = &checked<&fused_linear>,

@@ -44,6 +44,7 @@ void best_tokens(StreamRef stream, const BestTokensArgs& args);
 void sample(StreamRef stream, const SampleArgs& args);
 void score_tokens(StreamRef stream, const ScoreTokensArgs& args);
 void pool(StreamRef stream, const PoolArgs& args);
+void publish_layer(StreamRef stream, const PublishLayerArgs& args);
 void kv_rows(StreamRef stream, const KvRowsArgs& args);
 void row_distances(StreamRef stream, const RowDistancesArgs& args);
 void fused_linear(StreamRef stream, const FusedLinearArgs& args);

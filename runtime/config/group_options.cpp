@@ -190,6 +190,8 @@ std::vector<Group> EngineConfig::groups() const {
 ipc::WorkerConfig EngineConfig::worker_of(const Group& group) const {
   ipc::WorkerConfig of = worker;
   of.tensor_parallel_size = group.num_ranks();
+  // A draft model's blocks are written behind the flags of the model's.
+  of.publish_layers = group.role == ipc::GroupRole::kPrefill && !of.draft_model;
   if (cudagraph_mode_given) return of;
   if (group.role == ipc::GroupRole::kPrefill) of.cudagraph_mode = "PIECEWISE";
   if (group.role == ipc::GroupRole::kDecode) of.cudagraph_mode = "FULL_DECODE_ONLY";

@@ -189,6 +189,10 @@ GroupServiceHandlers EngineCore::handlers_of(int32_t index) {
   });
   handlers.on_transfer_failed = guarded(
       [](Self& self, Request sequence) { self.placement_.transfer_failed(std::move(sequence)); });
+  handlers.on_promised = guarded([index](Self& self, PromisedRequest request) {
+    self.placement_.promise(index, std::move(request));
+  });
+  handlers.on_withdrawn = guarded([](Self& self, RequestId id) { self.placement_.withdraw(id); });
   handlers.on_moved =
       guarded([](Self& self, const MovedBlocks& moved) { self.placement_.moved(moved); });
   handlers.on_transfers = guarded([](Self& self) {
@@ -263,7 +267,7 @@ void EngineCore::on_lost(int32_t index, GroupServiceHandlers::Lost lost) {
     placement_.clear_queue();
     live_.end_all(error);
   } else {
-    for (const auto& each : groups_) each->check_transfers();
+    for (const auto& each : groups_) each->transfers().check();
     placement_.route_waiting();
     pump_all();
   }

@@ -35,6 +35,7 @@ SchedulerOptions scheduler_options(const EngineConfig& config, const ModelConfig
   options.draft_model = config.worker.draft_model;
   options.num_ranks = config.worker.tensor_parallel_size;
   options.transfer_timeout = to_duration(config.kv_transfer_timeout);
+  options.publish_layers = config.worker.publish_layers;
   options.draft_head = config.worker.draft_head != ipc::DraftHead::kNone;
   return options;
 }
@@ -71,6 +72,9 @@ GroupService::GroupService(Parts parts, GroupServiceHandlers handlers)
       plan_timer_(*executor_, pace_, to_duration(config_.schedule_lead_ms / 1e3),
                   [this] { handlers_.pump(); }),
       canary_(*executor_, [this] { handlers_.pump(); }),
+      transfers_(scheduler_, handlers_, *executor_, to_duration(config_.kv_transfer_timeout),
+                 {parts_.group.identity.group, [this] { return epoch(); },
+                  [this](const ipc::Message& message) { tell(message); }}),
       stats_(executor_->clock(), parts_.group.identity.group,
              config_.groups().at(static_cast<size_t>(parts_.group.identity.group)).role),
       trace_(parts_.trace) {}
@@ -86,6 +90,7 @@ void GroupService::connect() {
   };
   plan_timer_.connect(run_later(executor_, weak_from_this()));
   canary_.connect(run_later(executor_, weak_from_this()));
+  transfers_.connect(run_later(executor_, weak_from_this()));
   using Self = GroupService;
   WorkerGroupHandlers handlers;
   handlers.on_state = guarded([](Self& self, GroupState state, const std::string&) {
@@ -105,8 +110,9 @@ void GroupService::connect() {
   handlers.on_kv_export = guarded([](Self& self, int32_t rank, const ipc::KvExport& own) {
     self.handlers_.on_kv_export(rank, own);
   });
-  handlers.on_pulled = guarded(
-      [](Self& self, int32_t rank, const ipc::Pulled& report) { self.on_pulled(rank, report); });
+  handlers.on_pulled = guarded([](Self& self, int32_t rank, const ipc::Pulled& report) {
+    self.transfers_.pulled(rank, report);
+  });
   handlers.on_step =
       guarded([](Self& self, const ipc::StepResult& result) { self.on_step(result); });
   handlers.on_device_progress = guarded([](Self& self) { self.stats_.progressed(self.now()); });
@@ -165,7 +171,7 @@ const Sequence* GroupService::find(RequestId id) const {
 void GroupService::cancel(RequestId id) {
   if (scheduler_) scheduler_->cancel(id);
   gate_.remove(id);
-  if (scheduler_) send_orders();
+  transfers_.send_orders();
 }
 
 std::vector<std::unique_ptr<Sequence>> GroupService::release_all() {
@@ -206,6 +212,7 @@ void GroupService::send(const StepPlan& plan) {
     });
   }
   group_->send_step(plan.message);
+  transfers_.tell_promised();
 }
 
 // Block tables, prefix cache and slots begin empty.
@@ -261,7 +268,7 @@ void GroupService::on_step(const ipc::StepResult& result) {
   stats_.step_done(result, config_.worker.pooling.empty() ? events_.size() : 0);
   handlers_.on_tokens(result, events_);
   if (trial) handlers_.pump();
-  settle_transfers();
+  transfers_.settle();
   publish_counts();
   stats_.add_step_cpu(thread_cpu_us() - cpu_before);
 }

@@ -15,6 +15,7 @@
 #include "runtime/engine/grammar_gate.h"
 #include "runtime/engine/group_canary.h"
 #include "runtime/engine/group_counts.h"
+#include "runtime/engine/group_transfers.h"
 #include "runtime/engine/plan_timer.h"
 #include "runtime/engine/step_pace.h"
 #include "runtime/engine/worker_group.h"
@@ -39,6 +40,8 @@ struct GroupServiceHandlers {
   // one whose blocks did not come.
   std::function<void(int32_t rank, const ipc::KvExport&)> on_kv_export;
   std::function<void(std::unique_ptr<Sequence>)> on_handed_over, on_transfer_failed;
+  std::function<void(PromisedRequest)> on_promised;  // it leaves when its step has ended
+  std::function<void(RequestId)> on_withdrawn;       // it does not, after all
   std::function<void(const MovedBlocks&)> on_moved;  // a transfer to this group is done
   std::function<void()> on_transfers;  // some have ended: blocks of this group or another are free
   std::function<void(const ipc::StepResult&)> on_audit;  // of a step that was audited
@@ -108,7 +111,7 @@ class GroupService : public std::enable_shared_from_this<GroupService> {
   Scheduler& scheduler() { return *scheduler_; }
   void send(const StepPlan& plan);
   void send_grammars();
-  void send_orders();
+  void send_orders() { transfers_.send_orders(); }
   void pump() { handlers_.pump(); }
   bool steps_together() const { return ready() && group_->steps_together(); }  // with replicas
   size_t requests_in_flight() const { return ready() ? scheduler_->requests_in_flight() : 0; }
@@ -119,8 +122,7 @@ class GroupService : public std::enable_shared_from_this<GroupService> {
 
   void tell(const ipc::Message& message) { group_->tell(message); }  // all ranks
   Epoch epoch() const { return group_->epoch(); }
-  // Gives up transfers that are overdue, or whose source is gone.
-  void check_transfers();
+  GroupTransfers& transfers() { return transfers_; }
   // LoRA adapters; nothing happens before it is ready.
   void adapter_loaded(AdapterId id);
   bool uses_adapter(AdapterId id) const { return ready() && scheduler_->adapter_in_use(id); }
@@ -134,8 +136,6 @@ class GroupService : public std::enable_shared_from_this<GroupService> {
   void on_lost(const Error& error, bool for_good);
   std::vector<std::unique_ptr<Sequence>> take_back();
   void publish_group();
-  void settle_transfers();
-  void on_pulled(int32_t rank, const ipc::Pulled& report);
 
   EngineConfig config_;
   const ModelConfig model_;
@@ -150,11 +150,11 @@ class GroupService : public std::enable_shared_from_this<GroupService> {
   StepPace pace_;
   PlanTimer plan_timer_;
   GroupCanary canary_;
+  GroupTransfers transfers_;
   bool trial_ = false;
-  bool failed_ = false;             // for good
-  bool proving_ = false;            // nothing runs before these workers have answered a canary
-  bool watches_transfers_ = false;  // a timer runs
-  bool blameless_ = false;          // the loss that comes is none of its requests'
+  bool failed_ = false;     // for good
+  bool proving_ = false;    // nothing runs before these workers have answered a canary
+  bool blameless_ = false;  // the loss that comes is none of its requests'
   StatsBoard stats_;
   std::shared_ptr<EngineTrace> trace_;  // may be empty
 };

@@ -1,27 +1,28 @@
-// The part of GroupService for requests between groups.
+#include "runtime/engine/group_transfers.h"
+
+#include <utility>
 
 #include "runtime/engine/group_service.h"
 
 namespace refrain {
 
-void GroupService::send_orders() {
-  for (const ipc::Message& order : scheduler_->take_orders()) tell(order);
-  if (watches_transfers_ || !scheduler_->has_transfers()) return;
-  watches_transfers_ = true;
-  executor_->post_after(to_duration(config_.kv_transfer_timeout) / 8, [weak = weak_from_this()] {
-    const auto self = weak.lock();
-    if (!self) return;
-    self->watches_transfers_ = false;
-    self->check_transfers();
+void GroupTransfers::send_orders() {
+  if (!scheduler_) return;
+  for (const ipc::Message& order : scheduler_->take_orders()) group_.tell(order);
+  if (watches_ || !scheduler_->has_transfers()) return;
+  watches_ = true;
+  run_later_(timeout_ / 8, [this] {
+    watches_ = false;
+    check();
   });
 }
 
-// What has left goes to the engine, when the tokens of the step that it left with are told.
-void GroupService::settle_transfers() {
+void GroupTransfers::settle() {
   if (!scheduler_) return;
+  tell_promised();
   for (auto& sequence : scheduler_->take_handed_over()) {
-    sequence->source->group = stats_.group();
-    sequence->source->epoch = epoch();
+    sequence->source->group = group_.id;
+    sequence->source->epoch = group_.epoch();
     handlers_.on_handed_over(std::move(sequence));
   }
   for (auto& sequence : scheduler_->take_failed())
@@ -30,17 +31,40 @@ void GroupService::settle_transfers() {
   send_orders();
 }
 
-void GroupService::on_pulled(int32_t rank, const ipc::Pulled& report) {
+bool GroupTransfers::expect(PromisedRequest request) {
+  if (!scheduler_ || !scheduler_->expect(std::move(request), executor_.clock().now())) return false;
+  send_orders();
+  return true;
+}
+
+void GroupTransfers::forget(RequestId id) {
   if (!scheduler_) return;
-  scheduler_->pulled(rank, report, now());
-  settle_transfers();
+  scheduler_->forget(id);
+  send_orders();
+  run_later_(Duration::zero(), [this] { handlers_.pump(); });  // others may have its room
+}
+
+void GroupTransfers::tell_promised() {
+  if (!scheduler_) return;
+  for (const RequestId id : scheduler_->take_withdrawn()) handlers_.on_withdrawn(id);
+  for (PromisedRequest& request : scheduler_->take_promised()) {
+    request.stands_for->source->group = group_.id;
+    request.stands_for->source->epoch = group_.epoch();
+    handlers_.on_promised(std::move(request));
+  }
+}
+
+void GroupTransfers::pulled(int32_t rank, const ipc::Pulled& report) {
+  if (!scheduler_) return;
+  scheduler_->pulled(rank, report, executor_.clock().now());
+  settle();
   handlers_.on_transfers();
 }
 
-void GroupService::check_transfers() {
+void GroupTransfers::check() {
   if (!scheduler_ || !scheduler_->has_transfers()) return;
-  scheduler_->check_transfers(now());
-  settle_transfers();
+  scheduler_->check_transfers(executor_.clock().now());
+  settle();
   handlers_.on_transfers();
 }
 

@@ -143,6 +143,28 @@ void RequestPlacement::to_group(int32_t index, std::unique_ptr<Sequence> sequenc
     live_.end(id, FinishReason::kError, added.error());
 }
 
+void RequestPlacement::promise(int32_t from, PromisedRequest request) {
+  const Sequence& sequence = *request.stands_for;
+  const RequestId id = sequence.id;
+  const SequenceParams& params = sequence.params;
+  if (!live_.contains(id) || live_.at(id).group != from) return;
+  const auto to = router_.promise(id, sequence.tokens, {params.cache_salt, params.adapter},
+                                  params.max_tokens - sequence.output_len());
+  if (!to) return;
+  GroupService& group = groups_[*to];
+  if (kv_exchange_.joined(from, *to) && group.transfers().expect(std::move(request))) return;
+  router_.take_promise(id);
+}
+
+void RequestPlacement::withdraw(RequestId id) {
+  if (const auto to = router_.take_promise(id)) groups_[*to].transfers().forget(id);
+}
+
+void RequestPlacement::gone(RequestId id) {
+  withdraw(id);
+  router_.gone(id);
+}
+
 void RequestPlacement::leave_group(RequestId id) {
   router_.gone(id);
   live_.at(id).group = LiveRequest::kNoGroup;
@@ -153,8 +175,10 @@ std::optional<int32_t> RequestPlacement::hand_over(int32_t from,
   const RequestId id = sequence->id;
   const SequenceParams& params = sequence->params;
   leave_group(id);
+  const auto promised = router_.promised(id);
   const auto to = router_.place(id, sequence->tokens, {params.cache_salt, params.adapter},
                                 params.max_tokens - sequence->output_len(), Router::Part::kAnswer);
+  if (promised && promised != to) groups_[*promised].transfers().forget(id);
   if (!to) {
     route(std::move(sequence));
     return std::nullopt;
@@ -238,6 +262,7 @@ size_t RequestPlacement::lost(int32_t index, GroupServiceHandlers::Lost lost, bo
 size_t RequestPlacement::take_back(int32_t index, GroupServiceHandlers::Lost lost) {
   std::vector<RequestId> ran;
   for (const auto& sequence : lost.requests) {
+    withdraw(sequence->id);
     leave_group(sequence->id);
     if (sequence->admitted_before) ran.push_back(sequence->id);
   }

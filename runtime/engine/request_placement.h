@@ -31,6 +31,10 @@ class RequestPlacement {
   // returned; nothing: there is none, and it goes on as any request does.
   std::optional<int32_t> hand_over(int32_t from, std::unique_ptr<Sequence> sequence);
   void transfer_failed(std::unique_ptr<Sequence> sequence);
+  // It will be handed over when its step has ended: a decode group that has room begins to pull.
+  // Or it will not, after all.
+  void promise(int32_t from, PromisedRequest request);
+  void withdraw(RequestId id);
   // All ranks have its grammar: the group's scheduler takes it.
   void schedule(int32_t index, std::unique_ptr<Sequence> sequence);
   // Out of its group, or out of the queue.
@@ -40,7 +44,7 @@ class RequestPlacement {
   // They end with this error, wherever they are.
   void end_where(const std::function<bool(const LiveRequest&)>& wanted, const Error& error);
   const Sequence* find(RequestId id) const;
-  void gone(RequestId id) { router_.gone(id); }  // it has ended
+  void gone(RequestId id);  // it has ended
   size_t num_queued() const { return queue_.size(); }
   void clear_queue() { queue_.clear(); }
 

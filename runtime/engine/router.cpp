@@ -93,10 +93,10 @@ void Router::remember(const std::vector<uint64_t>& hashes, int32_t group) {
   for (const uint64_t hash : hashes) known_[hash] |= bit_of(group);
 }
 
-std::optional<int32_t> Router::place(RequestId id, std::span<const TokenId> tokens,
-                                     const Context& context, int64_t max_output, Part part) {
-  if (groups_.size() == 1) return groups_.front().open ? std::optional(0) : std::nullopt;
-  const std::vector<uint64_t> hashes = beginnings(tokens, context);
+std::optional<Router::Choice> Router::choose(std::span<const TokenId> tokens,
+                                             const Context& context, int64_t max_output, Part part,
+                                             std::optional<int32_t> promised) const {
+  std::vector<uint64_t> hashes = beginnings(tokens, context);
   std::vector<int64_t> cached(groups_.size(), 0);
   uint64_t matching = ~uint64_t{0};
   for (const uint64_t hash : hashes) {
@@ -110,20 +110,58 @@ std::optional<int32_t> Router::place(RequestId id, std::span<const TokenId> toke
   const int64_t length = computed ? static_cast<int64_t>(tokens.size()) : 0;
   if (!computed) std::ranges::fill(cached, 0);
   const auto cost = [&](size_t group) {
-    return std::tuple(groups_[group].work + length - cached[group], groups_[group].taken);
+    return std::tuple(promised != static_cast<int32_t>(group),
+                      groups_[group].work + length - cached[group], groups_[group].taken);
   };
   std::optional<size_t> best;
   for (size_t group = 0; group < groups_.size(); ++group)
     if (takes(groups_[group], part) && (!best || cost(group) < cost(*best))) best = group;
   if (!best) return std::nullopt;
-  const auto group = static_cast<int32_t>(*best);
   const int64_t work = length - cached[*best] + std::clamp<int64_t>(max_output, 0, kExpectedOutput);
-  groups_[*best].work += work;
-  groups_[*best].taken = ++num_taken_;
-  const bool is_new = placed_.emplace(id, Placed{group, work}).second;
+  return Choice{static_cast<int32_t>(*best), work, std::move(hashes)};
+}
+
+void Router::add(const Choice& choice) {
+  Group& group = groups_[static_cast<size_t>(choice.group)];
+  group.work += choice.work;
+  group.taken = ++num_taken_;
+}
+
+std::optional<int32_t> Router::place(RequestId id, std::span<const TokenId> tokens,
+                                     const Context& context, int64_t max_output, Part part) {
+  if (groups_.size() == 1) return groups_.front().open ? std::optional(0) : std::nullopt;
+  const std::optional<int32_t> promised = take_promise(id);
+  const auto choice = choose(tokens, context, max_output, part, promised);
+  if (!choice) return std::nullopt;
+  add(*choice);
+  const bool is_new = placed_.emplace(id, Placed{choice->group, choice->work}).second;
   REFRAIN_CHECK(is_new, "request {} was placed twice", id);
-  remember(hashes, group);
-  return group;
+  remember(choice->beginnings, choice->group);
+  return choice->group;
+}
+
+std::optional<int32_t> Router::promise(RequestId id, std::span<const TokenId> tokens,
+                                       const Context& context, int64_t max_output) {
+  take_promise(id);
+  const auto choice = choose(tokens, context, max_output, Part::kAnswer, std::nullopt);
+  if (!choice) return std::nullopt;
+  add(*choice);
+  promised_[id] = {choice->group, choice->work};
+  return choice->group;
+}
+
+std::optional<int32_t> Router::promised(RequestId id) const {
+  const auto found = promised_.find(id);
+  return found == promised_.end() ? std::nullopt : std::optional(found->second.group);
+}
+
+std::optional<int32_t> Router::take_promise(RequestId id) {
+  const auto found = promised_.find(id);
+  if (found == promised_.end()) return std::nullopt;
+  const Placed promised = found->second;
+  groups_[static_cast<size_t>(promised.group)].work -= promised.work;
+  promised_.erase(found);
+  return promised.group;
 }
 
 void Router::gone(RequestId id) {

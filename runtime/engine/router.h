@@ -48,6 +48,12 @@ class Router {
   std::optional<int32_t> place(RequestId id, std::span<const TokenId> tokens,
                                const Context& context, int64_t max_output, Part part = Part::kAll);
   void gone(RequestId id);  // it has ended, or was taken back from its group
+  // The group that will take its answer: place() of that finds it where it is open then. Nothing:
+  // none would take it.
+  std::optional<int32_t> promise(RequestId id, std::span<const TokenId> tokens,
+                                 const Context& context, int64_t max_output);
+  std::optional<int32_t> promised(RequestId id) const;
+  std::optional<int32_t> take_promise(RequestId id);  // back; the group that it was of
   int64_t work(int32_t group) const { return groups_[static_cast<size_t>(group)].work; }
 
  private:
@@ -67,6 +73,15 @@ class Router {
   using Known = std::unordered_map<uint64_t, uint64_t>;  // hash of a beginning -> groups, as bits
 
   bool is_open(ipc::GroupRole role) const;
+  struct Choice {
+    int32_t group = 0;
+    int64_t work = 0;  // that it adds
+    std::vector<uint64_t> beginnings;
+  };
+  std::optional<Choice> choose(std::span<const TokenId> tokens, const Context& context,
+                               int64_t max_output, Part part,
+                               std::optional<int32_t> promised) const;
+  void add(const Choice& choice);
   bool takes(const Group& group, Part part) const;
   std::vector<uint64_t> beginnings(std::span<const TokenId> tokens, const Context& context) const;
   uint64_t groups_with(uint64_t hash) const;
@@ -74,7 +89,7 @@ class Router {
 
   const size_t block_size_;
   std::vector<Group> groups_;
-  std::unordered_map<RequestId, Placed> placed_;
+  std::unordered_map<RequestId, Placed> placed_, promised_;
   Known known_, older_;
   uint64_t num_taken_ = 0;
 };

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/base/check.h"
+
 namespace refrain {
 
 BlockLease::~BlockLease() {
@@ -10,7 +12,7 @@ BlockLease::~BlockLease() {
 }
 
 bool BlockLease::commit() const {
-  if (owner_ == nullptr) return false;
+  if (owner_ == nullptr || !granted_) return false;
   for (size_t group = 0; group < blocks_.size(); ++group) {
     const std::vector<BlockId>& blocks = blocks_[group].blocks;
     for (size_t i = 0; i < blocks.size(); ++i)
@@ -22,16 +24,15 @@ bool BlockLease::commit() const {
 BlockLeases::~BlockLeases() {
   for (BlockLease* lease : leases_) {
     lease->held_.clear();
+    lease->promised_ = false;
     lease->owner_ = nullptr;
   }
 }
 
-std::shared_ptr<BlockLease> BlockLeases::grant(std::vector<HeldBlocks> held, int32_t tokens,
-                                               TimePoint until) {
+std::shared_ptr<BlockLease> BlockLeases::make(const std::vector<HeldBlocks>& held, int32_t tokens) {
   std::shared_ptr<BlockLease> lease(new BlockLease);
   lease->owner_ = this;
   lease->tokens_ = tokens;
-  lease->until_ = until;
   for (size_t group = 0; group < held.size(); ++group) {
     LeasedBlocks& source = lease->blocks_.emplace_back();
     std::vector<uint64_t>& generations = lease->generations_.emplace_back();
@@ -41,15 +42,49 @@ std::shared_ptr<BlockLease> BlockLeases::grant(std::vector<HeldBlocks> held, int
       generations.push_back(pools_.generation(group, source.blocks.back()));
     }
   }
-  lease->held_ = std::move(held);
   leases_.push_back(lease.get());
   return lease;
+}
+
+std::shared_ptr<BlockLease> BlockLeases::grant(std::vector<HeldBlocks> held, int32_t tokens,
+                                               TimePoint until) {
+  auto lease = make(held, tokens);
+  grant(*lease, std::move(held), until);
+  return lease;
+}
+
+std::shared_ptr<BlockLease> BlockLeases::promise(const std::vector<HeldBlocks>& held,
+                                                 int32_t tokens) {
+  auto lease = make(held, tokens);
+  lease->promised_ = true;
+  return lease;
+}
+
+// Meanwhile the sequence may have given back blocks that no later token sees: a reader of the same
+// window lacks none of them, and they are no part of the lease.
+void BlockLeases::grant(BlockLease& lease, std::vector<HeldBlocks> held, TimePoint until) {
+  for (size_t group = 0; group < held.size(); ++group) {
+    LeasedBlocks& source = lease.blocks_[group];
+    const auto gone = held[group].first - source.first;
+    source.blocks.erase(source.blocks.begin(), source.blocks.begin() + gone);
+    auto& generations = lease.generations_[group];
+    generations.erase(generations.begin(), generations.begin() + gone);
+    source.first = held[group].first;
+    for (size_t i = 0; i < source.blocks.size(); ++i)
+      REFRAIN_CHECK(
+          held[group].blocks[static_cast<size_t>(source.first) + i].id() == source.blocks[i],
+          "a lease was promised on other blocks than it is granted on");
+  }
+  lease.promised_ = false;
+  lease.granted_ = true;
+  lease.until_ = until;
+  lease.held_ = std::move(held);
 }
 
 size_t BlockLeases::expire(TimePoint now) {
   size_t expired = 0;
   for (BlockLease* lease : leases_) {
-    if (!lease->held() || lease->until_ > now) continue;
+    if (lease->held_.empty() || lease->until_ > now) continue;
     lease->held_.clear();
     ++expired;
   }
@@ -57,8 +92,8 @@ size_t BlockLeases::expire(TimePoint now) {
 }
 
 size_t BlockLeases::size() const {
-  return static_cast<size_t>(
-      std::ranges::count_if(leases_, [](const BlockLease* lease) { return lease->held(); }));
+  return static_cast<size_t>(std::ranges::count_if(
+      leases_, [](const BlockLease* lease) { return !lease->held_.empty(); }));
 }
 
 }  // namespace refrain

@@ -256,6 +256,16 @@ void BlockPools::release(Sequence& sequence) {
   sequence.prefix = {};  // of this cache
 }
 
+void BlockPools::move(Sequence& from, Sequence& to) {
+  to.held = std::exchange(from.held, {});
+  to.tokens_held = from.tokens_held;
+  to.tokens_sent = from.tokens_sent;
+  to.blocks_published = from.blocks_published;
+  to.chain = from.chain;
+  to.prefix = {};
+  release(from);
+}
+
 std::vector<HeldBlocks> BlockPools::detach(Sequence& sequence) {
   std::vector<HeldBlocks> held = std::exchange(sequence.held, {});
   release(sequence);

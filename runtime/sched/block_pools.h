@@ -74,6 +74,8 @@ class BlockPools {
   // Nobody may find what it holds.
   void distrust(Sequence& sequence);
   void release(Sequence& sequence);
+  // What one sequence holds another one holds, which held nothing.
+  void move(Sequence& from, Sequence& to);
 
   // What the sequence holds, which then holds nothing: its blocks outlast it.
   std::vector<HeldBlocks> detach(Sequence& sequence);

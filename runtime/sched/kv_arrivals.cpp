@@ -29,21 +29,58 @@ std::optional<std::vector<ipc::KvBlocks>> KvArrivals::to_fill(const Sequence& se
   return fill;
 }
 
-bool KvArrivals::begin(Sequence& sequence, TimePoint now) {
+bool KvArrivals::begin(Sequence& sequence, TimePoint now, StepId step) {
   const BlockLease& lease = *sequence.source;
   auto blocks = to_fill(sequence);
   if (!blocks) return false;
   const auto ranks = static_cast<size_t>(num_ranks_);
   const TransferId id = next_++;
-  transfers_.emplace(id, Transfer{&sequence,
-                                  std::vector<int64_t>(ranks, 0),
-                                  std::vector<bool>(ranks, false),
-                                  lease.tokens() - sequence.blocks_published * pools_.block_size(),
-                                  now,
-                                  now + timeout_,
-                                  {}});
-  orders_.emplace_back(ipc::PullBlocks{id, lease.group, lease.epoch, std::move(*blocks)});
+  Transfer transfer;
+  transfer.sequence = &sequence;
+  transfer.bytes.assign(ranks, 0);
+  transfer.early.assign(ranks, 0);
+  transfer.ended.assign(ranks, false);
+  transfer.tokens = lease.tokens() - sequence.blocks_published * pools_.block_size();
+  transfer.is_early = step != 0;
+  transfer.begun = now;
+  transfer.deadline = now + timeout_;
+  transfers_.emplace(id, std::move(transfer));
+  orders_.emplace_back(ipc::PullBlocks{id, lease.group, lease.epoch, std::move(*blocks), step});
   return true;
+}
+
+KvArrivals::Map::iterator KvArrivals::transfer_of(const Sequence& sequence) {
+  const auto found = std::ranges::find_if(
+      transfers_, [&](const auto& entry) { return entry.second.sequence == &sequence; });
+  REFRAIN_CHECK(found != transfers_.end(), "request {} receives nothing", sequence.id);
+  return found;
+}
+
+std::optional<KvArrivals::Ended> KvArrivals::join(const Sequence& stands_for, Sequence& sequence,
+                                                  TimePoint now) {
+  const auto found = transfer_of(stands_for);
+  Transfer& transfer = found->second;
+  transfer.sequence = &sequence;
+  transfer.is_early = false;
+  transfer.begun = now;
+  transfer.deadline = now + timeout_;
+  if (!drained(transfer)) return std::nullopt;
+  const Ended ended = decide(*found, now);
+  transfers_.erase(found);
+  return ended;
+}
+
+// All ranks have all of it.
+KvArrivals::Ended KvArrivals::decide(Map::value_type& entry, TimePoint now) {
+  Transfer& transfer = entry.second;
+  if (!transfer.sequence->source->commit()) {
+    ++counts_.failed;
+    return {give_up(entry), false, "its blocks were given to another request meanwhile"};
+  }
+  ++counts_.done;
+  moved_.push_back({std::accumulate(transfer.bytes.begin(), transfer.bytes.end(), int64_t{0}),
+                    transfer.tokens, seconds_between(transfer.begun, now)});
+  return {transfer.sequence, true, ""};
 }
 
 bool KvArrivals::drained(const Transfer& transfer) {
@@ -73,20 +110,19 @@ std::optional<KvArrivals::Ended> KvArrivals::report(int32_t rank, const ipc::Pul
     transfer.deadline = now + timeout_;
     if (transfer.sequence != nullptr) transfer.sequence->source->renew(lease_end(now));
   }
+  if (pulled.early_bytes > transfer.early[at]) {
+    counts_.early_bytes += static_cast<uint64_t>(pulled.early_bytes - transfer.early[at]);
+    transfer.early[at] = pulled.early_bytes;
+  }
   transfer.ended[at] = pulled.ended;
   const bool whole = drained(transfer);
   std::optional<Ended> ended;
-  if (transfer.sequence != nullptr && pulled.ended) {
-    if (!pulled.error.empty()) {
-      ended = Ended{give_up(*found), false, pulled.error};
-    } else if (whole && !transfer.sequence->source->commit()) {
-      ended = Ended{give_up(*found), false, "its blocks were given to another request meanwhile"};
-    } else if (whole) {
-      ended = Ended{transfer.sequence, true, ""};
-      moved_.push_back({std::accumulate(transfer.bytes.begin(), transfer.bytes.end(), int64_t{0}),
-                        transfer.tokens, seconds_between(transfer.begun, now)});
-    }
-    if (ended) ++(ended->good ? counts_.done : counts_.failed);
+  if (transfer.sequence != nullptr && pulled.ended && !pulled.error.empty()) {
+    if (!transfer.is_early) ++counts_.failed;  // else it may be pulled anew
+    ended = Ended{give_up(*found), false, pulled.error};
+  } else if (transfer.sequence != nullptr && whole) {
+    if (transfer.is_early) return std::nullopt;  // until its request comes
+    ended = decide(*found, now);
   }
   if (whole) transfers_.erase(found);
   return ended;
@@ -94,24 +130,25 @@ std::optional<KvArrivals::Ended> KvArrivals::report(int32_t rank, const ipc::Pul
 
 std::vector<KvArrivals::Ended> KvArrivals::give_up_overdue(TimePoint now) {
   std::vector<Ended> ended;
-  for (auto& entry : transfers_) {
+  for (auto at = transfers_.begin(); at != transfers_.end();) {
+    auto& entry = *at++;
     Transfer& transfer = entry.second;
     if (transfer.sequence == nullptr) continue;
     const bool gone = !transfer.sequence->source->held();
-    if (!gone && transfer.deadline > now) continue;
+    if (!gone && (transfer.is_early || transfer.deadline > now)) continue;
     ended.push_back(
         {give_up(entry), false,
          gone ? "the group that has its blocks keeps them no longer" : "it made no progress"});
-    ++counts_.failed;
+    if (!transfer.is_early) ++counts_.failed;
+    if (drained(transfer)) transfers_.erase(entry.first);
   }
   return ended;
 }
 
 void KvArrivals::abandon(Sequence& sequence) {
-  const auto found = std::ranges::find_if(
-      transfers_, [&](const auto& entry) { return entry.second.sequence == &sequence; });
-  REFRAIN_CHECK(found != transfers_.end(), "request {} receives nothing", sequence.id);
+  const auto found = transfer_of(sequence);
   give_up(*found);
+  if (drained(found->second)) transfers_.erase(found);
 }
 
 TransferCounts KvArrivals::counts() const {

@@ -2,8 +2,9 @@
 // Requests whose KV blocks are on their way from another group: what the ranks are told to pull,
 // how far they are, and what of it may be used. A transfer is good when every rank has all
 // of it and the owner's COMMIT is valid. The blocks of one that is given up are in quarantine until
-// every rank has said that it writes them no more. Owned by the Scheduler, on the engine's
-// executor.
+// every rank has said that it writes them no more. One may begin early, while the owner's step
+// still writes what is pulled: then it is decided when its request has come. Owned by the
+// Scheduler, on the engine's executor.
 
 #include <cstdint>
 #include <map>
@@ -28,14 +29,18 @@ class KvArrivals {
   TimePoint lease_end(TimePoint now) const { return now + 2 * timeout_; }
 
   // The sequence holds the blocks that it needs, those that it lacks are pulled. False: the lease
-  // does not have them all.
-  bool begin(Sequence& sequence, TimePoint now);
+  // does not have them all. With a `step` of the owner's it begins early, for a sequence that
+  // stands for the one to come.
+  bool begin(Sequence& sequence, TimePoint now, StepId step = 0);
 
   struct Ended {
     Sequence* sequence = nullptr;
     bool good = false;  // false: its blocks are in quarantine
     std::string why;    // not good
   };
+  // The request of an early one has come, and holds what `stands_for` held. Set when all ranks have
+  // all of it.
+  std::optional<Ended> join(const Sequence& stands_for, Sequence& sequence, TimePoint now);
   // A rank of the reader says how far it is. Set when a transfer was decided by it.
   std::optional<Ended> report(int32_t rank, const ipc::Pulled& pulled, TimePoint now);
   // Transfers that made no progress in time, or whose owner is gone: they are given up.
@@ -54,14 +59,18 @@ class KvArrivals {
     Sequence* sequence = nullptr;  // null: given up
     std::vector<int64_t> bytes;    // by rank
     std::vector<bool> ended;       // by rank
+    std::vector<int64_t> early;    // by rank, of `bytes`
     int32_t tokens = 0;            // that the reader lacked
-    TimePoint begun, deadline;
+    bool is_early = false;         // its request has not come
+    TimePoint begun, deadline;     // not of an early one
     std::vector<HeldBlocks> quarantine;
   };
   using Map = std::map<TransferId, Transfer>;
   std::optional<std::vector<ipc::KvBlocks>> to_fill(const Sequence& sequence) const;
   Sequence* give_up(Map::value_type& entry);
   static bool drained(const Transfer& transfer);
+  Map::iterator transfer_of(const Sequence& sequence);
+  Ended decide(Map::value_type& entry, TimePoint now);
 
   BlockPools& pools_;
   const int32_t num_ranks_;

@@ -1,9 +1,11 @@
 #pragma once
 // Requests between groups: those that leave with their next token, their blocks under a lease, and
-// those whose KV comes from another group (PREBUILT, docs/prefill-decode.md). Owned by the
-// Scheduler, on the engine's executor.
+// those whose KV comes from another group (PREBUILT, docs/prefill-decode.md). While the step that
+// gives the token runs, the lease is promised, and the other group may expect the request: it takes
+// room for it and begins to pull. Owned by the Scheduler, on the engine's executor.
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -11,10 +13,17 @@
 #include "ipc/protocol/messages.h"
 #include "runtime/sched/block_leases.h"
 #include "runtime/sched/kv_arrivals.h"
+#include "runtime/sched/planned_step.h"
 #include "runtime/sched/scheduler_options.h"
 #include "runtime/sched/sequence_queues.h"
 
 namespace refrain {
+
+// A request that leaves when the step has ended.
+struct PromisedRequest {
+  StepId step = 0;
+  std::unique_ptr<Sequence> stands_for;  // it: its tokens, one more that is not known, the lease
+};
 
 class RequestTransfers {
  public:
@@ -28,6 +37,21 @@ class RequestTransfers {
   std::vector<std::unique_ptr<Sequence>> take_handed_over() {
     return std::exchange(handed_over_, {});
   }
+
+  // Of a step that is sent: those that leave with the token that it gives.
+  void promise(const PlannedStep& step);
+  std::vector<PromisedRequest> take_promised() { return std::exchange(promised_, {}); }
+  // A sequence whose lease is promised stays, or has ended.
+  void withdraw(Sequence& sequence);
+  std::vector<RequestId> take_withdrawn() { return std::exchange(withdrawn_, {}); }
+
+  // A request that another group has promised. False: there is no room for it now, or nothing to
+  // pull.
+  bool expect(PromisedRequest request, TimePoint now);
+  // It does not come, or not from there.
+  void forget(RequestId id);
+  // One comes: what was expected of it counts only where it comes from there.
+  void comes(const Sequence& sequence);
 
   // Gives a waiting sequence what it needs to run, blocks for all its tokens too. False: it does
   // not fit now.
@@ -59,8 +83,10 @@ class RequestTransfers {
   TransferCounts counts() const { return arrivals_.counts(); }
 
  private:
+  bool take_expected(Sequence& sequence);
   void arrive(Sequence& sequence);
   void fail(const KvArrivals::Ended& ended);
+  void decided(const KvArrivals::Ended& ended);
 
   const SchedulerOptions& options_;
   SequenceQueues& queues_;
@@ -68,6 +94,11 @@ class RequestTransfers {
   BlockLeases leases_;
   KvArrivals arrivals_;
   std::vector<std::unique_ptr<Sequence>> handed_over_, failed_;  // until they are taken
+  std::vector<PromisedRequest> promised_;                        // likewise
+  std::vector<RequestId> withdrawn_;                             // likewise
+  // What stands for requests that are expected, with the blocks that are filled; joined: the
+  // request has come and holds these.
+  std::map<RequestId, std::unique_ptr<Sequence>> expected_;
   uint64_t leases_expired_ = 0;
 };
 

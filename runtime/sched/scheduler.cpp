@@ -69,6 +69,7 @@ Status Scheduler::check(const Sequence& sequence, const TokenDigest& given) cons
 Status Scheduler::add(std::unique_ptr<Sequence> sequence, const TokenDigest& given) {
   REFRAIN_RETURN_IF_ERROR(check(*sequence, given));
   if (sequence->id == kCanaryRequest) sequence->params.priority = kBeforeAll;
+  transfers_.comes(*sequence);
   queues_.add(std::move(sequence));
   return {};
 }
@@ -76,6 +77,7 @@ Status Scheduler::add(std::unique_ptr<Sequence> sequence, const TokenDigest& giv
 bool Scheduler::cancel(RequestId id) {
   Sequence* const sequence = queues_.find(id);
   if (sequence == nullptr) return false;
+  transfers_.forget(id);
   if (sequence->state == SequenceState::kReceiving) {
     transfers_.cancel(*sequence);
   } else {
@@ -103,7 +105,12 @@ const StepPlan* Scheduler::schedule(TimePoint now) {
   }
   if (step_.empty()) return nullptr;
   split_.planned(part);
-  results_.sent(step_.finish(resources_.take_placements()));
+  PlannedStep planned = step_.finish(resources_.take_placements());
+  // Layers of a step in parts pass in several steps, and an audited one writes its blocks twice.
+  const ipc::Step& step = step_.plan().step();
+  if (options_.publish_layers && step.runs.front().parts == 1 && !step.audit)
+    transfers_.promise(planned);
+  results_.sent(std::move(planned));
   return &step_.plan();
 }
 

@@ -84,6 +84,15 @@ class Scheduler {
   std::vector<std::unique_ptr<Sequence>> take_handed_over() {
     return transfers_.take_handed_over();
   }
+  // Those that leave when a step that was sent has ended, and those of them that do not, after all.
+  std::vector<PromisedRequest> take_promised() { return transfers_.take_promised(); }
+  std::vector<RequestId> take_withdrawn() { return transfers_.take_withdrawn(); }
+  // One that another group has promised: the ranks begin to pull, and what they have counts when it
+  // comes. False: there is no room, or no need. forget(): it does not come.
+  bool expect(PromisedRequest request, TimePoint now) {
+    return transfers_.expect(std::move(request), now);
+  }
+  void forget(RequestId id) { transfers_.forget(id); }
   // A rank says how far it is with the blocks that it pulls.
   void pulled(int32_t rank, const ipc::Pulled& report, TimePoint now) {
     transfers_.pulled(rank, report, now);

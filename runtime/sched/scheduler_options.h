@@ -42,6 +42,7 @@ struct SchedulerOptions {
   // holds for twice that without being renewed.
   int32_t num_ranks = 1;
   Duration transfer_timeout = std::chrono::seconds(10);
+  bool publish_layers = false;  // its blocks can be read while its steps write them
 
   // Tokens behind the one that a row samples that a draft model leaves in its blocks.
   int32_t draft_reach() const { return draft_model ? num_drafts : 0; }

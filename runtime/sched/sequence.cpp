@@ -69,6 +69,7 @@ void Sequence::lose_group() {
     length_to_prove = known + std::max(pending_most, kProof);
   }
   source.reset();
+  promised.reset();
   state = SequenceState::kWaiting;
   pending = pending_most = in_flight = 0;
 }

@@ -120,7 +120,8 @@ struct Sequence {
   bool hands_over = false;  // with its next token it leaves, and its blocks stay under a lease
   bool prebuilt = false;    // its KV came from another group: its first row here is a decode
   int32_t failed_transfers = 0;
-  std::shared_ptr<BlockLease> source;  // blocks of another group that hold all but its last token
+  std::shared_ptr<BlockLease> source;    // blocks of another group that hold all but its last token
+  std::shared_ptr<BlockLease> promised;  // on its own blocks, when its step in flight has ended
 
   // With prompt_logprobs: of the tokens from the second on, as far as steps have told them. What is
   // told is kept over preemption and loss, and goes out with the first token of output.

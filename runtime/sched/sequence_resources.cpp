@@ -23,11 +23,20 @@ void SequenceResources::find_prefix(Sequence& sequence) const {
 bool SequenceResources::take(Sequence& sequence, int32_t computed, int32_t length,
                              int32_t first_end, bool others_run) {
   if (!pools_.enter(sequence, computed, length, first_end, others_run)) return false;
+  take_slot(sequence);
+  return true;
+}
+
+void SequenceResources::take(Sequence& sequence, Sequence& stood_for) {
+  pools_.move(stood_for, sequence);
+  take_slot(sequence);
+}
+
+void SequenceResources::take_slot(Sequence& sequence) {
   sequence.slot = free_slots_.back();
   free_slots_.pop_back();
   if (sequence.params.adapter != 0)
     sequence.adapter_place = adapters_.enter(sequence.params.adapter, placements_);
-  return true;
 }
 
 void SequenceResources::release(Sequence& sequence) {

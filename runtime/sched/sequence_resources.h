@@ -32,12 +32,16 @@ class SequenceResources {
   // there.
   bool take(Sequence& sequence, int32_t computed, int32_t length, int32_t first_end,
             bool others_run);
+  // Slot and place; the blocks are those of what stood for it.
+  void take(Sequence& sequence, Sequence& stood_for);
   // Of a sequence that no step in flight has a row of: it begins anew when it runs again.
   void release(Sequence& sequence);
   // Adapters that take other places since the last call: the next step says so.
   std::vector<ipc::AdapterPlacement> take_placements() { return std::exchange(placements_, {}); }
 
  private:
+  void take_slot(Sequence& sequence);
+
   const SchedulerOptions& options_;
   BlockPools pools_;
   AdapterPlaces adapters_;

@@ -86,6 +86,7 @@ PlannedStep StepResults::take(const ipc::StepResult& result, TimePoint now,
     pools_.advance(sequence);
     const bool leaves =
         sequence.hands_over && row.least > 0 && sequence.state == SequenceState::kRunning;
+    if (!leaves && row.least > 0) transfers_.withdraw(sequence);
     leaves ? transfers_.hand_over(sequence, now) : queues_.settle(sequence);
   }
   return done;

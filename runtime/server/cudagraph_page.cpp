@@ -194,7 +194,8 @@ Json cudagraph_json(const EngineStats& stats) {
                                   {"quarantined", group.transfers.quarantined},
                                   {"done", group.transfers.done},
                                   {"failed", group.transfers.failed},
-                                  {"bytes", group.transfers.bytes}}}});
+                                  {"bytes", group.transfers.bytes},
+                                  {"early_bytes", group.transfers.early_bytes}}}});
   }
   json["dispatch"] = Json::array();
   const Rows rows = rows_of(stats);

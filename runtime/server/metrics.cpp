@@ -269,6 +269,9 @@ std::string Metrics::render(const EngineStats& stats, const AdmissionStats& admi
             role);
     counter("refrain:group_kv_transfer_bytes_total",
             "Bytes of blocks that the group's ranks pulled", transfers.bytes, role);
+    counter("refrain:group_kv_transfer_early_bytes_total",
+            "Bytes of them that came while the step that computes the prompt still ran",
+            transfers.early_bytes, role);
   }
   if (stats.groups.size() > 1 && stats.groups.front().role != ipc::GroupRole::kBoth) {
     gauge("refrain:kv_link_bytes_per_second",

@@ -73,13 +73,36 @@ def test_the_tokens_are_those_of_one_group_R28(start_server, expected, prefill_t
 
 
 def test_where_what_was_measured_decides_the_tokens_are_the_same(start_server, expected):
-    server = start_divided(start_server, 1, 1, "--kv-transfer-policy", "auto")
+    # What the decode group has cached is not pulled, and would be in neither count.
+    server = start_divided(start_server, 1, 1, "--kv-transfer-policy", "auto", "--no-enable-prefix-caching")
     for _ in range(3):
         assert answers(server) == expected
     moved = of_groups(server, "kv_transfers_total")[1]
     kept = float(re.search(r"^refrain:prompts_not_moved_total\S* (\S+)$", server.get("/metrics")[1], re.M)[1])
     assert moved >= 3, "the first ones move, since nothing is known of the link"
     assert moved + kept == 3 * len(LENGTHS), "how many of each is a matter of time"
+    wait_for(lambda: all_free(server), 5, "all blocks free, no leases")
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize("mode", ["NONE", "PIECEWISE", "FULL"])
+def test_layers_come_while_the_prompt_runs(start_server, mode):
+    """A chunk is long enough here for a reader to find its first layers done before its last one; in FULL graphs too."""
+    options = ["--device", "host", "--host-threads", 1, "--dtype", "float32", "--max-num-seqs", 4, "--max-model-len", 512,
+               "--max-num-batched-tokens", 512, "--block-size", 16, "--no-enable-prefix-caching", "--cudagraph-mode", mode,
+               *([] if mode == "NONE" else ["--cudagraph-capture-sizes", "1,2,4,512"])]
+
+    def long_answers(server):
+        return [ask(server, first, 8, prompt=[first + (i * 31) % 50 for i in range(500)]) for first in range(10, 26)]
+    one = start_server(*options, model=MODEL, tp=1)
+    expected = long_answers(one)
+    assert one.stop() == 0
+    server = start_server(*options, *MOVES, "--prefill-groups", 1, "--decode-groups", 1, model=MODEL, tp=1)
+    wait_for(lambda: set(of_groups(server, "ready").values()) == {1.0}, 60, "both groups ready")
+    assert long_answers(server) == expected
+    assert of_groups(server, "kv_transfers_total")[1] == len(expected)
+    early, moved = (of_groups(server, f"kv_transfer_{name}_total")[1] for name in ("early_bytes", "bytes"))
+    assert 0 < early < moved, "what the last layer has cannot be early"
     wait_for(lambda: all_free(server), 5, "all blocks free, no leases")
     assert server.stop() == 0
 

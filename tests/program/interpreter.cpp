@@ -286,6 +286,7 @@ struct RunOp {
   void operator()(const BestTokensOp&) const {}  // tests compare logits
   void operator()(const ScoreTokensOp&) const {}
   void operator()(const PoolOp&) const {}
+  void operator()(const PublishLayerOp&) const {}
 };
 
 void Interpreter::run(const Op& op) { std::visit(RunOp{*this}, op); }

@@ -10,6 +10,7 @@ namespace refrain::sim {
 namespace {
 
 constexpr Duration kHeartbeat = std::chrono::milliseconds(250);
+constexpr Duration kLookEvery = std::chrono::milliseconds(1);  // at flags of other groups' layers
 constexpr int kExitInternal = 70;
 
 }  // namespace
@@ -114,6 +115,7 @@ void SimDevice::begin_epoch(Epoch epoch) {
   ready_ = false;
   peers_.clear();
   stuck_.clear();
+  early_.clear();
 }
 
 void SimDevice::begin_load(const StartGroup& start) {
@@ -161,6 +163,7 @@ void SimDevice::prepare(const ipc::InitCache& message) {
   if (!config_.kv_transfer) return;
   ipc::KvExport own;
   own.pid = settings_.pid;
+  own.layer_flags = config_.publish_layers;
   report(std::move(own));
 }
 
@@ -169,7 +172,8 @@ void SimDevice::transfer(worker::TransferThread::Command command) {
   if (!ready_) return;
   if (const auto* order = std::get_if<ipc::PullBlocks>(&command)) return pull(*order);
   if (const auto* cancel = std::get_if<ipc::CancelPull>(&command)) {
-    if (stuck_.erase(cancel->id) > 0) report(ipc::Pulled{cancel->id, 0, true, "cancelled"});
+    if (stuck_.erase(cancel->id) + early_.erase(cancel->id) > 0)
+      report(ipc::Pulled{cancel->id, 0, true, "cancelled"});
     return;
   }
   const auto& told = std::get<ipc::KvPeers>(command);
@@ -199,6 +203,13 @@ void SimDevice::end_pull(const ipc::PullBlocks& order, bool fails) {
         from.ranks[static_cast<size_t>(settings_.rank) % from.ranks.size()].pid);
   if (other == nullptr || other->epoch_ != order.epoch || other->device_ == nullptr)
     return report(ipc::Pulled{order.id, 0, true, "the group is gone"});
+  if (other->last_step_ < order.step) {
+    early_.insert(order.id);
+    executor_->post_after(kLookEvery, [this, epoch = epoch_, order, fails] {
+      if (epoch == epoch_ && early_.erase(order.id) > 0) end_pull(order, fails);
+    });
+    return;
+  }
   device_->pull(*other->device_, order.blocks);
   report(ipc::Pulled{order.id, 1000, true, fails ? "lost" : ""});
 }

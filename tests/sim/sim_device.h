@@ -154,6 +154,7 @@ class SimDevice final : public worker::WorkerDevice {
   Duration slower_{};
   std::map<int32_t, ipc::KvPeers> peers_;  // of other groups
   std::set<TransferId> stuck_;             // pulls that get nowhere until they are cancelled
+  std::set<TransferId> early_;             // those whose blocks a step of the others still writes
 };
 
 }  // namespace refrain::sim

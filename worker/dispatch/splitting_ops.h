@@ -11,7 +11,7 @@
 
 namespace refrain::worker {
 
-inline constexpr std::array<std::string_view, 37> kOpNames = {"prepare_inputs",
+inline constexpr std::array<std::string_view, 38> kOpNames = {"prepare_inputs",
                                                               "embed",
                                                               "rms_norm",
                                                               "add",
@@ -47,7 +47,8 @@ inline constexpr std::array<std::string_view, 37> kOpNames = {"prepare_inputs",
                                                               "map_logits",
                                                               "pool",
                                                               "gather_replicas",
-                                                              "reduce_replicas"};
+                                                              "reduce_replicas",
+                                                              "publish_layer"};
 
 // Whether all are names of ops; the error of --splitting-ops.
 Status check_splitting_ops(const std::vector<std::string>& splitting_ops);

@@ -13,9 +13,13 @@ namespace refrain::worker {
 struct KvMemory {
   std::vector<ipc::KvStates> states;  // by state group; one of slots has no layers
   std::vector<std::byte*> regions;    // by state group and layer: block after block
+  // A word for each region that says which step has written it last (kernels/core/layer_flag.h), in
+  // device memory; null: nothing is said while a step runs.
+  std::byte* flags = nullptr;
 
   // Of the state group, where its first layer's region stands.
   size_t first_region(size_t group) const;
+  size_t flag_bytes() const { return flags == nullptr ? 0 : regions.size() * sizeof(uint64_t); }
   size_t region_bytes(size_t group) const {
     return static_cast<size_t>(states[group].num_blocks * states[group].block_bytes());
   }

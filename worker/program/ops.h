@@ -13,6 +13,7 @@
 #include "worker/program/ops/linear.h"
 #include "worker/program/ops/lora.h"
 #include "worker/program/ops/pool.h"
+#include "worker/program/ops/publish.h"
 #include "worker/program/ops/recurrence.h"
 #include "worker/program/ops/replicas.h"
 #include "worker/program/ops/score.h"
@@ -27,7 +28,7 @@ using Op =
                  FusedLinearOp, RopeAttentionOp, LinearRecurrenceOp, ProposeNgramOp, AcceptDraftsOp,
                  ProposeDraftsOp, DraftInputsOp, LoraRowsOp, LoraShrinkOp, LoraEmbedOp,
                  LoraExpandOp, LoraLinearOp, ScoreTokensOp, NextTokensOp, ConcatOp, MapLogitsOp,
-                 PoolOp, GatherReplicasOp, ReduceReplicasOp>;
+                 PoolOp, GatherReplicasOp, ReduceReplicasOp, PublishLayerOp>;
 
 const OpDef& definition(const Op& op);
 std::vector<const OpDef*> definitions();  // of every op there is

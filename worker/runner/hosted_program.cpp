@@ -271,6 +271,8 @@ Result<std::unique_ptr<HostedProgram>> host(Program plain, const ipc::WorkerConf
     hosted->program = add_residuals(std::move(hosted->program));
   }
   if (target) hosted->program = add_attention_plans(std::move(hosted->program), planned);
+  const bool publishes = target && config.publish_layers;
+  if (publishes) hosted->program = publish_layers(std::move(hosted->program));
   REFRAIN_RETURN_IF_ERROR(validate(hosted->program, device.kernels()));
 
   const std::vector<std::string> splitting_ops =
@@ -298,8 +300,9 @@ Result<std::unique_ptr<HostedProgram>> host(Program plain, const ipc::WorkerConf
     REFRAIN_RETURN_IF_ERROR(add_lora_lowerings(*hosted, config, device.kernels(), splitting_ops));
   }
   if (scores) {
-    REFRAIN_RETURN_IF_ERROR(
-        add_scoring(*hosted, add_attention_plans(std::move(*all_rows), planned), device.kernels()));
+    all_rows = add_attention_plans(std::move(*all_rows), planned);
+    if (publishes) all_rows = publish_layers(std::move(*all_rows));
+    REFRAIN_RETURN_IF_ERROR(add_scoring(*hosted, std::move(*all_rows), device.kernels()));
   }
   for (Lowering* lowering : hosted->all_lowerings()) {
     lowering->warm_up = distinct_pieces(lowering->program);

@@ -81,6 +81,7 @@ class ModelRunner {
   }
   virtual void unload_adapter(AdapterId /*id*/) {}
   virtual void forget_adapters() {}  // of a coordinator that is gone
+  virtual void forget_steps() {}     // likewise: the next ones are numbered anew. None is in flight
   // Whether the tokens of all steps before it must be known when it is submitted: its rows' masks
   // follow from them, and submit waits for its end.
   virtual bool needs_tokens_before(const ipc::Step& /*step*/) const { return false; }

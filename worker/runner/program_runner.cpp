@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "worker/runner/value_memory.h"
 #include "worker/weights/weights.h"
 
 namespace refrain::worker {
@@ -210,7 +211,19 @@ KvMemory ProgramRunner::kv_memory() const {
   const int64_t block_size = options_.config.block_size;
   add_states(hosted().program, *hosted().cache, block_size, 0, own, memory);
   if (of_draft > 0) add_states(draft->program, *draft->cache, block_size, 0, of_draft, memory);
+  const ValueId flags = layer_flags_of(hosted().program);
+  if (flags != kNoValue)
+    memory.flags =
+        static_cast<std::byte*>(context().buffers->addresses()[static_cast<size_t>(flags)].front());
   return memory;
+}
+
+void ProgramRunner::forget_steps() {
+  const KvMemory memory = kv_memory();
+  if (memory.flags == nullptr) return;
+  const Filler zeros(device_, 0);  // until the copies have been made
+  zeros.fill(*context().stream, memory.flags, memory.flag_bytes());
+  context().stream->synchronize();
 }
 
 }  // namespace refrain::worker

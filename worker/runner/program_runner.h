@@ -35,6 +35,7 @@ class ProgramRunner final : public ModelRunner {
   Status load_adapter(const ipc::LoadAdapter& message, const std::function<void()>& alive) override;
   void unload_adapter(AdapterId id) override;
   void forget_adapters() override;
+  void forget_steps() override;
   int in_flight() const override { return runner().in_flight(); }
 
   // RunnerOptions::contexts of them; those after the first run steps that are submitted to them.

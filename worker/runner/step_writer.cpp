@@ -200,6 +200,7 @@ void StepWriter::write(const ipc::Step& step, Stream& stream) {
   uint8_t* block = buffers_.next().block;
   StepHeader header;
   const ipc::Rows& rows = rows_of(step);
+  header.step = static_cast<uint32_t>(step.step);
   header.num_tokens = static_cast<int32_t>(rows.token_ids.size());
   header.num_reqs = static_cast<int32_t>(rows.slot.size());
   header.num_slot_updates = static_cast<int32_t>(step.setups.size());

@@ -30,6 +30,7 @@ void* address_of(uint64_t there) {
 ProcessMemory::ProcessMemory(const KvMemory& own) {
   for (const std::byte* region : own.regions)
     regions_.push_back(reinterpret_cast<uintptr_t>(region));
+  if (own.flags != nullptr) regions_.push_back(reinterpret_cast<uintptr_t>(own.flags));
   prctl(PR_SET_PTRACER, static_cast<unsigned long>(getppid()), 0, 0, 0);
 }
 

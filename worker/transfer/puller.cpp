@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "runtime/base/log.h"
@@ -19,16 +20,28 @@ Puller::Puller(KvMemory own, int rank, std::vector<std::unique_ptr<Transport>> t
 ipc::KvExport Puller::own() const {
   ipc::KvExport own;
   own.states = own_.states;
+  own.layer_flags = own_.flags != nullptr;
   for (const auto& transport : transports_) transport->describe(own);
   return own;
 }
 
+bool Puller::Pull::waits() const {
+  return std::ranges::any_of(watches, [](const auto& watch) { return watch->layers.waits(); });
+}
+
+// Reads under way end by themselves; a pull may also wait for the step of that group.
 void Puller::forget(int32_t group) {
   const auto found = groups_.find(group);
   if (found == groups_.end()) return;
   for (const Peer& peer : found->second.ranks)
     for (const auto& transport : transports_) transport->forget(peer.id);
   groups_.erase(found);
+  for (auto at = pulls_.begin(); at != pulls_.end();) {
+    auto& [id, pull] = *at++;
+    if (pull.group != group || !pull.waits()) continue;
+    fail(pull, kPeerGone);
+    end_if_done(id, pull);
+  }
 }
 
 void Puller::take(const ipc::KvPeers& peers) {
@@ -59,48 +72,98 @@ Puller::Peer Puller::import(int32_t group, size_t rank, const ipc::KvExport& oth
 
 void Puller::take(const ipc::PullBlocks& order) {
   Pull& pull = pulls_[order.id];
-  if (const Status begun = begin(order, pull); !begun) {
-    pull.error = begun.error().message;
-    cancel_reads(pull);
-  }
-  if (!pull.reads.empty()) return;
-  report_({order.id, 0, true, pull.error});
-  pulls_.erase(order.id);
+  pull.group = order.group;
+  if (const Status begun = begin(order, pull); !begun) fail(pull, begun.error().message);
+  end_if_done(order.id, pull);
 }
 
 Status Puller::begin(const ipc::PullBlocks& order, Pull& pull) {
   const auto found = groups_.find(order.group);
   if (found == groups_.end() || found->second.told.epoch != order.epoch)
-    return fail(ErrorCode::kUnavailable, "group {} of epoch {} is not there", order.group,
-                order.epoch);
+    return refrain::fail(ErrorCode::kUnavailable, "group {} of epoch {} is not there", order.group,
+                         order.epoch);
   const Peers& peers = found->second;
   REFRAIN_ASSIGN_OR_RETURN(auto reads, plan_reads(own_, rank_, peers.told.ranks, order.blocks));
   for (size_t rank = 0; rank < reads.size(); ++rank) {
     if (reads[rank].empty()) continue;
     const Peer& peer = peers.ranks[rank];
+    const ipc::KvExport& told = peers.told.ranks[rank];
     if (peer.reads == nullptr)
-      return fail(ErrorCode::kUnavailable, "rank {} of group {} cannot be reached", rank,
-                  order.group);
-    const ReadId id = next_read_++;
-    pull.reads.insert(id);
-    reads_.emplace(id, Reading{order.id, peer.reads});
-    peer.reads->post(id, peer.id, std::move(reads[rank]));
+      return refrain::fail(ErrorCode::kUnavailable, "rank {} of group {} cannot be reached", rank,
+                           order.group);
+    if (order.step == 0) {
+      post(order.id, pull, peer, std::move(reads[rank]), nullptr);
+      continue;
+    }
+    if (!told.layer_flags)
+      return refrain::fail(ErrorCode::kInvalidArgument,
+                           "rank {} of group {} does not say what its steps have written", rank,
+                           order.group);
+    size_t regions = 0;
+    for (const ipc::KvStates& states : told.states)
+      regions += static_cast<size_t>(states.num_layers);
+    LayerWatch layers(std::move(reads[rank]), regions, order.step);
+    pull.watches.push_back(std::make_unique<Watch>(Watch{peer, std::move(layers)}));
   }
   return {};
 }
 
-void Puller::cancel_reads(const Pull& pull) {
+void Puller::post(TransferId id, Pull& pull, const Peer& peer, std::vector<Read> reads,
+                  Watch* look) {
+  const ReadId read = next_read_++;
+  pull.reads.insert(read);
+  reads_.emplace(read, Reading{id, peer.reads, look});
+  if (look != nullptr) look->look = read;
+  peer.reads->post(read, peer.id, std::move(reads));
+}
+
+// Looks at flags where it is time. False: nothing waits for any.
+bool Puller::look(TimePoint now) {
+  bool waits = false;
+  for (auto& [id, pull] : pulls_) {
+    for (const auto& watch : pull.watches) {
+      if (!watch->layers.waits()) continue;
+      waits = true;
+      if (watch->look != 0 || watch->look_at > now) continue;
+      watch->bytes_before = pull.bytes;
+      watch->look_at = now + kLookEvery;
+      post(id, pull, watch->peer, {watch->layers.look()}, watch.get());
+    }
+  }
+  return waits;
+}
+
+// What came before a look that finds the step under way came before its end.
+void Puller::take_look(TransferId id, Pull& pull, Watch& watch) {
+  if (std::vector<Read> passed = watch.layers.take_passed(); !passed.empty())
+    post(id, pull, watch.peer, std::move(passed), nullptr);
+  if (watch.layers.waits()) pull.early = std::max(pull.early, watch.bytes_before);
+}
+
+// The first error is told, and ends what is under way.
+void Puller::fail(Pull& pull, const std::string& why) {
+  if (!pull.error.empty()) return;
+  pull.error = why;
+  for (const auto& watch : pull.watches) watch->layers.give_up();
   for (const ReadId id : pull.reads) reads_.at(id).by->cancel(id);
+}
+
+bool Puller::end_if_done(TransferId id, Pull& pull) {
+  if (!pull.reads.empty() || pull.waits()) return false;
+  report_({id, pull.bytes, true, pull.error, pull.early});
+  pulls_.erase(id);
+  return true;
 }
 
 void Puller::take(const ipc::CancelPull& cancel) {
   const auto found = pulls_.find(cancel.id);
   if (found == pulls_.end()) return;  // it has ended, and that is told
-  if (found->second.error.empty()) found->second.error = kCancelled;
-  cancel_reads(found->second);
+  fail(found->second, kCancelled);
+  end_if_done(cancel.id, found->second);
 }
 
 void Puller::poll(std::chrono::milliseconds wait) {
+  if (look(steady_clock().now())) wait = std::min(wait, kLookEvery);
   for (const auto& transport : transports_) {
     const bool last = transport == transports_.back();
     bool busy = false;
@@ -113,31 +176,30 @@ void Puller::poll(std::chrono::milliseconds wait) {
   }
 }
 
-// The pull has ended when all its reads have; the first error is told, and ends the others.
+// The pull has ended when all its reads have, and no layer is waited for.
 void Puller::note(const Transport::Progress& progress) {
-  const auto reading = reads_.find(progress.id);
-  if (reading == reads_.end()) return;
-  const TransferId id = reading->second.pull;
+  const auto found = reads_.find(progress.id);
+  if (found == reads_.end()) return;
+  const Reading reading = found->second;
+  const TransferId id = reading.pull;
   Pull& pull = pulls_.at(id);
-  pull.bytes += progress.bytes;
+  if (reading.look == nullptr) pull.bytes += progress.bytes;
   if (progress.ended) {
     pull.reads.erase(progress.id);
-    reads_.erase(reading);
-    if (!progress.error.empty() && pull.error.empty()) {
-      pull.error = progress.error;
-      cancel_reads(pull);
+    reads_.erase(found);
+    if (reading.look != nullptr) reading.look->look = 0;
+    if (!progress.error.empty()) {
+      fail(pull, progress.error);
+    } else if (reading.look != nullptr) {
+      take_look(id, pull, *reading.look);
     }
-    if (pull.reads.empty()) {
-      report_({id, pull.bytes, true, pull.error});
-      pulls_.erase(id);
-      return;
-    }
+    if (end_if_done(id, pull)) return;
   }
   const TimePoint now = steady_clock().now();
   if (pull.bytes == pull.told || now - pull.told_at < kTellEvery) return;
   pull.told = pull.bytes;
   pull.told_at = now;
-  report_({id, pull.bytes, false, ""});
+  report_({id, pull.bytes, false, "", pull.early});
 }
 
 }  // namespace refrain::worker

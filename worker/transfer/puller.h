@@ -1,6 +1,7 @@
 #pragma once
 // A rank's part in moving KV blocks between groups: knows the ranks of other groups, turns an order
-// of the coordinator into reads of each of them, and tells how far it is. Which transport reads
+// of the coordinator into reads of each of them, and tells how far it is. Blocks that the other
+// group's step still writes are read layer by layer, as its flags let them. Which transport reads
 // from a peer is settled when the peer is told of: the first that reaches it. One thread.
 
 #include <functional>
@@ -13,6 +14,7 @@
 #include "ipc/protocol/messages.h"
 #include "runtime/base/clock.h"
 #include "worker/kv/kv_memory.h"
+#include "worker/transfer/layer_watch.h"
 #include "worker/transfer/transport.h"
 
 namespace refrain::worker {
@@ -31,6 +33,7 @@ class Puller {
 
  private:
   static constexpr Duration kTellEvery = std::chrono::milliseconds(100);  // of progress
+  static constexpr std::chrono::milliseconds kLookEvery{1};               // at flags
 
   struct Peer {
     PeerId id = 0;
@@ -40,16 +43,37 @@ class Puller {
     ipc::KvPeers told;
     std::vector<Peer> ranks;
   };
+  // Of a rank whose step writes what is pulled.
+  struct Watch {
+    Peer peer;
+    LayerWatch layers;
+    ReadId look = 0;           // under way; 0: none
+    int64_t bytes_before = 0;  // of the pull, when that look began
+    TimePoint look_at{};
+  };
   struct Pull {
+    int32_t group = 0;
     std::set<ReadId> reads;  // that have not ended
-    int64_t bytes = 0, told = 0;
+    std::vector<std::unique_ptr<Watch>> watches;
+    int64_t bytes = 0, early = 0, told = 0;
     std::string error;
     TimePoint told_at{};
+
+    bool waits() const;
+  };
+  struct Reading {
+    TransferId pull = 0;
+    Transport* by = nullptr;
+    Watch* look = nullptr;  // null: it reads blocks
   };
   void forget(int32_t group);
   Peer import(int32_t group, size_t rank, const ipc::KvExport& other);
   Status begin(const ipc::PullBlocks& order, Pull& pull);
-  void cancel_reads(const Pull& pull);
+  void post(TransferId id, Pull& pull, const Peer& peer, std::vector<Read> reads, Watch* look);
+  bool look(TimePoint now);
+  void take_look(TransferId id, Pull& pull, Watch& watch);
+  void fail(Pull& pull, const std::string& why);
+  bool end_if_done(TransferId id, Pull& pull);
   void note(const Transport::Progress& progress);
 
   const KvMemory own_;
@@ -58,10 +82,6 @@ class Puller {
   Report report_;
   std::map<int32_t, Peers> groups_;
   std::map<TransferId, Pull> pulls_;
-  struct Reading {
-    TransferId pull = 0;
-    Transport* by = nullptr;
-  };
   std::map<ReadId, Reading> reads_;
   PeerId next_peer_ = 0;
   ReadId next_read_ = 1;

@@ -47,6 +47,9 @@ TcpTransport::TcpTransport(std::unique_ptr<ipc::RankSockets> sockets, KvMemory o
   for (size_t group = 0; group < own_.states.size(); ++group)
     region_bytes_.insert(region_bytes_.end(), static_cast<size_t>(own_.states[group].num_layers),
                          own_.region_bytes(group));
+  if (own_.flags == nullptr) return;
+  region_bytes_.push_back(own_.flag_bytes());
+  own_.regions.push_back(own_.flags);
 }
 
 void TcpTransport::describe(ipc::KvExport& own) const {

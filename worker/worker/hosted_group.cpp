@@ -58,6 +58,7 @@ Status HostedGroup::adopt(const Adopt& command) {
   transfers_.end();  // of a coordinator that is gone
   while (runner_->in_flight() > 0) runner_->wait();
   runner_->forget_adapters();
+  runner_->forget_steps();
   ready_ = false;
   signs_.begin(command.epoch);
   loaded_.seconds = 0;

@@ -15,6 +15,7 @@
 #include "kernels/host/ops/norm.h"
 #include "kernels/host/ops/planned_attention.h"
 #include "kernels/host/ops/pool.h"
+#include "kernels/host/ops/publish.h"
 #include "kernels/host/ops/recurrence.h"
 #include "kernels/host/ops/rope_kv_write.h"
 #include "kernels/host/ops/sample.h"
@@ -135,6 +136,10 @@ KernelTable make_table() {
   table.pool = [](StreamRef stream, const PoolArgs& args) {
     check_shapes(args);
     launch<&pool<S>>(stream, args, "pool");
+  };
+  table.publish_layer = [](StreamRef stream, const PublishLayerArgs& args) {
+    check_shapes(args);
+    launch<&publish_layer>(stream, args, "publish_layer", true);
   };
   return table;
 }

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "kernels/host/launcher.h"
@@ -146,14 +147,16 @@ class LateStream final : public Stream, public kernels::HostLauncher {
 class LateDevice final : public worker::Device {
  public:
   LateDevice(std::unique_ptr<worker::Device> host, std::shared_ptr<int> captures,
-             BeforeLaunch before_launch)
+             BeforeLaunch before_launch,
+             const std::optional<kernels::KernelTable>& kernels = std::nullopt)
       : host_(std::move(host)),
         captures_(std::move(captures)),
-        before_launch_(std::move(before_launch)) {}
+        before_launch_(std::move(before_launch)),
+        kernels_(kernels.value_or(host_->kernels())) {}
 
   DeviceKind kind() const override { return host_->kind(); }
   std::string name() const override { return host_->name(); }
-  const kernels::KernelTable& kernels() const override { return host_->kernels(); }
+  const kernels::KernelTable& kernels() const override { return kernels_; }
   kernels::WeightLayout weight_layout(DType dtype) const override {
     return host_->weight_layout(dtype);
   }
@@ -189,6 +192,7 @@ class LateDevice final : public worker::Device {
   std::shared_ptr<Queues> queues_ = std::make_shared<Queues>();
   std::shared_ptr<int> captures_;
   BeforeLaunch before_launch_;
+  const kernels::KernelTable kernels_;
 };
 
 }  // namespace
@@ -206,6 +210,11 @@ std::unique_ptr<worker::Device> make_late_device_with(std::unique_ptr<worker::De
                                                       BeforeLaunch before_launch) {
   return std::make_unique<LateDevice>(std::move(host), std::make_shared<int>(0),
                                       std::move(before_launch));
+}
+
+std::unique_ptr<worker::Device> make_late_device_with(std::unique_ptr<worker::Device> host,
+                                                      const kernels::KernelTable& kernels) {
+  return std::make_unique<LateDevice>(std::move(host), std::make_shared<int>(0), nullptr, kernels);
 }
 
 }  // namespace refrain::tests

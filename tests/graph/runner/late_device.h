@@ -21,5 +21,8 @@ std::unique_ptr<worker::Device> make_late_device_that_counts(std::unique_ptr<wor
 using BeforeLaunch = std::function<void(std::string_view name)>;
 std::unique_ptr<worker::Device> make_late_device_with(std::unique_ptr<worker::Device> host,
                                                       BeforeLaunch before_launch);
+// The same with other kernels, whatever records or runs them.
+std::unique_ptr<worker::Device> make_late_device_with(std::unique_ptr<worker::Device> host,
+                                                      const kernels::KernelTable& kernels);
 
 }  // namespace refrain::tests

@@ -92,6 +92,29 @@ TEST(Router, AGroupThatClosedHasForgotten) {
   EXPECT_EQ(router.place(2, prompt(0, 32), {}, 1), 1);
 }
 
+// While its prompt runs, the group that will take the answer has it among its work.
+TEST(Router, AnAnswerGoesWhereItWasPromised) {
+  using enum ipc::GroupRole;
+  Router router({kPrefill, kDecode, kDecode}, kBlock);
+  EXPECT_EQ(router.promise(1, prompt(0, 8), {}, 16), std::nullopt);
+  for (int32_t group = 0; group < 3; ++group) router.open(group);
+  EXPECT_EQ(router.place(1, prompt(0, 8), {}, 16, Router::Part::kPrompt), 0);
+  EXPECT_EQ(router.promise(1, prompt(0, 8), {}, 16), 1);
+  EXPECT_EQ(router.promise(2, prompt(50, 8), {}, 16), 2) << "the other one has less work now";
+  EXPECT_EQ(router.take_promise(2), 2);
+  EXPECT_EQ(router.take_promise(2), std::nullopt);
+  EXPECT_EQ(router.work(2), 0);
+  router.gone(1);
+  EXPECT_EQ(router.place(1, prompt(0, 9), {}, 16, Router::Part::kAnswer), 1);
+  EXPECT_EQ(router.promised(1), std::nullopt);
+  EXPECT_EQ(router.promise(3, prompt(0, 8), {}, 16), 2);
+  router.close(2);
+  EXPECT_EQ(router.place(3, prompt(0, 9), {}, 16, Router::Part::kAnswer), 1) << "it is gone";
+  router.gone(1);
+  router.gone(3);
+  for (int32_t group = 0; group < 3; ++group) EXPECT_EQ(router.work(group), 0);
+}
+
 // Work is what is placed and not gone; groups differ by no more than one request's.
 RC_GTEST_PROP(Router, SharesWorkEvenly, ()) {
   const auto groups = *rc::gen::inRange<int32_t>(2, 6);

@@ -7,7 +7,9 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ipc/protocol/codec.h"
@@ -94,6 +96,11 @@ class MockRank {
     if (pull_error.empty() && from.epoch == order.epoch && !from.ranks.empty()) {
       const size_t at = static_cast<size_t>(options.rank) % from.ranks.size();
       MockRank* other = find_rank(from.ranks[at].pid);
+      if (other->last_run_ < order.step) {  // it writes them
+        early_.push_back(order);
+        other->watchers_.insert(this);
+        return;
+      }
       device_->pull(*other->device_, order.blocks);
       return say(ipc::Pulled{order.id, 1000, true, ""});
     }
@@ -151,6 +158,8 @@ class MockRank {
         epoch = frame->info.epoch;
         gate_ = ipc::FrameGate(epoch);
         sent_ = 0;
+        last_run_ = 0;
+        early_.clear();
         ++welcomes;
         group_token = welcome->group_token;
         EXPECT_EQ(welcome->held_group, options.held_group);
@@ -183,14 +192,26 @@ class MockRank {
     if (!config_.kv_transfer || hold_ready) return;
     ipc::KvExport own;
     own.pid = options.pid;
+    own.layer_flags = config_.publish_layers;
     say(own);
   }
-  void on(ipc::KvPeers& told) { peers[told.group] = told; }
+  void on(ipc::KvPeers& told) {
+    peers[told.group] = told;
+    look();
+  }
   void on(ipc::PullBlocks& order) {
     pulls.push_back(order);
     hold_pulls ? held_pulls.push_back(order) : pull(order);
   }
-  void on(ipc::CancelPull& cancel) { cancelled.push_back(cancel.id); }
+  void on(ipc::CancelPull& cancel) {
+    cancelled.push_back(cancel.id);
+    if (std::erase_if(early_, [&](const auto& order) { return order.id == cancel.id; }) > 0)
+      say(ipc::Pulled{cancel.id, 0, true, "cancelled"});
+  }
+  // Whether what it waits for is written.
+  void look() {
+    for (const ipc::PullBlocks& order : std::exchange(early_, {})) pull(order);
+  }
   void on(ipc::Step& step) {
     steps.push_back(step);
     if (ends_with && ends_with(step)) {
@@ -198,6 +219,9 @@ class MockRank {
       return;
     }
     ipc::StepResult result = device_->run(step);
+    last_run_ = step.step;
+    for (MockRank* watcher : watchers_)
+      if (!watcher->dead) watcher->look();
     for (size_t row = 0; row + 1 < result.token_offsets.size(); ++row) {
       const auto at = static_cast<size_t>(result.token_offsets[row]);
       if (result.token_offsets[row + 1] > result.token_offsets[row] && no_logit &&
@@ -250,6 +274,9 @@ class MockRank {
   uint64_t sent_ = 0;
   ipc::WorkerConfig config_;
   std::unique_ptr<MockDevice> device_;
+  StepId last_run_ = 0;
+  std::vector<ipc::PullBlocks> early_;  // of steps that have not run
+  std::set<MockRank*> watchers_;        // ranks that have such ones of this one's
 };
 
 }  // namespace refrain::testing

@@ -86,6 +86,72 @@ TEST_F(Roles, APullThatFailsIsTriedAgainAndThenComputedInOneGroup) {
   expect_nothing_left();
 }
 
+TEST_F(Roles, BlocksArePulledWhileTheStepOfThePromptRuns_R28) {
+  start_both();
+  prefill_->hold_answers = true;
+  const auto prompt = prompt_from(10);
+  const RequestId id = submit(prompt, 12);
+  world_.scheduler.run_until_idle();
+  ASSERT_EQ(decode_->pulls.size(), 1u);
+  EXPECT_EQ(decode_->pulls[0].step, prefill_->steps.back().step);
+  EXPECT_TRUE(decode_->steps.empty());
+  EXPECT_EQ(group(1).transfers.running, 1u);
+  EXPECT_EQ(group(1).transfers.done, 0u);
+  EXPECT_EQ(group(0).leases, 0u);
+  prefill_->hold_answers = false;
+  prefill_->answer();
+  world_.scheduler.run_until_idle();
+  expect_answer(id, prompt, 12);
+  EXPECT_EQ(decode_->pulls.size(), 1u);
+  EXPECT_EQ(group(1).transfers.done, 1u);
+  expect_nothing_left();
+}
+
+TEST_F(Roles, ARequestThatIsCancelledInTheStepOfItsPromptLeavesNothing_R28) {
+  start_both();
+  prefill_->hold_answers = true;
+  decode_->hold_pulls = true;
+  const RequestId id = submit(prompt_from(10), 12);
+  world_.scheduler.run_until_idle();
+  ASSERT_EQ(decode_->pulls.size(), 1u);
+  world_.engine->cancel(id);
+  world_.scheduler.run_until_idle();
+  EXPECT_EQ(decode_->cancelled, std::vector<TransferId>{decode_->pulls[0].id});
+  EXPECT_EQ(group(1).transfers.quarantined, 1u);
+  decode_->say(ipc::Pulled{decode_->pulls[0].id, 0, true, "cancelled"});
+  prefill_->answer();
+  world_.scheduler.run_until_idle();
+  expect_nothing_left();
+}
+
+TEST_F(Roles, AGroupLostInTheStepOfAPromptTakesNobodysBlocksAlong_R8_R28) {
+  start_both();
+  prefill_->hold_answers = true;
+  const auto prompt = prompt_from(10);
+  const RequestId id = submit(prompt, 12);
+  world_.scheduler.run_until_idle();
+  ASSERT_EQ(decode_->pulls.size(), 1u);
+  lose(prefill_);
+  world_.scheduler.run_until_idle();
+  for (int i = 0; i < 5; ++i) world_.scheduler.advance(seconds(1));
+  expect_answer(id, prompt, 12);
+  expect_nothing_left();
+}
+
+// A group's own numbers of steps say when: it is not the first step that counts.
+TEST_F(Roles, EachPullWaitsForTheStepOfItsOwnPrompt) {
+  start_both();
+  for (TokenId first = 10; first < 14; ++first) {
+    const auto prompt = prompt_from(first);
+    const RequestId id = submit(prompt, 6);
+    world_.scheduler.run_until_idle();
+    expect_answer(id, prompt, 6);
+    EXPECT_EQ(decode_->pulls.back().step, prefill_->steps.back().step);
+  }
+  EXPECT_EQ(decode_->pulls.size(), 4u);
+  expect_nothing_left();
+}
+
 // Nobody gets the blocks of a transfer that was given up before its rank has let go of them.
 TEST_F(Roles, AStalledPullIsGivenUpAndItsBlocksWaitForItsEnd_R28) {
   start_both();

@@ -64,7 +64,7 @@ void fill(Generator& g, WorkerConfig& m) {
         m.splitting_ops, m.disable_padding, m.max_padding_ratio, m.debug_cudagraph,
         m.collective_timeout_ms, m.disable_custom_all_reduce, m.audit, m.max_loras, m.max_lora_rank,
         m.cudagraph_specialize_lora, m.draft_tensor_parallel_size, m.split_prefill, m.pooling,
-        m.kv_transfer, m.logprobs_mode);
+        m.kv_transfer, m.publish_layers, m.logprobs_mode);
   g.choose(m.draft_head, DraftHead::kEagle3);
 }
 void fill(Generator& g, Hello& m) {
@@ -193,7 +193,7 @@ void fill(Generator& g, KvStates& m) {
   for (auto& part : m.parts) g.all(part.name, part.first_unit, part.units, part.unit_bytes);
 }
 void fill(Generator& g, KvExport& m) {
-  g.all(m.realm, m.pid, m.process_start, m.regions);
+  g.all(m.realm, m.pid, m.process_start, m.regions, m.layer_flags);
   fill(g, m.tcp);
   m.states.resize(g.count() % 3);
   for (auto& states : m.states) fill(g, states);
@@ -204,7 +204,7 @@ void fill(Generator& g, KvPeers& m) {
   for (auto& rank : m.ranks) fill(g, rank);
 }
 void fill(Generator& g, PullBlocks& m) {
-  g.all(m.id, m.group, m.epoch);
+  g.all(m.id, m.group, m.epoch, m.step);
   m.blocks.resize(g.count() % 3);
   for (auto& blocks : m.blocks) {
     g.all(blocks.from);
@@ -212,7 +212,7 @@ void fill(Generator& g, PullBlocks& m) {
   }
 }
 void fill(Generator& g, CancelPull& m) { g.all(m.id); }
-void fill(Generator& g, Pulled& m) { g.all(m.id, m.bytes, m.ended, m.error); }
+void fill(Generator& g, Pulled& m) { g.all(m.id, m.bytes, m.early_bytes, m.ended, m.error); }
 
 template <size_t I = 0>
 Message make(size_t type, Generator& g) {

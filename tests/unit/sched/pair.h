@@ -16,11 +16,14 @@ namespace refrain::testing {
 
 class Pair {
  public:
-  explicit Pair(int64_t prefill_blocks = 65, int64_t decode_blocks = 65, int32_t drafts = 0)
-      : prefill(options_of(prefill_blocks, drafts)), decode(options_of(decode_blocks, drafts)) {}
+  explicit Pair(int64_t prefill_blocks = 65, int64_t decode_blocks = 65, int32_t drafts = 0,
+                bool early = false)
+      : prefill(options_of(prefill_blocks, drafts, early)),
+        decode(options_of(decode_blocks, drafts)) {}
 
-  static SchedulerOptions options_of(int64_t blocks, int32_t drafts) {
+  static SchedulerOptions options_of(int64_t blocks, int32_t drafts, bool early = false) {
     SchedulerOptions options = small_options();
+    options.publish_layers = early;
     options.groups = full_attention(blocks);
     options.num_drafts = drafts;
     options.transfer_timeout = std::chrono::seconds(4);
@@ -50,6 +53,7 @@ class Pair {
   bool turn(Side& side) {
     const StepPlan* plan = side.answers.size() < 2 ? side.scheduler.schedule(now) : nullptr;
     if (plan != nullptr) side.answers.push_back(side.device.run(plan->step()));
+    take_promised();
     take_orders();
     if (plan != nullptr) return true;
     if (side.answers.empty()) return false;
@@ -69,7 +73,14 @@ class Pair {
     while (turn(prefill) || turn(decode)) {
     }
   }
+  // What the decode side may begin with early, in pairs that publish layers.
+  void take_promised() {
+    for (const RequestId id : prefill.scheduler.take_withdrawn()) decode.scheduler.forget(id);
+    for (PromisedRequest& request : prefill.scheduler.take_promised())
+      promised += decode.scheduler.expect(std::move(request), now);
+  }
   void settle() {
+    take_promised();
     for (auto& sequence : prefill.scheduler.take_handed_over()) to(decode, std::move(sequence));
     for (auto& sequence : decode.scheduler.take_failed()) {
       ++failed;
@@ -140,7 +151,7 @@ class Pair {
   std::map<RequestId, int> finished;
   std::vector<ipc::PullBlocks> pulls;
   std::vector<TransferId> cancels;
-  int failed = 0;
+  int failed = 0, promised = 0;
 };
 
 }  // namespace refrain::testing

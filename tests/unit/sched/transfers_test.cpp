@@ -235,7 +235,9 @@ class TransferSeeds : public ::testing::TestWithParam<uint64_t> {};
 TEST_P(TransferSeeds, NobodyGetsTheTokensOfAnother_R28) {
   std::mt19937_64 random(GetParam());
   const auto below = [&](uint64_t n) { return random() % n; };
-  Pair pair(13 + static_cast<int64_t>(below(20)), 13 + static_cast<int64_t>(below(20)));
+  const auto prefill_blocks = 13 + static_cast<int64_t>(below(20));
+  const auto decode_blocks = 13 + static_cast<int64_t>(below(20));
+  Pair pair(prefill_blocks, decode_blocks, 0, /*early=*/GetParam() % 2 == 0);
   std::vector<ipc::PullBlocks> cancelled;  // may write until they are reported as ended
   RequestId next = 1;
   for (int i = 0; i < 200; ++i) {

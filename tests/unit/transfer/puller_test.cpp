@@ -25,6 +25,7 @@ class PullerTest : public ::testing::Test {
     for (int rank = 0; rank < 2; ++rank) {
       there_.push_back(std::make_unique<Shard>(Shape{}, rank, 2, 1));
       fake_->memory[100 + rank] = there_.back()->memory.regions;
+      fake_->memory[100 + rank].push_back(there_.back()->memory.flags);
     }
     std::vector<std::unique_ptr<Transport>> transports;
     transports.push_back(std::move(fake));
@@ -41,6 +42,20 @@ class PullerTest : public ::testing::Test {
   }
   static ipc::PullBlocks order(TransferId id, Epoch epoch = 7) {
     return {id, 1, epoch, {{{1, 2}, {3, 4}}, {}}};
+  }
+  // While its step 9 runs.
+  static ipc::PullBlocks early_order(TransferId id, Epoch epoch = 7) {
+    ipc::PullBlocks early = order(id, epoch);
+    early.step = 9;
+    return early;
+  }
+  void pass(size_t region, uint32_t step = 9) {
+    for (const auto& rank : there_) rank->pass(region, step);
+  }
+  // For some looks at flags, and what comes of them.
+  void poll() {
+    const TimePoint end = steady_clock().now() + std::chrono::milliseconds(5);
+    while (steady_clock().now() < end) puller_->poll(kNow);
   }
   bool came() { return here_.holds(0, 3, 3, 1, 1) && here_.holds(0, 3, 4, 1, 2); }
 
@@ -146,6 +161,100 @@ TEST_F(PullerTest, NothingToReadEndsAtOnce) {
   ASSERT_EQ(told_.size(), 1u);
   EXPECT_TRUE(told_[0].ended);
   EXPECT_EQ(told_[0].error, "");
+}
+
+TEST_F(PullerTest, ALayerIsReadWhenTheStepHasPassedItAndNotBefore) {
+  puller_->take(peers());
+  for (const auto& rank : there_)
+    for (size_t region = 0; region < 3; ++region) rank->write(region, 5);  // of the step before
+  pass(0, 8);
+  pass(1, 8);
+  pass(2, 8);
+  puller_->take(early_order(5));
+  poll();
+  EXPECT_TRUE(here_.holds(0, 3, 3, 2, 3)) << "nothing is read yet";
+  for (size_t region = 0; region < 3; ++region) {
+    for (const auto& rank : there_) rank->write(region, 1);
+    pass(region);
+    poll();
+    EXPECT_TRUE(here_.holds(0, region + 1, 3, 1, 1));
+    EXPECT_EQ(std::ranges::count(told_, true, &ipc::Pulled::ended), region == 2 ? 1 : 0);
+  }
+  EXPECT_TRUE(came());
+  EXPECT_EQ(told_.back().error, "");
+  EXPECT_EQ(told_.back().early_bytes * 3, told_.back().bytes * 2) << "two of three layers";
+}
+
+TEST_F(PullerTest, OneRankThatIsBehindHoldsUpItsOwnPartAlone) {
+  puller_->take(peers());
+  puller_->take(early_order(5));
+  for (size_t region = 0; region < 3; ++region) there_[0]->pass(region, 9);
+  poll();
+  EXPECT_EQ(std::ranges::count(told_, true, &ipc::Pulled::ended), 0);
+  for (size_t region = 0; region < 3; ++region) there_[1]->pass(region, 10);  // a later one
+  poll();
+  ASSERT_TRUE(told_.back().ended);
+  EXPECT_EQ(told_.back().error, "");
+  EXPECT_GT(told_.back().early_bytes, 0);
+  EXPECT_TRUE(came());
+}
+
+TEST_F(PullerTest, WhereAllLayersHavePassedNothingIsEarly) {
+  puller_->take(peers());
+  for (size_t region = 0; region < 3; ++region) pass(region);
+  puller_->take(early_order(5));
+  poll();
+  ASSERT_TRUE(told_.back().ended);
+  EXPECT_EQ(told_.back().early_bytes, 0);
+  EXPECT_TRUE(came());
+}
+
+TEST_F(PullerTest, APullThatWaitsForAStepEndsWhenItIsCancelled) {
+  puller_->take(peers());
+  puller_->take(early_order(5));
+  poll();
+  puller_->take(ipc::CancelPull{5});
+  poll();
+  ASSERT_EQ(told_.size(), 1u);
+  EXPECT_EQ(told_[0].error, "cancelled");
+  for (size_t region = 0; region < 3; ++region) pass(region);
+  poll();
+  EXPECT_EQ(told_.size(), 1u);
+  EXPECT_TRUE(here_.holds(0, 3, 3, 2, 3)) << "it was read after its end";
+}
+
+// The group that comes back numbers its steps anew: its flags say nothing of the old ones.
+TEST_F(PullerTest, APullThatWaitsForAStepOfAnotherEpochEnds) {
+  puller_->take(peers());
+  puller_->take(early_order(5));
+  poll();
+  puller_->take(peers(8));
+  for (size_t region = 0; region < 3; ++region) pass(region);
+  poll();
+  ASSERT_EQ(told_.size(), 1u);
+  EXPECT_NE(told_[0].error.find("gone"), std::string::npos);
+  EXPECT_TRUE(here_.holds(0, 3, 3, 2, 3));
+  puller_->take(early_order(6, 7));
+  EXPECT_NE(told_.back().error.find("epoch 7"), std::string::npos);
+}
+
+TEST_F(PullerTest, ALookThatFailsEndsThePull) {
+  fake_->fails = {0};
+  puller_->take(peers());
+  puller_->take(early_order(5));
+  poll();
+  ASSERT_TRUE(told_.back().ended);
+  EXPECT_EQ(told_.back().error, "failed");
+}
+
+TEST_F(PullerTest, AGroupThatSaysNothingOfItsStepsIsNotReadEarly) {
+  ipc::KvPeers silent = peers();
+  silent.ranks[1].layer_flags = false;
+  puller_->take(silent);
+  puller_->take(early_order(5));
+  poll();
+  ASSERT_TRUE(told_.back().ended);
+  EXPECT_NE(told_.back().error.find("rank 1 of group 1"), std::string::npos);
 }
 
 // The real thread on the host device; both ends in this process.

@@ -3,8 +3,10 @@
 // block, part, unit and place, so that a byte in a wrong place is seen.
 
 #include <algorithm>
+#include <atomic>
 #include <vector>
 
+#include "kernels/core/layer_flag.h"
 #include "worker/kv/kv_memory.h"
 
 namespace refrain::worker {
@@ -34,6 +36,8 @@ class Shard {
       for (int layer = 0; layer < memory.states[group].num_layers; ++layer)
         bytes_.emplace_back(memory.region_bytes(group));
     for (auto& region : bytes_) memory.regions.push_back(region.data());
+    flags_.assign(bytes_.size(), 0);
+    memory.flags = reinterpret_cast<std::byte*>(flags_.data());
     each_byte([&](std::byte& byte, size_t, int64_t block, uint64_t place) {
       byte = content(salt, block, place);
     });
@@ -48,6 +52,16 @@ class Shard {
         equal = equal && byte == content(salt, from, place);
     });
     return equal;
+  }
+
+  // A step writes a layer, and says so.
+  void write(size_t region, int salt) {
+    each_byte([&](std::byte& byte, size_t at, int64_t block, uint64_t place) {
+      if (at == region) byte = content(salt, block, place);
+    });
+  }
+  void pass(size_t region, uint32_t step) {
+    std::atomic_ref(flags_[region]).store(kernels::layer_flag(step), std::memory_order_release);
   }
 
   KvMemory memory;
@@ -79,11 +93,13 @@ class Shard {
   }
 
   std::vector<std::vector<std::byte>> bytes_;
+  std::vector<uint64_t> flags_;
 };
 
 inline ipc::KvExport export_of(const KvMemory& memory) {
   ipc::KvExport own;
   own.states = memory.states;
+  own.layer_flags = memory.flags != nullptr;
   return own;
 }
 

@@ -53,6 +53,11 @@ struct AttentionPlanOf {
   kernels::AttentionPlanShape shape;
 };
 AttentionPlanOf attention_plan_of(const Program& program, int group);
+// A publish_layer for each layer that has blocks, behind the ops that use them: of a Program whose
+// blocks other groups read while it runs.
+Program publish_layers(Program program);
+ValueId layer_flags_of(const Program& program);  // its flags; kNoValue: it has none
+
 // What a group's attention reads and writes, alike in all its layers; head_dim 0: it has none.
 struct AttentionHeads {
   DType cache = DType::kFloat32, out = DType::kFloat32;
