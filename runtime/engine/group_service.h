@@ -105,7 +105,7 @@ class GroupService : public std::enable_shared_from_this<GroupService> {
   void set_held(bool held);  // for others to see
   uint64_t waiting() const { return scheduler_->stats().waiting; }
   std::vector<std::unique_ptr<Sequence>> release_all();  // nothing is in flight
-  void set_trial(bool on) { trial_ = on; }  // then one step runs at a time
+  void set_trial(bool on) { trial_ = on; }               // then one step runs at a time
   // Its steps, which StepRounds plans: whether it takes one now, and the way to the ranks.
   bool takes_step();
   Scheduler& scheduler() { return *scheduler_; }

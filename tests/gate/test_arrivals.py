@@ -1,5 +1,6 @@
 """The client of tools/arrivals takes no answer for whole that is not, and its table misses no target."""
 import asyncio
+import json
 import sys
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
@@ -52,6 +53,11 @@ def test_each_target_that_is_missed_is_named(arrivals):
     assert arrivals.missed(figures, {"tokens_per_s": 100, "ttft_p50": 20}) == []
     assert arrivals.missed(figures, {"tokens_per_s": 101, "ttft_p50": 19, "tpot_p50": 5}) == [
         "tokens_per_s 100 for 101", "ttft_p50 20.0 for 19", "tpot_p50 None for 5"]
+
+
+def test_models_take_turns(arrivals):
+    named = [json.loads(data.split(b"\r\n\r\n", 1)[1]).get("model") for data, _ in arrivals.bodies(5, 0, 1, ("", "one", "two"))]
+    assert named == [None, "one", "two", None, "one"]
 
 
 def test_shared_prefixes_are_the_same_for_every_request_and_lengths_follow_the_seed(arrivals):

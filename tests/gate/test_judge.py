@@ -83,15 +83,16 @@ def test_an_answer_that_is_not_whole_is_no_answer(changes):
 
 def metrics(**changes):
     values = {name: 0 for name in cases.MUST_BE_ZERO} | {
-        "refrain:steps_total": 9, "refrain:audit_steps_total": 1, "refrain:num_preemptions_total": 1, "refrain:prefix_cache_hits_total": 16} | changes
+        "refrain:steps_total": 9, "refrain:audit_steps_total": 1, "refrain:num_preemptions_total": 1, "refrain:prefix_cache_hits_total": 16,
+        "refrain:cascade_steps_total": 0} | changes
     lines = [f'{name}{{model_name="m"}} {value}' for name, value in values.items()]
     return "\n".join(["# HELP x", *lines, 'refrain:cudagraph_dispatch_total{mode="FULL"} 3',
                       'refrain:cudagraph_dispatch_total{mode="PIECEWISE"} 0'])
 
 
-def faults_of_metrics(text, mode="FULL", small=True):
+def faults_of_metrics(text, mode="FULL", small=True, cascade=False):
     outcome = cases.Outcome()
-    cases.look_at_metrics(outcome, text, mode, small)
+    cases.look_at_metrics(outcome, text, mode, small, cascade)
     return outcome.faults
 
 
@@ -101,6 +102,8 @@ def test_a_case_must_have_run_what_it_is_for():
     assert "preempted" in faults_of_metrics(metrics(**{"refrain:num_preemptions_total": 0}))[0]
     assert faults_of_metrics(metrics(**{"refrain:num_preemptions_total": 0}), small=False) == []
     assert "prefix" in faults_of_metrics(metrics(**{"refrain:prefix_cache_hits_total": 0}))[0]
+    assert "cascade" in faults_of_metrics(metrics(), cascade=True)[0]
+    assert faults_of_metrics(metrics(**{"refrain:cascade_steps_total": 3}), cascade=True) == []
 
 
 @pytest.mark.parametrize("name", cases.MUST_BE_ZERO)

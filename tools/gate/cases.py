@@ -85,7 +85,7 @@ async def run_case(binaries, model, vocab, mode, options, traffic, small=True):
             metrics = await fetch_metrics(server)
             if not small or metrics_of(metrics)[0]["refrain:num_preemptions_total"]:
                 break
-        look_at_metrics(outcome, metrics, mode, small)
+        look_at_metrics(outcome, metrics, mode, small, cascade=traffic.prefix_of_all > 0)
     except RuntimeError as error:
         outcome.faults.append(str(error))
     finally:
@@ -104,16 +104,19 @@ async def run_case(binaries, model, vocab, mode, options, traffic, small=True):
     return outcome
 
 
-def look_at_metrics(outcome, text, mode, small):
+def look_at_metrics(outcome, text, mode, small, cascade=False):
     values, modes = metrics_of(text)
     outcome.evidence = {"modes": modes, "steps": values["refrain:steps_total"],
                         "preemptions": values["refrain:num_preemptions_total"],
-                        "prefix_hits": values["refrain:prefix_cache_hits_total"]}
+                        "prefix_hits": values["refrain:prefix_cache_hits_total"],
+                        "cascade_steps": values["refrain:cascade_steps_total"]}
     outcome.faults += faults_of_metrics(values)
     if not MODES[mode] <= modes:
         outcome.faults.append(f"steps ran in {sorted(modes)}: a case of {mode} needs {sorted(MODES[mode])}")
     if not outcome.evidence["prefix_hits"]:
         outcome.faults.append("no prompt was found in the prefix cache: the case shows nothing of it")
+    if cascade and not outcome.evidence["cascade_steps"]:
+        outcome.faults.append("no step read the prefix of all prompts once: the case shows nothing of cascade attention")
     if small and not outcome.evidence["preemptions"]:
         outcome.faults.append("nothing was preempted: the case shows nothing of it")
 

@@ -15,7 +15,7 @@ PATIENCE = 120   # seconds for an answer
 
 @dataclass(frozen=True)
 class Traffic:
-    """Lengths are lognormal; a third of the prompts begin with one of a few shared prefixes."""
+    """Lengths are lognormal; a third of the prompts begin with one of a few shared prefixes, or all with one."""
     requests: int = 24
     rate: float = 40.0           # a second, Poisson; 0: all at once
     prompt_mean: float = 60
@@ -23,6 +23,7 @@ class Traffic:
     output_mean: float = 24
     output_most: int = 64
     shared: tuple = (48, 100)    # lengths of the shared prefixes
+    prefix_of_all: int = 0       # tokens that every prompt begins with, beyond its own: then steps read it once (CG-13)
     seed: int = 7
 
 
@@ -51,12 +52,13 @@ def make_bodies(traffic, vocab):
     def ids(count):
         return [rng.randrange(3, vocab) for _ in range(count)]
     prefixes = [ids(length) for length in traffic.shared]
+    of_all = ids(traffic.prefix_of_all)
     bodies = []
     for i in range(traffic.requests):
         prompt = ids(lognormal(rng, traffic.prompt_mean, 1.0, 1, traffic.prompt_most))
         if prefixes and i % 3 == 2:
             prompt = (rng.choice(prefixes) + prompt)[:traffic.prompt_most]
-        body = {"prompt": prompt, "max_tokens": lognormal(rng, traffic.output_mean, 0.8, 4, traffic.output_most),
+        body = {"prompt": of_all + prompt, "max_tokens": lognormal(rng, traffic.output_mean, 0.8, 4, traffic.output_most),
                 "temperature": 0, "ignore_eos": True, "stream": True, "return_token_ids": True,
                 "stream_options": {"include_usage": True}}
         bodies.append(body | ({"logprobs": 0} if i % 2 else {}))
