@@ -3,8 +3,7 @@
 
 Counted are the lines of its body, and those of its member functions that are defined outside of it, in any file; a class
 within another one counts to that one. Code is read as tools/check_format leaves it: what begins at the left margin ends
-with a brace there. An exception stands in EXCEPTIONS with the lines that it may have and its reason; one that is no
-longer needed is a fault too.
+with a brace there.
 """
 import argparse
 import re
@@ -16,11 +15,6 @@ ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 360
 SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 FOLDERS = ("apps/", "library/", "runtime/", "ipc/", "kernels/", "worker/")
-
-# name of the class: the lines that it may have, and why.
-EXCEPTIONS = {
-    "ApiServer": (900, "one function for each route of the API, each only a way to a session"),
-}
 
 CLASS = re.compile(r"^(?:template <.*> )?(?:class|struct)(?: alignas\(\S+\))? (\w+(?:<.*?>)?)(?: final)?(?: :.*)?$")
 # The class of `Type Class::Inner::name(`: the first name in front of "::" that is written like a type's.
@@ -87,19 +81,10 @@ def count(root):
     return totals
 
 
-def check(root, exceptions, limit=LIMIT):
+def check(root, limit=LIMIT):
     totals = count(root)
-    faults, large = [], set()
-    for (place, name), lines in sorted(totals.items()):
-        if lines <= limit:
-            continue
-        large.add(name)
-        most = exceptions[name][0] if name in exceptions else limit
-        if lines > most:
-            faults.append(f"{place}: class {name} has {lines} lines, the limit is {most}; split it by purpose, or give a "
-                          "reason in EXCEPTIONS of tools/check_class_size.py")
-    faults += [f"{name} needs no exception any more; take it out of EXCEPTIONS" for name in exceptions if name not in large]
-    return totals, faults
+    return totals, [f"{place}: class {name} has {lines} lines, the limit is {limit}; split it by purpose"
+                    for (place, name), lines in sorted(totals.items()) if lines > limit]
 
 
 def main():
@@ -107,7 +92,7 @@ def main():
     parser.add_argument("--root", type=Path, default=ROOT, help="the tree to check (default: this one)")
     parser.add_argument("--largest", type=int, default=0, metavar="N", help="prints the N largest classes, too")
     arguments = parser.parse_args()
-    totals, faults = check(arguments.root, EXCEPTIONS)
+    totals, faults = check(arguments.root)
     for (place, name), lines in sorted(totals.items(), key=lambda item: -item[1])[: arguments.largest]:
         print(f"{lines:5} {place}: {name}")
     print("\n".join(faults + [f"class size: {len(totals)} classes, {len(faults)} faults"]))

@@ -10,7 +10,7 @@
 #include "runtime/actor/io_context.h"
 #include "runtime/actor/io_threads.h"
 #include "runtime/engine/engine.h"
-#include "runtime/server/api_server.h"
+#include "runtime/server/text_side.h"
 #include "runtime/supervise/run_directory.h"
 
 namespace refrain {

@@ -16,6 +16,7 @@
 #include "runtime/bootstrap/progress_display.h"
 #include "runtime/coordinator/throughput_log.h"
 #include "runtime/server/api_response.h"
+#include "runtime/server/api_server.h"
 #include "runtime/server/cudagraph_page.h"
 #include "runtime/supervise/ending_watch.h"
 #include "runtime/supervise/group_report.h"

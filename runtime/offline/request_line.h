@@ -7,8 +7,8 @@
 
 #include "runtime/config/generation_config.h"
 #include "runtime/engine/request.h"
-#include "runtime/server/api_server.h"
 #include "runtime/server/json_fields.h"
+#include "runtime/server/text_side.h"
 
 namespace refrain {
 

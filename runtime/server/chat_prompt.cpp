@@ -1,5 +1,5 @@
 // A chat's input to its prompt: template, tokenizer.
-#include "runtime/server/api_server.h"
+#include "runtime/server/text_side.h"
 #include "runtime/text/answer/marker_search.h"
 #include "runtime/text/chat_template.h"
 #include "runtime/text/tokenizer.h"

@@ -58,7 +58,7 @@ WALL_CLOCK = {"runtime/engine/engine.cpp": "the first epoch, above those of coor
               "runtime/load/load_run.cpp": "the date of figures",
               "runtime/supervise/incident.cpp": "the time of a record, and its file's name",
               "runtime/supervise/run_directory.cpp": "the age of files, which their dates tell",
-              "runtime/server/api_server.cpp": "`created` of an answer"}
+              "runtime/server/replies.cpp": "`created` of an answer"}
 
 
 def test_only_dates_that_people_see_come_from_the_wall_clock_R13():

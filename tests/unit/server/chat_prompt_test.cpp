@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/server/api_server.h"
+#include "runtime/server/text_side.h"
 #include "runtime/text/chat_template.h"
 #include "runtime/text/tokenizer.h"
 

@@ -1,11 +1,7 @@
-// The routes that load and unload LoRA adapters, as vLLM's do. Off without --lora-dir; what they
-// load is a folder there, whatever else a path says.
+#include "runtime/server/adapter_routes.h"
 
 #include <algorithm>
 #include <filesystem>
-
-#include "runtime/server/api_response.h"
-#include "runtime/server/api_server.h"
 
 namespace refrain {
 namespace {
@@ -22,7 +18,14 @@ Result<std::string> folder_of(const std::string& given, const std::string& direc
 
 }  // namespace
 
-Result<Json> ApiServer::adapter_body(const HttpRequest& request) const {
+void AdapterRoutes::add_to(RouteTable& table) {
+  table.add("/v1/load_lora_adapter",
+            {.method = "POST", .handle = std::bind_front(&AdapterRoutes::load, this)});
+  table.add("/v1/unload_lora_adapter",
+            {.method = "POST", .handle = std::bind_front(&AdapterRoutes::unload, this)});
+}
+
+Result<Json> AdapterRoutes::read_body(const HttpRequest& request) const {
   if (engine_.config().lora.directory.empty())
     return fail(ErrorCode::kNotFound,
                 "LoRA adapters are neither loaded nor unloaded over HTTP without --lora-dir");
@@ -36,8 +39,8 @@ Result<Json> ApiServer::adapter_body(const HttpRequest& request) const {
   return body;
 }
 
-Result<AdapterSource> ApiServer::read_adapter(const HttpRequest& request) const {
-  REFRAIN_ASSIGN_OR_RETURN(const Json body, adapter_body(request));
+Result<AdapterSource> AdapterRoutes::read_source(const HttpRequest& request) const {
+  REFRAIN_ASSIGN_OR_RETURN(const Json body, read_body(request));
   AdapterSource source;
   source.name = text_of(body, "lora_name");
   if (std::ranges::count(engine_.config().served_model_names, source.name) > 0)
@@ -55,35 +58,32 @@ Result<AdapterSource> ApiServer::read_adapter(const HttpRequest& request) const 
   return source;
 }
 
-// The engine may call it when this server is gone.
-AdapterDone ApiServer::adapter_answer(const Exchange& exchange, std::string text) const {
-  return [&engine = engine_, metrics = metrics_, exchange,
-          text = std::move(text)](const Status& status) {
-    HttpReply reply{200, "text/plain; charset=utf-8", text, {}};
-    if (!status) reply = error_reply(status.error(), engine);
-    metrics->count_http(reply.status);
-    exchange->reply(std::move(reply));
+AdapterDone AdapterRoutes::answer(const Exchange& exchange, std::string text) const {
+  return [replies = replies_, exchange, text = std::move(text)](const Status& status) {
+    if (!status) return replies.error(exchange, status.error());
+    replies.send(exchange, {200, "text/plain; charset=utf-8", text, {}});
   };
 }
 
-void ApiServer::post_load_adapter(HttpRequest& request, const Exchange& exchange) {
-  post_text(request, exchange,
-            [this](const HttpRequest& request, const KeyLease& /*held*/, const Exchange& exchange) {
-              auto source = read_adapter(request);
-              if (!source) return reply_error(exchange, source.error());
-              const std::string text =
-                  fmt::format("Success: LoRA adapter '{}' added successfully.", source->name);
-              engine_.load_adapter(std::move(*source), adapter_answer(exchange, text));
-            });
+void AdapterRoutes::load(HttpRequest& request, const Exchange& exchange) {
+  work_.post(
+      request, exchange,
+      [this](const HttpRequest& request, const KeyLease& /*held*/, const Exchange& exchange) {
+        auto source = read_source(request);
+        if (!source) return replies_.error(exchange, source.error());
+        const std::string text =
+            fmt::format("Success: LoRA adapter '{}' added successfully.", source->name);
+        engine_.load_adapter(std::move(*source), answer(exchange, text));
+      });
 }
 
-void ApiServer::post_unload_adapter(HttpRequest& request, const Exchange& exchange) {
-  const auto body = adapter_body(request);
-  if (!body) return reply_error(exchange, body.error());
+void AdapterRoutes::unload(HttpRequest& request, const Exchange& exchange) {
+  const auto body = read_body(request);
+  if (!body) return replies_.error(exchange, body.error());
   const std::string name = text_of(*body, "lora_name");
   engine_.unload_adapter(
-      name, adapter_answer(exchange,
-                           fmt::format("Success: LoRA adapter '{}' removed successfully.", name)));
+      name,
+      answer(exchange, fmt::format("Success: LoRA adapter '{}' removed successfully.", name)));
 }
 
 }  // namespace refrain

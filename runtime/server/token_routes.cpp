@@ -1,19 +1,12 @@
-// /tokenize and /detokenize.
+#include "runtime/server/token_routes.h"
+
 #include <set>
 
-#include "runtime/server/api_server.h"
+#include "runtime/server/messages_request.h"
+#include "runtime/server/served_models.h"
 #include "runtime/text/tokenizer.h"
 
 namespace refrain {
-
-void ApiServer::post_tokenize(HttpRequest& request, const Exchange& exchange) {
-  on_pool(request, exchange, &ApiServer::tokenize_body);
-}
-
-void ApiServer::post_detokenize(HttpRequest& request, const Exchange& exchange) {
-  on_pool(request, exchange, &ApiServer::detokenize_body);
-}
-
 namespace {
 
 // Names of a body's members that are none of these.
@@ -27,11 +20,23 @@ std::vector<std::string> others(const OrderedJson& body, const std::set<std::str
 
 }  // namespace
 
-Result<Json> ApiServer::tokenize_body(const OrderedJson& ordered) {
+void TokenRoutes::add_to(RouteTable& table) {
+  const auto add = [&](const char* path, Result<Json> (TokenRoutes::*work)(const OrderedJson&)) {
+    table.add(path, {.method = "POST",
+                     .handle = [this, work](HttpRequest& request, const Exchange& exchange) {
+                       work_.post_json(request, exchange, std::bind_front(work, this));
+                     }});
+  };
+  add("/tokenize", &TokenRoutes::tokenize);
+  add("/detokenize", &TokenRoutes::detokenize);
+  add("/v1/messages/count_tokens", &TokenRoutes::count_tokens);
+}
+
+Result<Json> TokenRoutes::tokenize(const OrderedJson& ordered) {
   const Json body(ordered);
   JsonFields fields(body);
   std::vector<TokenId> ids;
-  REFRAIN_RETURN_IF_ERROR(check_model(fields.string("model").value_or("")));
+  REFRAIN_RETURN_IF_ERROR(check_model(engine_, fields.string("model").value_or("")));
   const bool strings = fields.boolean("return_token_strs").value_or(false);
   const bool chat = fields.has("messages");
   if (fields.boolean("add_special_tokens").value_or(!chat) && chat)
@@ -48,19 +53,19 @@ Result<Json> ApiServer::tokenize_body(const OrderedJson& ordered) {
     REFRAIN_ASSIGN_OR_RETURN(
         const ChatInput input,
         read_chat_input(ordered, engine_.config().trust_request_chat_template));
-    REFRAIN_ASSIGN_OR_RETURN(ChatPrompt chat, tokenize_chat(text_, input, text_limits()));
+    REFRAIN_ASSIGN_OR_RETURN(ChatPrompt chat, tokens_.encode(input));
     ids = std::move(chat.ids);
   } else {
     const auto prompt = fields.string("prompt");
     const bool special = fields.boolean("add_special_tokens").value_or(true);
     REFRAIN_RETURN_IF_ERROR(fields.status());
     if (!prompt) return fail_field("prompt", "prompt is missing");
-    REFRAIN_ASSIGN_OR_RETURN(ids, text_.tokenizer->encode(*prompt, special, text_limits()));
+    REFRAIN_ASSIGN_OR_RETURN(ids, tokens_.encode(*prompt, special));
   }
   Json texts;
   if (strings) {
     texts = Json::array();
-    for (const TokenId id : ids) texts.push_back(text_.tokenizer->token_to_string(id));
+    for (const TokenId id : ids) texts.push_back(tokens_.tokenizer().token_to_string(id));
   }
   return Json{{"count", ids.size()},
               {"max_model_len", engine_.config().worker.max_model_len},
@@ -68,10 +73,10 @@ Result<Json> ApiServer::tokenize_body(const OrderedJson& ordered) {
               {"token_strs", std::move(texts)}};
 }
 
-Result<Json> ApiServer::detokenize_body(const OrderedJson& ordered) {
+Result<Json> TokenRoutes::detokenize(const OrderedJson& ordered) {
   const Json body(ordered);
   JsonFields fields(body);
-  REFRAIN_RETURN_IF_ERROR(check_model(fields.string("model").value_or("")));
+  REFRAIN_RETURN_IF_ERROR(check_model(engine_, fields.string("model").value_or("")));
   REFRAIN_RETURN_IF_ERROR(fields.status());
   ignored_.say(others(ordered, {"tokens", "model"}));
   const Json* tokens = fields.get("tokens");
@@ -83,7 +88,17 @@ Result<Json> ApiServer::detokenize_body(const OrderedJson& ordered) {
                         engine_.model().vocab_size);
     }
   }
-  return Json{{"prompt", text_.tokenizer->decode(ids, /*skip_special_tokens=*/false)}};
+  return Json{{"prompt", tokens_.tokenizer().decode(ids, /*skip_special_tokens=*/false)}};
+}
+
+Result<Json> TokenRoutes::count_tokens(const OrderedJson& given) {
+  OrderedJson body = given;
+  body["max_tokens"] = 1;  // which this route does without
+  REFRAIN_ASSIGN_OR_RETURN(const ApiRequest request,
+                           parse_messages_request(body, request_rules(engine_.config())));
+  REFRAIN_RETURN_IF_ERROR(check_model(engine_, request.model));
+  REFRAIN_ASSIGN_OR_RETURN(const ChatPrompt prompt, tokens_.encode(request.chat_input));
+  return Json{{"input_tokens", prompt.ids.size()}};
 }
 
 }  // namespace refrain
