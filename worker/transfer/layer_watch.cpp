@@ -8,10 +8,11 @@
 namespace refrain::worker {
 
 std::vector<Read> LayerWatch::take_passed() {
-  std::atomic_thread_fence(std::memory_order_acquire);  // what follows is read after the flags
   std::vector<Read> passed;
   std::erase_if(waiting_, [&](const Read& read) {
-    if (!kernels::has_passed(flags_.at(read.region), step_)) return false;
+    // What the layer keeps is read after its flag.
+    const std::atomic_ref flag(flags_.at(read.region));
+    if (!kernels::has_passed(flag.load(std::memory_order_acquire), step_)) return false;
     passed.push_back(read);
     return true;
   });
