@@ -292,7 +292,7 @@ TEST_F(TcpFrames, WhatIsNoFrameOfAGroupIsRefused) {
 }
 
 TEST_F(TcpFrames, KindsAndTypesThatAreNotThereAreRefused) {
-  EXPECT_THAT(outcome({.sequence = 2, .collective = 4}, 0), HasSubstr("none of a group's"));
+  EXPECT_THAT(outcome({.sequence = 2, .collective = 5}, 0), HasSubstr("none of a group's"));
 }
 
 TEST_F(TcpFrames, ARankThatGaveUpSaysWhy) {

@@ -15,7 +15,7 @@
 
 namespace refrain::worker {
 
-enum class Collective : uint32_t { kAllReduce, kAllGather, kReduceScatter, kBroadcast, kBarrier };
+enum class Collective : uint32_t { kAllReduce, kAllGather, kBroadcast, kBarrier, kReduceScatter };
 const char* to_string(Collective collective);
 
 // What a rank says before it exchanges data. Equal on every rank, or the group ends.

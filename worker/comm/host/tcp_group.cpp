@@ -49,7 +49,7 @@ std::optional<size_t> payload_bytes(const Post& post, int sender) {
 }
 
 bool is_post(const Head& head) {
-  return head.kind == kPost && head.collective <= Collective::kBarrier &&
+  return head.kind == kPost && head.collective <= Collective::kReduceScatter &&
          head.dtype <= static_cast<uint32_t>(DType::kUInt8);
 }
 
