@@ -26,12 +26,17 @@ StepSize size_of(const Step& step) {
   if (step.runs.empty()) return size;
   const Rows& rows = step.runs.front().rows;
   size.num_reqs = static_cast<int32_t>(rows.num_tokens.size());
-  size.even = size.num_reqs > 0;
-  for (size_t row = 0; row < rows.num_tokens.size(); ++row) {
-    size.num_tokens += rows.num_tokens[row];
-    size.even &= rows.num_tokens[row] == rows.num_tokens[0] && rows.computed[row] != 0;
-  }
+  for (const int32_t tokens : rows.num_tokens) size.num_tokens += tokens;
+  size.even = is_even(rows.num_tokens, rows.computed);
   return size;
+}
+
+bool is_even(std::span<const int32_t> query_lens, std::span<const int32_t> context_lens) {
+  for (size_t i = 0; i < query_lens.size(); ++i) {
+    if (query_lens[i] != query_lens[0]) return false;
+    if (!context_lens.empty() && context_lens[i] == 0) return false;
+  }
+  return !query_lens.empty();
 }
 
 int64_t num_block_updates(const Step& step) {

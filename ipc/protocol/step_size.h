@@ -2,6 +2,7 @@
 // Of a step that replicas take together (CG-17).
 
 #include <cstdint>
+#include <span>
 
 namespace refrain::ipc {
 
@@ -14,5 +15,9 @@ struct StepSize {
 
   bool operator==(const StepSize&) const = default;
 };
+
+// Whether there are requests, all with as many tokens, each over a context. `context_lens` empty:
+// the query lengths alone decide.
+bool is_even(std::span<const int32_t> query_lens, std::span<const int32_t> context_lens);
 
 }  // namespace refrain::ipc

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/base/check.h"
+#include "tests/program/tiny_models.h"
 #include "worker/program/draft_passes.h"
 #include "worker/program/step_ends.h"
 
@@ -19,15 +20,6 @@ std::vector<std::string> names_of_ops(const Program& program) {
   std::vector<std::string> names;
   for (const Op& op : program.ops) names.emplace_back(op_name(op));
   return names;
-}
-
-BuildLimits with_drafts() {
-  BuildLimits limits;
-  limits.step = {64, 8, 16, 64};
-  limits.max_blocks = 4;
-  limits.num_drafts = 2;
-  limits.history_cols = 72;
-  return limits;
 }
 
 TEST(ProgramBuilder, AWeightAskedForTwiceIsOneValue) {
@@ -72,7 +64,7 @@ TEST(StepEnds, BeginAndEndAStep) {
 }
 
 TEST(StepEnds, PutDraftsBetweenWhereThereAreSome) {
-  ProgramBuilder builder = make_builder(with_drafts());
+  ProgramBuilder builder = make_builder(limits_with_drafts());
   builder.paged_group("full_attention");
   StepEnds ends(builder);
   ends.prepare_inputs();
@@ -87,7 +79,7 @@ TEST(StepEnds, PutDraftsBetweenWhereThereAreSome) {
 }
 
 TEST(DraftPasses, GoOnFromTheStepThenFromEachOther) {
-  BuildLimits limits = with_drafts();
+  BuildLimits limits = limits_with_drafts();
   limits.drafts = true;
   ProgramBuilder builder = make_builder(limits);
   builder.paged_group("full_attention");

@@ -53,23 +53,14 @@ TEST(Golden, FusedLlamaWithAdaptersRank1Of2) {
 }
 
 // A draft model, and a target that has its drafts.
-BuildLimits with_draft_model() {
-  BuildLimits limits;
-  limits.step = {64, 8, 16, 64};
-  limits.max_blocks = 4;
-  limits.num_drafts = 2;
-  limits.history_cols = 72;
-  return limits;
-}
-
 TEST(Golden, FusedLlamaOfADraftModel) {
-  BuildLimits limits = with_draft_model();
+  BuildLimits limits = limits_with_drafts();
   limits.draft_groups = {{.name = "full_attention"}};
   expect_golden("llama_drafted_fused", fuse(build(tiny_llama(), DType::kBFloat16, limits)));
 }
 
 TEST(Golden, FusedDraftRank1Of2) {
-  BuildLimits limits = with_draft_model();
+  BuildLimits limits = limits_with_drafts();
   limits.drafts = true;
   const Program draft = *shard(fuse(build(tiny_llama(), DType::kBFloat16, limits)), 1, 2);
   expect_golden("draft_fused_rank1of2", draft);

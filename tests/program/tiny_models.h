@@ -30,6 +30,16 @@ inline ModelConfig tiny_llama() {
   return config;
 }
 
+// Two drafts a row, whoever makes them.
+inline BuildLimits limits_with_drafts() {
+  BuildLimits limits;
+  limits.step = {64, 8, 16, 64};
+  limits.max_blocks = 4;
+  limits.num_drafts = 2;
+  limits.history_cols = 72;
+  return limits;
+}
+
 inline ModelConfig tiny_qwen2() {
   ModelConfig config = tiny_llama();
   config.architecture = "Qwen2ForCausalLM";

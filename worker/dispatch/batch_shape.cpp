@@ -8,11 +8,7 @@ namespace refrain::worker {
 
 bool is_uniform_decode(std::span<const int32_t> query_lens, std::span<const int32_t> context_lens,
                        int32_t uniform_query_len) {
-  for (size_t i = 0; i < query_lens.size(); ++i) {
-    if (query_lens[i] != uniform_query_len) return false;
-    if (!context_lens.empty() && context_lens[i] == 0) return false;
-  }
-  return !query_lens.empty();
+  return ipc::is_even(query_lens, context_lens) && query_lens.front() == uniform_query_len;
 }
 
 const ipc::Rows& rows_of(const ipc::Step& step) {
@@ -45,17 +41,9 @@ BatchShape batch_shape(const ipc::StepSize& size, std::span<const int32_t> unifo
 
 BatchShape batch_shape(const ipc::Step& step, std::span<const int32_t> uniform_query_lens) {
   const ipc::Rows& rows = rows_of(step);
-  BatchShape shape;
-  for (int32_t tokens : rows.num_tokens) shape.num_tokens += tokens;
-  shape.num_reqs = static_cast<int32_t>(rows.num_tokens.size());
-  shape.uniform = std::ranges::any_of(uniform_query_lens, [&rows](int32_t q) {
-    return is_uniform_decode(rows.num_tokens, rows.computed, q);
-  });
+  BatchShape shape = batch_shape(ipc::size_of(step), uniform_query_lens);
   for (size_t row = 0; row < rows.slot.size(); ++row)
     shape.num_samples += (rows.flags[row] & ipc::kVerifies) != 0 ? rows.num_tokens[row] : 1;
-  shape.cascade = step.cascade;
-  shape.has_lora = step.has_lora;
-  shape.allowed_modes = step.allowed_modes;
   return shape;
 }
 

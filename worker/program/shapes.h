@@ -19,6 +19,12 @@ struct Shapes {
     return x.rows == y.rows && x.cols == y.cols && x.dtype == y.dtype;
   }
   bool same_rows(ValueId a, ValueId b) const { return (*this)[a].rows == (*this)[b].rows; }
+  // Whether `all` has, one behind another, `count` parts that are like `part`.
+  bool stacks(ValueId all, int count, ValueId part) const {
+    const Value &whole = (*this)[all], &one = (*this)[part];
+    return whole.cols == one.cols && whole.dtype == one.dtype &&
+           whole.rows.extent == one.rows.extent && whole.rows.scale == one.rows.scale * count;
+  }
   // A float32 weight of `size` elements, or none.
   bool is_vector(ValueId id, int64_t size) const {
     if (id == kNoValue) return true;

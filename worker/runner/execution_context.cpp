@@ -34,11 +34,10 @@ Result<std::unique_ptr<ExecutionContext>> ExecutionContext::open(const RunnerOpt
                                   config.tensor_parallel_size, config.collective_timeout_ms,
                                   options.meet, options.listen_on, options.stop_joining}));
   if (const int count = context->model().program.replicas; count > 1) {
-    REFRAIN_ASSIGN_OR_RETURN(context->replicas,
-                             device.create_communicator(
-                                 {fmt::format("{}.{}", options.replicas_token, options.rank),
-                                  options.replica, count, config.collective_timeout_ms,
-                                  options.meet_replicas, options.listen_on, options.stop_joining}));
+    GroupOptions replicas{fmt::format("{}.{}", options.replicas_token, options.rank),
+                          options.replica, count, config.collective_timeout_ms};
+    replicas.stop = options.stop_joining;
+    REFRAIN_ASSIGN_OR_RETURN(context->replicas, device.create_communicator(replicas));
   }
   if (config.disable_custom_all_reduce)
     REFRAIN_RETURN_IF_ERROR(hold_to_nccl(*context->communicator, device.name()));

@@ -40,11 +40,10 @@ struct RunnerOptions {
   MeetFn meet = {};  // how the ranks find each other (GroupOptions)
   std::string listen_on = {};
   StopFn stop_joining = {};
-  // Which of the model's replicas this is, where they step together (CG-17), and what names them:
-  // equal on all, with their own `meet`.
+  // Which of the model's replicas this is, where they step together (CG-17), and what names them,
+  // equal on all. They share memory and do not meet.
   int replica = 0;
   std::string replicas_token = {};
-  MeetFn meet_replicas = {};
   // Execution contexts, each with an equal share of the device (CG-38). More than one is for ranks
   // that share memory and do not meet.
   int contexts = 1;

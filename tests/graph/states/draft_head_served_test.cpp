@@ -82,12 +82,7 @@ std::string name_of(const ::testing::TestParamInfo<std::tuple<std::string, int>>
   return std::get<0>(info.param) + "_tp" + std::to_string(std::get<1>(info.param));
 }
 
-INSTANTIATE_TEST_SUITE_P(Modes, EveryHeadMode,
-                         ::testing::Combine(::testing::Values("NONE", "PIECEWISE", "FULL",
-                                                              "FULL_DECODE_ONLY",
-                                                              "FULL_AND_PIECEWISE"),
-                                            ::testing::Values(1, 2)),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(Modes, EveryHeadMode, every_mode_and_ranks(), name_of);
 
 class EveryHead : public ::testing::TestWithParam<const TinyHead& (*)()> {};
 

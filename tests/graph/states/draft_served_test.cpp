@@ -83,15 +83,9 @@ TEST_P(EveryDraftMode, CG40ADraftModelOnEveryRankAloneGivesTheSameTokens) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Modes, EveryDraftMode,
-                         ::testing::Combine(::testing::Values("NONE", "PIECEWISE", "FULL",
-                                                              "FULL_DECODE_ONLY",
-                                                              "FULL_AND_PIECEWISE"),
-                                            ::testing::Values(1, 2)),
-                         [](const auto& info) {
-                           return std::get<0>(info.param) + "_tp" +
-                                  std::to_string(std::get<1>(info.param));
-                         });
+INSTANTIATE_TEST_SUITE_P(Modes, EveryDraftMode, every_mode_and_ranks(), [](const auto& info) {
+  return std::get<0>(info.param) + "_tp" + std::to_string(std::get<1>(info.param));
+});
 
 TEST(DraftServed, CG40PreemptedRequestsDraftRightAgain) {
   ServedOptions options = options_of(&model());

@@ -2,6 +2,9 @@
 // Requests that models are served with here: prompts shorter and longer than window and chunk, and
 // more of them than slots.
 
+#include <string>
+#include <tuple>
+
 #include "tests/graph/states/served.h"
 
 namespace refrain::tests {
@@ -23,6 +26,17 @@ inline void add_all(Served& served) {
   RequestId id = 0;
   for (const Request& request : kRequests)
     served.add(++id, prompt(request.length, request.seed), request.count);
+}
+
+// Cases of a test: every mode, on one and two ranks.
+inline auto every_mode_and_ranks() {
+  return ::testing::Combine(
+      ::testing::Values("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"),
+      ::testing::Values(1, 2));
+}
+inline std::string name_of_mode_and_ranks(
+    const ::testing::TestParamInfo<std::tuple<std::string, int>>& info) {
+  return fmt::format("{}_{}", std::get<0>(info.param), std::get<1>(info.param));
 }
 
 // What each has been given.

@@ -41,15 +41,7 @@ TEST_P(EveryMode, TokensAreThoseOfPlainLoops) {
   EXPECT_EQ(served.scheduler->stats().blocks_free, served.scheduler->stats().blocks_total);
 }
 
-INSTANTIATE_TEST_SUITE_P(States, EveryMode,
-                         ::testing::Combine(::testing::Values("NONE", "PIECEWISE", "FULL",
-                                                              "FULL_DECODE_ONLY",
-                                                              "FULL_AND_PIECEWISE"),
-                                            ::testing::Values(1, 2)),
-                         [](const auto& info) {
-                           return fmt::format("{}_{}", std::get<0>(info.param),
-                                              std::get<1>(info.param));
-                         });
+INSTANTIATE_TEST_SUITE_P(States, EveryMode, every_mode_and_ranks(), name_of_mode_and_ranks);
 
 // CG-39, SPLIT_PREFILL: long rows run in parts, whose steps take turns with those who decode.
 TEST_P(EveryMode, CG39PromptsInPartsBetweenDecodesGiveTheSameTokens) {

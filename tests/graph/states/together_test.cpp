@@ -106,15 +106,7 @@ TEST_P(StepTogether, CG17TokensAreThoseOfPlainLoops) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Modes, StepTogether,
-                         ::testing::Combine(::testing::Values("NONE", "PIECEWISE", "FULL",
-                                                              "FULL_DECODE_ONLY",
-                                                              "FULL_AND_PIECEWISE"),
-                                            ::testing::Values(1, 2)),
-                         [](const auto& info) {
-                           return fmt::format("{}_{}", std::get<0>(info.param),
-                                              std::get<1>(info.param));
-                         });
+INSTANTIATE_TEST_SUITE_P(Modes, StepTogether, every_mode_and_ranks(), name_of_mode_and_ranks);
 
 TEST(StepTogether, CG17OptionsThatRunStepsOfTheirOwnAreRefused) {
   const auto refused = [](auto set) {

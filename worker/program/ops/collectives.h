@@ -64,11 +64,7 @@ struct Definition<AllGatherOp> {
                                          optional_read("live", offsetof(O, live)),
                                          write("out", offsetof(O, out))};
   static std::string shape(const Shapes& v, const O& op) {
-    const Value &in = v[op.in], &out = v[op.out];
-    return expect(in.cols == out.cols && in.dtype == out.dtype &&
-                      in.rows.extent == out.rows.extent &&
-                      in.rows.scale * v.ranks == out.rows.scale,
-                  "input and result disagree");
+    return expect(v.stacks(op.out, v.ranks, op.in), "input and result disagree");
   }
   static bool has_kernel(const kernels::KernelTable& /*table*/, const O& /*op*/) { return true; }
   template <class L>

@@ -21,11 +21,7 @@ struct Definition<GatherReplicasOp> {
   static constexpr Operand operands[] = {read("in", offsetof(O, in)),
                                          write("out", offsetof(O, out))};
   static std::string shape(const Shapes& v, const O& op) {
-    const Value &in = v[op.in], &out = v[op.out];
-    return expect(in.cols == out.cols && in.dtype == out.dtype &&
-                      in.rows.extent == out.rows.extent &&
-                      in.rows.scale * v.replicas == out.rows.scale,
-                  "input and result disagree");
+    return expect(v.stacks(op.out, v.replicas, op.in), "input and result disagree");
   }
   static bool has_kernel(const kernels::KernelTable& /*table*/, const O& /*op*/) { return true; }
   template <class L>
@@ -48,11 +44,7 @@ struct Definition<ReduceReplicasOp> {
   static constexpr Operand operands[] = {read("in", offsetof(O, in)),
                                          write("out", offsetof(O, out))};
   static std::string shape(const Shapes& v, const O& op) {
-    const Value &in = v[op.in], &out = v[op.out];
-    return expect(in.cols == out.cols && in.dtype == out.dtype &&
-                      in.rows.extent == out.rows.extent &&
-                      in.rows.scale == out.rows.scale * v.replicas,
-                  "input and result disagree");
+    return expect(v.stacks(op.in, v.replicas, op.out), "input and result disagree");
   }
   static bool has_kernel(const kernels::KernelTable& /*table*/, const O& /*op*/) { return true; }
   template <class L>
