@@ -143,6 +143,9 @@ class Copier {
   virtual bool is_host_memory() const = 0;
   // Begun, and done when finish() returns. Copies are quickest from and to allocate_pinned().
   virtual void copy(void* to, const void* from, size_t bytes) = 0;
+  // Whole words of 64 bits that the device may be writing: each as it was at one time. Copies begun
+  // after finish() find what the device had written before those words.
+  virtual void copy_words(void* to, const void* from, size_t bytes) { copy(to, from, bytes); }
   virtual void finish() = 0;
 };
 

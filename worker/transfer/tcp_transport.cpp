@@ -202,12 +202,16 @@ void TcpTransport::answer(int connection, uint64_t chunk, std::span<const std::b
     const bool there = piece.region < own_.regions.size() && piece.bytes <= kChunk - bytes &&
                        piece.bytes <= region_bytes_[piece.region] &&
                        piece.offset <= region_bytes_[piece.region] - piece.bytes;
-    if (!there) {
+    const bool flags = there && own_.flags != nullptr && own_.regions[piece.region] == own_.flags;
+    const bool whole_words = (piece.offset | piece.bytes) % sizeof(uint64_t) == 0;
+    if (!there || (flags && !whole_words)) {
       head.kind = kRefused;
       bytes = 0;
       break;
     }
-    copier_.copy(to + bytes, own_.regions[piece.region] + piece.offset, piece.bytes);
+    const std::byte* from = own_.regions[piece.region] + piece.offset;
+    flags ? copier_.copy_words(to + bytes, from, piece.bytes)
+          : copier_.copy(to + bytes, from, piece.bytes);
     bytes += piece.bytes;
   }
   copier_.finish();

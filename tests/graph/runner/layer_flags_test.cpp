@@ -233,6 +233,9 @@ TEST_P(LayerStreaming, BlocksThatComeWhileAGraphWritesThemAreThoseOfItsEnd) {
   const auto [mode, tcp] = GetParam();
   SessionOptions options = publishing(mode);
   if (options.device != "host") GTEST_SKIP() << "the delays are of host kernels";
+#ifdef __SANITIZE_THREAD__  // nothing would come in time: steps have ended by then
+  if (tcp) GTEST_SKIP() << "each word of a frame of ZeroMQ's is a suppressed report";
+#endif
   options.wrap_device = make_delaying_device;
   const auto session = started(options);
   worker::ProgramRunner& runner = session->runner();

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <limits>
@@ -189,7 +190,7 @@ class ServedRank {
 class Served {
  public:
   Served(const std::filesystem::path& model, ServedOptions options) : options_(std::move(options)) {
-    static int group = 0;
+    static std::atomic<int> group = 0;  // several may start at the same time
     const std::string token = fmt::format("served-{}-{}", getpid(), ++group);
     for (int rank = 0; rank < options_.config.tensor_parallel_size; ++rank)
       ranks_.push_back(std::make_unique<ServedRank>(model, options_, rank, token));

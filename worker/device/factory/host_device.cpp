@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <cstring>
 
 #include "kernels/host/isa.h"
@@ -24,6 +25,13 @@ class HostCopier final : public Copier {
  public:
   bool is_host_memory() const override { return true; }
   void copy(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+  void copy_words(void* to, const void* from, size_t bytes) override {
+    auto* words = static_cast<uint64_t*>(const_cast<void*>(from));  // they are only read
+    for (size_t i = 0; i < bytes / sizeof(uint64_t); ++i) {
+      const uint64_t word = std::atomic_ref(words[i]).load(std::memory_order_acquire);
+      std::memcpy(static_cast<std::byte*>(to) + i * sizeof word, &word, sizeof word);
+    }
+  }
   void finish() override {}
 };
 
