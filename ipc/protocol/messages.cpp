@@ -75,6 +75,19 @@ const char* to_string(RuntimeMode mode) {
   check_failed(__FILE__, __LINE__, "known RuntimeMode", std::to_string(static_cast<int>(mode)));
 }
 
+const char* to_string(CaptureHiddenMode mode) {
+  switch (mode) {
+    case CaptureHiddenMode::kNull:
+      return "NULL";
+    case CaptureHiddenMode::kLast:
+      return "LAST";
+    case CaptureHiddenMode::kFull:
+      return "FULL";
+  }
+  check_failed(__FILE__, __LINE__, "known CaptureHiddenMode",
+               std::to_string(static_cast<int>(mode)));
+}
+
 const char* to_string(GroupRole role) {
   switch (role) {
     case GroupRole::kBoth:

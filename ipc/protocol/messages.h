@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "ipc/protocol/capture_hidden_mode.h"
 #include "ipc/protocol/draft_head.h"
 #include "ipc/protocol/group_role.h"
 #include "ipc/protocol/kv_transfer.h"
@@ -18,7 +19,7 @@
 
 namespace refrain::ipc {
 
-inline constexpr uint16_t kProtocolVersion = 24;
+inline constexpr uint16_t kProtocolVersion = 25;
 
 // ---- configuration (coordinator -> worker, inside Welcome)
 
@@ -154,6 +155,7 @@ struct ManifestEntry {
   std::string mode;  // FULL or PIECEWISE
   int32_t num_tokens = 0, num_reqs = 0;
   bool uniform = false, has_lora = false;
+  CaptureHiddenMode hidden = CaptureHiddenMode::kNull;
   int32_t pieces = 0, nodes = 0;
   int64_t bytes = 0;
   double capture_ms = 0;
@@ -322,6 +324,7 @@ struct StepResult {
   int32_t key_reqs = 0;
   bool key_uniform = false;
   bool key_lora = false;
+  CaptureHiddenMode key_hidden = CaptureHiddenMode::kNull;
   int32_t num_tokens = 0;  // unpadded
   float device_ms = 0;
   std::vector<int32_t> token_offsets;  // [R+1] where the tokens of each row begin

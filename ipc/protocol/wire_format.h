@@ -80,9 +80,10 @@ void serialize(Archive& ar, InitCache& m) {
 
 template <class Archive>
 void serialize(Archive& ar, ManifestEntry& m) {
-  static_assert(wire::field_count<ManifestEntry>() == 11);
-  ar(wire::Name{"mode", m.mode}, m.num_tokens, m.num_reqs, m.uniform, m.has_lora, m.pieces, m.nodes,
-     m.bytes, m.capture_ms, m.digest, m.launch_digest);
+  static_assert(wire::field_count<ManifestEntry>() == 12);
+  ar(wire::Name{"mode", m.mode}, m.num_tokens, m.num_reqs, m.uniform, m.has_lora,
+     wire::Choice<CaptureHiddenMode>{"hidden", m.hidden, CaptureHiddenMode::kFull}, m.pieces,
+     m.nodes, m.bytes, m.capture_ms, m.digest, m.launch_digest);
 }
 
 template <class Archive>
@@ -181,10 +182,11 @@ void serialize(Archive& ar, PromptScores& m) {
 
 template <class Archive>
 void serialize(Archive& ar, StepResult& m) {
-  static_assert(wire::field_count<StepResult>() == 20);
+  static_assert(wire::field_count<StepResult>() == 21);
   ar(m.step, m.rank, wire::Choice<RuntimeMode>{"mode", m.mode, RuntimeMode::kFull}, m.key_tokens,
-     m.key_reqs, m.key_uniform, m.key_lora, m.num_tokens, m.device_ms,
-     wire::List<int32_t>{"token_offsets", m.token_offsets, kMaxRows + 1},
+     m.key_reqs, m.key_uniform, m.key_lora,
+     wire::Choice<CaptureHiddenMode>{"key_hidden", m.key_hidden, CaptureHiddenMode::kFull},
+     m.num_tokens, m.device_ms, wire::List<int32_t>{"token_offsets", m.token_offsets, kMaxRows + 1},
      wire::List<TokenId>{"tokens", m.tokens, kMaxStepTokens},
      wire::List<float>{"logprobs", m.logprobs, kMaxStepTokens},
      wire::List<int32_t>{"top_offsets", m.top_offsets, kMaxStepTokens + 1},

@@ -7,15 +7,23 @@
 namespace refrain {
 namespace {
 
+std::string describe(bool uniform, bool lora, ipc::CaptureHiddenMode hidden) {
+  return fmt::format("{}{}{}", uniform ? ", uniform" : "", lora ? ", LoRA" : "",
+                     hidden == ipc::CaptureHiddenMode::kNull
+                         ? ""
+                         : fmt::format(", hidden {}", ipc::to_string(hidden)));
+}
+
 std::string describe(const ipc::ManifestEntry& entry) {
-  return fmt::format("{} {} tokens, {} requests{}{} (digest {:016x})", entry.mode, entry.num_tokens,
-                     entry.num_reqs, entry.uniform ? ", uniform" : "",
-                     entry.has_lora ? ", LoRA" : "", entry.digest);
+  return fmt::format("{} {} tokens, {} requests{} (digest {:016x})", entry.mode, entry.num_tokens,
+                     entry.num_reqs, describe(entry.uniform, entry.has_lora, entry.hidden),
+                     entry.digest);
 }
 
 bool same_key(const ipc::ManifestEntry& a, const ipc::ManifestEntry& b) {
   return a.mode == b.mode && a.num_tokens == b.num_tokens && a.num_reqs == b.num_reqs &&
-         a.uniform == b.uniform && a.has_lora == b.has_lora && a.digest == b.digest;
+         a.uniform == b.uniform && a.has_lora == b.has_lora && a.hidden == b.hidden &&
+         a.digest == b.digest;
 }
 
 std::optional<std::string> manifest_mismatch(const ipc::Ready& first, const ipc::Ready& other,
@@ -37,9 +45,9 @@ std::optional<std::string> manifest_mismatch(const ipc::Ready& first, const ipc:
 }
 
 std::string describe(const ipc::StepResult& result) {
-  return fmt::format("{} {} tokens ({} live), {} requests{}{}", ipc::to_string(result.mode),
+  return fmt::format("{} {} tokens ({} live), {} requests{}", ipc::to_string(result.mode),
                      result.key_tokens, result.num_tokens, result.key_reqs,
-                     result.key_uniform ? ", uniform" : "", result.key_lora ? ", LoRA" : "");
+                     describe(result.key_uniform, result.key_lora, result.key_hidden));
 }
 
 }  // namespace
@@ -116,7 +124,8 @@ std::optional<std::string> key_mismatch(const std::vector<ipc::StepResult>& rank
     const ipc::StepResult& other = ranks[rank];
     const bool same = first.mode == other.mode && first.key_tokens == other.key_tokens &&
                       first.key_reqs == other.key_reqs && first.key_uniform == other.key_uniform &&
-                      first.key_lora == other.key_lora && first.num_tokens == other.num_tokens;
+                      first.key_lora == other.key_lora && first.key_hidden == other.key_hidden &&
+                      first.num_tokens == other.num_tokens;
     if (!same)
       return fmt::format("rank 0 ran step {} as {} and rank {} as {}; ranks must run the same key",
                          first.step, describe(first), rank, describe(other));

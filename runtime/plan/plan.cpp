@@ -69,6 +69,13 @@ Result<std::vector<std::string>> read_strings(const Json& value, const std::stri
   return names;
 }
 
+Result<ipc::CaptureHiddenMode> read_hidden(const Json& value, const std::string& path) {
+  using enum ipc::CaptureHiddenMode;
+  for (const auto mode : {kNull, kLast, kFull})
+    if (value == ipc::to_string(mode)) return mode;
+  return fail_field(path, "{} must be \"NULL\", \"LAST\" or \"FULL\"", path);
+}
+
 Status check_names(const Json& object, const std::string& prefix,
                    std::initializer_list<std::string_view> known) {
   for (const auto& [name, value] : object.items()) {
@@ -121,6 +128,8 @@ Status read_options(const Json& root, CudagraphOptions& options) {
   REFRAIN_RETURN_IF_ERROR(read_into("enforce_eager", options.enforce_eager, read_bool, false));
   REFRAIN_RETURN_IF_ERROR(read_into("disable_padding", options.disable_padding, read_bool, false));
   REFRAIN_RETURN_IF_ERROR(read_into("lora", options.lora, read_bool, false));
+  REFRAIN_RETURN_IF_ERROR(
+      read_into("capture_hidden_mode", options.capture_hidden_mode, read_hidden, false));
   return optional_field(root, "max_padding_ratio", true, [&](const Json& value) -> Status {
     if (!value.is_number()) {
       return fail_field("max_padding_ratio", "max_padding_ratio must be a number or null");
@@ -160,8 +169,9 @@ Result<uint8_t> read_allowed_modes(const Json& value, const std::string& path) {
 
 Result<PlanBatch> read_batch(const Json& value, const std::string& path) {
   if (!value.is_object()) return fail_field(path, "{} must be an object with query_lens", path);
-  REFRAIN_RETURN_IF_ERROR(check_names(
-      value, path + ".", {"query_lens", "context_lens", "cascade", "allowed_modes", "has_lora"}));
+  REFRAIN_RETURN_IF_ERROR(check_names(value, path + ".",
+                                      {"query_lens", "context_lens", "cascade", "allowed_modes",
+                                       "has_lora", "capture_hidden_mode"}));
   const std::string lens_path = path + ".query_lens";
   if (!value.contains("query_lens")) {
     return fail_field(lens_path, "{} is missing; give the tokens of each request", lens_path);
@@ -200,6 +210,12 @@ Result<PlanBatch> read_batch(const Json& value, const std::string& path) {
   REFRAIN_RETURN_IF_ERROR(flag("cascade", batch.shape.cascade));
   REFRAIN_RETURN_IF_ERROR(flag("has_lora", batch.shape.has_lora));
   REFRAIN_RETURN_IF_ERROR(
+      optional_field(value, "capture_hidden_mode", false, [&](const Json& mode) -> Status {
+        REFRAIN_ASSIGN_OR_RETURN(batch.shape.hidden,
+                                 read_hidden(mode, path + ".capture_hidden_mode"));
+        return {};
+      }));
+  REFRAIN_RETURN_IF_ERROR(
       optional_field(value, "allowed_modes", true, [&](const Json& modes) -> Status {
         REFRAIN_ASSIGN_OR_RETURN(batch.shape.allowed_modes,
                                  read_allowed_modes(modes, path + ".allowed_modes"));
@@ -225,12 +241,12 @@ Result<PlanInput> read_plan(const std::string& text) {
   const Json root = Json::parse(text, nullptr, false);
   if (root.is_discarded()) return fail_field("", "the plan is not valid JSON");
   if (!root.is_object()) return fail_field("", "the plan must be a JSON object");
-  REFRAIN_RETURN_IF_ERROR(
-      check_names(root, "",
-                  {"cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size",
-                   "max_num_seqs", "max_num_batched_tokens", "num_speculative_tokens",
-                   "uniform_query_lens", "attention_support", "piecewise_available",
-                   "enforce_eager", "disable_padding", "max_padding_ratio", "lora", "batches"}));
+  REFRAIN_RETURN_IF_ERROR(check_names(
+      root, "",
+      {"cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size", "max_num_seqs",
+       "max_num_batched_tokens", "num_speculative_tokens", "uniform_query_lens",
+       "attention_support", "piecewise_available", "enforce_eager", "disable_padding",
+       "max_padding_ratio", "lora", "capture_hidden_mode", "batches"}));
   PlanInput input;
   REFRAIN_RETURN_IF_ERROR(read_options(root, input.options));
   REFRAIN_RETURN_IF_ERROR(
@@ -252,23 +268,30 @@ Result<PlanInput> read_plan(const std::string& text) {
   return input;
 }
 
-Json describe_key(const BatchDescriptor& key, RuntimeMode mode, bool lora) {
+// What only some configurations have.
+void describe_further(const BatchDescriptor& key, const CudagraphConfig& config, Json& json) {
+  if (config.lora) json["has_lora"] = key.has_lora;
+  if (config.capture_hidden_mode != ipc::CaptureHiddenMode::kNull)
+    json["capture_hidden_mode"] = ipc::to_string(key.hidden);
+}
+
+Json describe_key(const BatchDescriptor& key, RuntimeMode mode, const CudagraphConfig& config) {
   Json json = {{"num_tokens", key.num_tokens}};
   if (mode != RuntimeMode::kPiecewise) {
     json["num_reqs"] = key.num_reqs;
     json["uniform"] = key.uniform;
   }
-  if (lora) json["has_lora"] = key.has_lora;
+  describe_further(key, config, json);
   return json;
 }
 
-Json describe_dispatch(const Dispatch& dispatch, int32_t tokens, bool lora) {
+Json describe_dispatch(const Dispatch& dispatch, int32_t tokens, const CudagraphConfig& config) {
   Json json = {{"mode", ipc::to_string(dispatch.mode)},
                {"num_tokens", dispatch.key.num_tokens},
                {"num_reqs", dispatch.key.num_reqs},
                {"uniform", dispatch.key.uniform},
                {"paddings", dispatch.key.num_tokens - tokens}};
-  if (lora) json["has_lora"] = dispatch.key.has_lora;
+  describe_further(dispatch.key, config, json);
   return json;
 }
 
@@ -288,7 +311,7 @@ Result<std::string> explain(PlanInput input) {
   for (RuntimeMode mode : {RuntimeMode::kFull, RuntimeMode::kPiecewise}) {
     Json keys = Json::array();
     for (const BatchDescriptor& key : dispatcher.keys(mode)) {
-      keys.push_back(describe_key(key, mode, config.lora));
+      keys.push_back(describe_key(key, mode, config));
     }
     plan["keys"][ipc::to_string(mode)] = std::move(keys);
   }
@@ -297,8 +320,15 @@ Result<std::string> explain(PlanInput input) {
     batch.shape.uniform = std::ranges::any_of(config.uniform_query_lens, [&batch](int32_t q) {
       return worker::is_uniform_decode(batch.query_lens, batch.context_lens, q);
     });
+    if (batch.shape.hidden > config.capture_hidden_mode) {
+      const std::string field =
+          fmt::format("batches[{}].capture_hidden_mode", plan["dispatch"].size());
+      return fail_field(field, "{} is {}, and the keys have {}", field,
+                        ipc::to_string(batch.shape.hidden),
+                        ipc::to_string(config.capture_hidden_mode));
+    }
     plan["dispatch"].push_back(
-        describe_dispatch(dispatcher.dispatch(batch.shape), batch.shape.num_tokens, config.lora));
+        describe_dispatch(dispatcher.dispatch(batch.shape), batch.shape.num_tokens, config));
   }
   return plan.dump(2);
 }

@@ -230,6 +230,7 @@ Json cudagraph_json(const EngineStats& stats) {
                                   {"num_reqs", entry.num_reqs},
                                   {"uniform", entry.uniform},
                                   {"has_lora", entry.has_lora},
+                                  {"capture_hidden_mode", ipc::to_string(entry.hidden)},
                                   {"pieces", entry.pieces},
                                   {"nodes", entry.nodes},
                                   {"bytes", entry.bytes},
@@ -298,16 +299,17 @@ std::string cudagraph_page(const EngineStats& stats) {
                         escape(ready.cudagraph_mode));
     for (const std::string& warning : ready.warnings) html += "<p>⚠ " + escape(warning) + "</p>";
     html +=
-        "<div><table><tr><th>mode<th>tokens<th>requests<th>uniform<th>pieces<th>nodes<th>bytes<th>"
+        "<div><table><tr><th>mode<th>tokens<th>requests<th>uniform<th>hidden<th>pieces<th>nodes<th>"
+        "bytes<th>"
         "ms"
         "<th>replayed</tr>";
     for (const ipc::ManifestEntry& entry : ready.manifest) {
       html += fmt::format(
-          "<tr><td class={0}>{0}{9}<td>{1}<td>{2}<td>{3}<td>{4}<td>{5}<td>{6}<td>{7:.2f}<td>{8}"
-          "</tr>",
+          "<tr><td class={0}>{0}{9}<td>{1}<td>{2}<td>{3}<td>{10}<td>{4}<td>{5}<td>{6}<td>{7:.2f}"
+          "<td>{8}</tr>",
           entry.mode, entry.num_tokens, entry.num_reqs, entry.uniform ? "yes" : "", entry.pieces,
           entry.nodes, entry.bytes, entry.capture_ms, replayed(stats, entry) ? "yes" : "never",
-          entry.has_lora ? " LoRA" : "");
+          entry.has_lora ? " LoRA" : "", ipc::to_string(entry.hidden));
     }
     html += "</table></div>";
   }

@@ -39,11 +39,25 @@ BatchShape batch_shape(const ipc::StepSize& size, std::span<const int32_t> unifo
   return shape;
 }
 
-BatchShape batch_shape(const ipc::Step& step, std::span<const int32_t> uniform_query_lens) {
+namespace {
+
+ipc::CaptureHiddenMode read_of(const ipc::Step& step, const HiddenReaders& readers) {
+  using enum ipc::CaptureHiddenMode;
+  const bool ends_prompt = std::ranges::any_of(
+      rows_of(step).flags, [](uint8_t flags) { return (flags & ipc::kSamples) != 0; });
+  const bool pools = ends_prompt || readers.pooling == kFull;
+  return std::max(step.runs.size() > 1 ? readers.draft : kNull, pools ? readers.pooling : kNull);
+}
+
+}  // namespace
+
+BatchShape batch_shape(const ipc::Step& step, std::span<const int32_t> uniform_query_lens,
+                       const HiddenReaders& readers) {
   const ipc::Rows& rows = rows_of(step);
   BatchShape shape = batch_shape(ipc::size_of(step), uniform_query_lens);
   for (size_t row = 0; row < rows.slot.size(); ++row)
     shape.num_samples += (rows.flags[row] & ipc::kVerifies) != 0 ? rows.num_tokens[row] : 1;
+  if (shape.num_reqs > 0) shape.hidden = read_of(step, readers);
   return shape;
 }
 

@@ -18,7 +18,8 @@ bool allows(const BatchShape& batch, RuntimeMode mode) {
 CudagraphDispatcher::CudagraphDispatcher(CudagraphConfig config) : config_(std::move(config)) {
   const RuntimeMode mixed = mixed_mode(config_.mode);
   for (int32_t size : config_.capture_sizes) {
-    const BatchDescriptor key{size, std::min(size, config_.max_num_seqs), false, false};
+    const BatchDescriptor key{size, std::min(size, config_.max_num_seqs), false, false,
+                              config_.capture_hidden_mode};
     if (mixed == RuntimeMode::kFull) add(mixed_, key);
     if (mixed == RuntimeMode::kPiecewise) add(piecewise_, key);
   }
@@ -26,7 +27,7 @@ CudagraphDispatcher::CudagraphDispatcher(CudagraphConfig config) : config_(std::
     for (const int32_t q : config_.uniform_query_lens) {
       Ladder& ladder = uniform_.emplace_back();
       for (int32_t size : decode_sizes(config_.capture_sizes, config_.max_num_seqs, q)) {
-        add(ladder, {size, size / q, true, false});
+        add(ladder, {size, size / q, true, false, config_.capture_hidden_mode});
       }
     }
   }
@@ -127,8 +128,13 @@ std::vector<CudagraphDispatcher::Ladder*> CudagraphDispatcher::ladders(RuntimeMo
 }
 
 Dispatch CudagraphDispatcher::dispatch(const BatchShape& batch) const {
+  REFRAIN_CHECK(batch.hidden <= config_.capture_hidden_mode,
+                "hidden states are read as {}, and the model's Program leaves them as {}",
+                ipc::to_string(batch.hidden), ipc::to_string(config_.capture_hidden_mode));
   Dispatch result{
-      RuntimeMode::kNone, {batch.num_tokens, batch.num_reqs, false, batch.has_lora}, -1};
+      RuntimeMode::kNone,
+      {batch.num_tokens, batch.num_reqs, false, batch.has_lora, config_.capture_hidden_mode},
+      -1};
   if (!captured_ || batch.num_tokens == 0) return result;
   const auto take = [&](const Ladder& ladder, RuntimeMode mode) {
     if (!allows(batch, mode)) return false;

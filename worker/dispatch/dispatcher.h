@@ -33,9 +33,10 @@ struct CudagraphConfig {
   int32_t uniform_query_len() const { return uniform_query_lens.back(); }
   int32_t max_num_seqs = 256;
   bool disable_padding = false;
-  double max_padding_ratio = 0;       // 0: off
-  bool lora = false;                  // keys double: with and without adapters (CG-15)
-  bool specialize_lora = true;        // false: one key serves both
+  double max_padding_ratio = 0;  // 0: off
+  bool lora = false;             // keys double: with and without adapters (CG-15)
+  bool specialize_lora = true;   // false: one key serves both
+  ipc::CaptureHiddenMode capture_hidden_mode = ipc::CaptureHiddenMode::kNull;  // of all keys
   std::vector<std::string> warnings;  // of resolving; shown once at start
 };
 
@@ -54,6 +55,8 @@ struct CudagraphOptions {           // as configured, before defaults
   std::optional<double> max_padding_ratio;
   bool lora = false;
   bool specialize_lora = true;
+  // What the model's Program leaves in every step.
+  ipc::CaptureHiddenMode capture_hidden_mode = ipc::CaptureHiddenMode::kNull;
 };
 
 CudagraphOptions cudagraph_options(const ipc::WorkerConfig& config);
@@ -67,7 +70,8 @@ class CudagraphDispatcher {
  public:
   explicit CudagraphDispatcher(CudagraphConfig config);
 
-  // NONE for every batch until set_captured() (CG-13).
+  // NONE for every batch until set_captured() (CG-13). Throws FatalError for one of which more is
+  // read than keys leave (CG-35).
   Dispatch dispatch(const BatchShape& batch) const;
   // What replicas that step together all run, each with its own rows (CG-17): the least of their
   // modes, and the key that has room for every one. `sizes`: of all of them, idle ones included;

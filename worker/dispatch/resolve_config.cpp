@@ -96,6 +96,15 @@ void warn_uncovered(const CudagraphOptions& options, int64_t q, CudagraphConfig&
                   count, most, first, first * q, last, last * q));
 }
 
+// A draft head reads of all tokens what they have in every step; so do poolings but the last
+// token's.
+ipc::CaptureHiddenMode capture_hidden_mode(const ipc::WorkerConfig& config) {
+  using enum ipc::CaptureHiddenMode;
+  if (config.draft_head != ipc::DraftHead::kNone) return kFull;
+  if (config.pooling.empty()) return kNull;
+  return config.pooling == "LAST" ? kLast : kFull;
+}
+
 }  // namespace
 
 CudagraphOptions cudagraph_options(const ipc::WorkerConfig& config) {
@@ -115,6 +124,7 @@ CudagraphOptions cudagraph_options(const ipc::WorkerConfig& config) {
   if (config.max_padding_ratio != 0) options.max_padding_ratio = config.max_padding_ratio;
   options.lora = config.max_loras > 0;
   options.specialize_lora = config.cudagraph_specialize_lora;
+  options.capture_hidden_mode = capture_hidden_mode(config);
   return options;
 }
 
@@ -132,6 +142,7 @@ Result<CudagraphConfig> resolve_cudagraph_config(const CudagraphOptions& options
   config.max_padding_ratio = options.max_padding_ratio.value_or(0);
   config.lora = options.lora;
   config.specialize_lora = options.specialize_lora;
+  config.capture_hidden_mode = options.capture_hidden_mode;
 
   REFRAIN_ASSIGN_OR_RETURN(config.mode, configured_mode(options, config.warnings));
   ResolvedMode resolved =

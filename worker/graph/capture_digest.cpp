@@ -32,6 +32,7 @@ void CaptureDigests::set(const Lowering& lowering, const std::vector<Piece>& pie
     digest->add(static_cast<uint64_t>(entry.num_reqs));
     digest->add(uint64_t{entry.uniform});
     digest->add(uint64_t{entry.has_lora});
+    digest->add(static_cast<uint64_t>(entry.hidden));
   }
   common.add(place->second.common);
   own.add(place->second.own);

@@ -10,8 +10,10 @@
 namespace refrain::worker {
 
 std::string describe(const BatchDescriptor& key) {
-  return fmt::format("{} ({} requests{}{})", key.num_tokens, key.num_reqs,
-                     key.uniform ? ", uniform" : "", key.has_lora ? ", LoRA" : "");
+  const bool hidden = key.hidden != ipc::CaptureHiddenMode::kNull;
+  return fmt::format("{} ({} requests{}{}{})", key.num_tokens, key.num_reqs,
+                     key.uniform ? ", uniform" : "", key.has_lora ? ", LoRA" : "",
+                     hidden ? fmt::format(", hidden {}", ipc::to_string(key.hidden)) : "");
 }
 
 void enter_into_manifest(const BatchDescriptor& key, ipc::ManifestEntry& entry) {
@@ -19,6 +21,7 @@ void enter_into_manifest(const BatchDescriptor& key, ipc::ManifestEntry& entry) 
   entry.num_reqs = key.num_reqs;
   entry.uniform = key.uniform;
   entry.has_lora = key.has_lora;
+  entry.hidden = key.hidden;
 }
 
 std::string degraded(const CudagraphDispatcher& dispatcher) {

@@ -13,6 +13,9 @@
 
 namespace refrain::worker {
 
+// Names of the hidden states that a target keeps for its head begin so.
+inline constexpr const char* kHiddenStates = "hidden_states.";
+
 // The most of a step and of a request that a Program is built for; tests that run none leave zeros.
 struct BuildLimits {
   StepLimits step;
@@ -36,7 +39,7 @@ struct BuildLimits {
   // Times that the Program runs through its model in one step.
   int num_passes() const { return drafts ? 1 + num_drafts : 1; }
   // Name of the value that one of hidden_states is kept in.
-  static std::string hidden_name(size_t index) { return "hidden_states." + std::to_string(index); }
+  static std::string hidden_name(size_t index) { return kHiddenStates + std::to_string(index); }
 };
 
 // Geometry of one attention layer.

@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "worker/models/models.h"
+#include "worker/runner/hidden_states.h"
 
 namespace refrain::worker {
 namespace {
@@ -281,10 +282,12 @@ Result<std::unique_ptr<HostedProgram>> host(Program plain, const ipc::WorkerConf
                            split_program(hosted->program, splitting_ops));
   const bool splittable = is_splittable(hosted->program, splitting_ops);
   if (splittable) hosted->pieces = std::move(pieces);
+  CudagraphOptions options = cudagraph_options(config);
+  if (!target) options.capture_hidden_mode = ipc::CaptureHiddenMode::kNull;  // nobody reads a draft
   REFRAIN_ASSIGN_OR_RETURN(
       CudagraphConfig resolved,
-      resolve_cudagraph_config(cudagraph_options(config),
-                               group_support(hosted->program.states, backends), splittable));
+      resolve_cudagraph_config(options, group_support(hosted->program.states, backends),
+                               splittable));
   hosted->dispatcher = std::make_unique<CudagraphDispatcher>(std::move(resolved));
   // Steps that no key covers run in the same arena, so it fits the largest batch there can be.
   hosted->plan = plan_memory(hosted->program, hosted->program.max_sizes());
@@ -303,6 +306,12 @@ Result<std::unique_ptr<HostedProgram>> host(Program plain, const ipc::WorkerConf
     all_rows = add_attention_plans(std::move(*all_rows), planned);
     if (publishes) all_rows = publish_layers(std::move(*all_rows));
     REFRAIN_RETURN_IF_ERROR(add_scoring(*hosted, std::move(*all_rows), device.kernels()));
+  }
+  for (const Lowering* lowering : hosted->lowerings()) {
+    const ipc::CaptureHiddenMode left = hidden_left(lowering->program);
+    REFRAIN_CHECK(left == options.capture_hidden_mode, "{} leaves hidden states as {}, its keys {}",
+                  lowering->program.name, ipc::to_string(left),
+                  ipc::to_string(options.capture_hidden_mode));
   }
   for (Lowering* lowering : hosted->all_lowerings()) {
     lowering->warm_up = distinct_pieces(lowering->program);

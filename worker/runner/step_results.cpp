@@ -43,6 +43,7 @@ ipc::StepResult StepResults::make(StepInFlight& flight) const {
   result.key_reqs = flight.dispatch.key.num_reqs;
   result.key_uniform = flight.dispatch.key.uniform;
   result.key_lora = flight.dispatch.key.has_lora;
+  result.key_hidden = flight.dispatch.key.hidden;
   result.num_tokens = flight.num_tokens;
   result.audit = flight.audit;
   result.prompt = std::move(flight.prompt);

@@ -4,6 +4,7 @@
 
 #include "runtime/base/log.h"
 #include "worker/runner/context_captures.h"
+#include "worker/runner/hidden_states.h"
 #include "worker/runner/logits.h"
 
 namespace refrain::worker {
@@ -18,6 +19,8 @@ StepRunner::StepRunner(const RunnerOptions& options, Device& device, ExecutionCo
               context.model().program, options.config.max_model_len,
               options.keep_logits || !options.debug.dump_values.empty()),
       results_(context.model().program, *context.buffers, options.rank),
+      readers_(hidden_readers(context.model().program,
+                              context.draft() == nullptr ? nullptr : &context.draft()->program)),
       planner_(device, context.model(), context.buffers->addresses()),
       forward_(context.pool->counters(), options.config.debug_cudagraph) {}
 
@@ -94,7 +97,7 @@ void StepRunner::submit(const ipc::Step& step) {
   if (scorer_ != nullptr)
     for (const ipc::SlotSetup& setup : step.setups) scorer_->set_up(setup);
   flight.masks = writer_.grammar_rows(step);
-  BatchShape shape = batch_shape(step, model().dispatcher->config().uniform_query_lens);
+  BatchShape shape = batch_shape(step, model().dispatcher->config().uniform_query_lens, readers_);
   flight.ends = step.runs.empty() || step.runs.front().ends();
   // A whole graph has no piece to end at.
   if (!step.runs.empty() && step.runs.front().parts != 1)
@@ -227,6 +230,7 @@ void StepRunner::run_draft(const BatchShape& batch) {
   REFRAIN_CHECK(context_.draft() != nullptr, "a run of a draft model, which this worker has not");
   BatchShape own = batch;
   own.has_lora = own.cascade = false;
+  own.hidden = ipc::CaptureHiddenMode::kNull;
   forward_.run(*context_.draft(), context_.draft()->dispatcher->dispatch(own), own);
 }
 

@@ -88,6 +88,7 @@ class StepRunner {
   SlotsOfWorker& slots_;
   StepWriter writer_;
   StepResults results_;
+  HiddenReaders readers_;
   AttentionPlanner planner_;
   Forward forward_;
   std::unique_ptr<SplitRun> split_;       // null: every run goes through all pieces

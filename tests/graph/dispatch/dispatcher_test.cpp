@@ -324,6 +324,52 @@ TEST(Dispatcher, CG35EachQueryLengthHasItsOwnKeys) {
   EXPECT_EQ(ids, places);
 }
 
+// ---- hidden states
+
+using enum ipc::CaptureHiddenMode;
+constexpr ipc::CaptureHiddenMode kHiddenModes[] = {kNull, kLast, kFull};
+
+TEST(Dispatcher, CG35EveryKeySaysWhichHiddenStatesItLeavesAndOneThatLeavesTooFewIsAnError) {
+  for (const auto leaves : kHiddenModes) {
+    CudagraphConfig config = config_of("FULL_AND_PIECEWISE", {1, 2, 4}, 4, 1);
+    config.capture_hidden_mode = leaves;
+    CudagraphDispatcher dispatcher(config);
+    EXPECT_EQ(dispatcher.dispatch(decodes(3)).key.hidden, leaves) << "nothing captured yet";
+    dispatcher.set_captured();
+    for (const RuntimeMode mode : {RuntimeMode::kFull, RuntimeMode::kPiecewise})
+      for (const BatchDescriptor& key : dispatcher.keys(mode)) EXPECT_EQ(key.hidden, leaves);
+    for (const auto reads : kHiddenModes) {
+      for (BatchShape batch : {decodes(3), mixed(3, 2), mixed(99, 2)}) {
+        batch.hidden = reads;
+        if (reads <= leaves) {
+          EXPECT_EQ(dispatcher.dispatch(batch).key.hidden, leaves)
+              << text(dispatcher.dispatch(batch));
+        } else {
+          EXPECT_THROW(dispatcher.dispatch(batch), FatalError);
+        }
+      }
+    }
+  }
+}
+
+TEST(Dispatcher, CG35TheConfigurationSaysWhichHiddenStatesKeysLeave) {
+  const auto of = [](const auto& change) {
+    ipc::WorkerConfig config;
+    config.max_num_seqs = 4;
+    config.max_num_batched_tokens = 64;
+    change(config);
+    const auto resolved = resolve_cudagraph_config(cudagraph_options(config), {}, true);
+    return resolved->capture_hidden_mode;
+  };
+  EXPECT_EQ(of([](auto&) {}), kNull);
+  EXPECT_EQ(of([](auto& c) { c.draft_model = true; }), kNull) << "it reads tokens alone";
+  EXPECT_EQ(of([](auto& c) { c.draft_head = ipc::DraftHead::kEagle; }), kFull);
+  EXPECT_EQ(of([](auto& c) { c.draft_head = ipc::DraftHead::kEagle3; }), kFull);
+  EXPECT_EQ(of([](auto& c) { c.pooling = "LAST"; }), kLast);
+  EXPECT_EQ(of([](auto& c) { c.pooling = "MEAN"; }), kFull);
+  EXPECT_EQ(of([](auto& c) { c.pooling = "CLS"; }), kFull);
+}
+
 // ---- what a step is
 
 ipc::Step step_of(std::vector<int32_t> tokens, std::vector<int32_t> computed) {
@@ -357,6 +403,27 @@ TEST(BatchShape, ReadsTheModelsRunAndTakesOneOfItsDraftModelBehindIt_CG39) {
   EXPECT_THROW(batch_shape(step, std::vector{1}), FatalError);
   step.runs.clear();
   EXPECT_EQ(batch_shape(step, std::vector{1}).num_tokens, 0);
+}
+
+TEST(BatchShape, CG35WhichHiddenStatesAreReadFollowsFromTheStep) {
+  const auto read = [](const ipc::Step& step, const HiddenReaders& readers) {
+    return batch_shape(step, std::vector{1}, readers).hidden;
+  };
+  ipc::Step step = step_of({4, 1}, {0, 9});
+  step.runs[0].rows.flags = {0, 0};
+  const HiddenReaders head{.draft = kFull};
+  EXPECT_EQ(read(step, head), kNull) << "no run of the head";
+  EXPECT_EQ(read(step, {.pooling = kLast}), kNull) << "no prompt ends";
+  EXPECT_EQ(read(step, {.pooling = kFull}), kFull);
+  step.runs[0].rows.flags[1] = ipc::kSamples;
+  EXPECT_EQ(read(step, {.pooling = kLast}), kLast);
+  EXPECT_EQ(read(step, {.pooling = kFull}), kFull);
+  EXPECT_EQ(read(step, {}), kNull);
+  step.runs.push_back({ipc::ProgramId::kDraftModel, ipc::ForwardMode::kDraftExtend, {}});
+  EXPECT_EQ(read(step, head), kFull);
+  EXPECT_EQ(read(step, {}), kNull) << "a draft model that is no head";
+  step.runs.clear();
+  EXPECT_EQ(read(step, head), kNull) << "idle";
 }
 
 TEST(BatchShape, CarriesTheStepsRestrictions) {

@@ -77,6 +77,18 @@ TEST(Plan, CG33EnforceEagerHasNoKeys) {
   EXPECT_EQ(answer["dispatch"][0]["mode"], "NONE");
 }
 
+TEST(Plan, CG35KeysShowWhichHiddenStatesTheyLeave) {
+  const json answer = plan(
+      R"({"cudagraph_capture_sizes": [4], "max_num_seqs": 4, "capture_hidden_mode": "FULL",
+          "batches": [{"query_lens": [1], "capture_hidden_mode": "FULL"}, {"query_lens": [9]}]})");
+  EXPECT_EQ(answer["keys"]["FULL"][0],
+            json::parse(R"({"num_tokens": 4, "num_reqs": 4, "uniform": true,
+                            "capture_hidden_mode": "FULL"})"));
+  EXPECT_EQ(answer["keys"]["PIECEWISE"][0],
+            json::parse(R"({"num_tokens": 4, "capture_hidden_mode": "FULL"})"));
+  for (const json& batch : answer["dispatch"]) EXPECT_EQ(batch["capture_hidden_mode"], "FULL");
+}
+
 struct BadPlan {
   const char* text;
   const char* field;
@@ -109,6 +121,10 @@ INSTANTIATE_TEST_SUITE_P(
         BadPlan{R"({"batches": [{"query_lens": [1], "allowed_modes": ["SOME"]}]})",
                 "batches[0].allowed_modes"},
         BadPlan{R"({"batches": [], "sizes": []})", "sizes"},
+        BadPlan{R"({"batches": [], "capture_hidden_mode": "ALL"})", "capture_hidden_mode"},
+        BadPlan{R"({"capture_hidden_mode": "LAST", "batches": [{"query_lens": [1]},
+                    {"query_lens": [1], "capture_hidden_mode": "FULL"}]})",
+                "batches[1].capture_hidden_mode"},
         BadPlan{R"({"batches": [], "cudagraph_mode": "full"})", "cudagraph_mode"},
         BadPlan{R"({"batches": [], "cudagraph_mode": 3})", "cudagraph_mode"},
         BadPlan{R"({"batches": [], "cudagraph_capture_sizes": []})", "cudagraph_capture_sizes"},

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "ipc/protocol/manifest_mode.h"
 #include "tests/graph/head_reference.h"
 #include "tests/graph/runner/session.h"
 
@@ -109,6 +110,18 @@ TEST_P(Heads, CG40DraftsAreThoseOfTheReferenceInEveryMode) {
       result = session->run({verification(0, tokens[0].size()), verification(1, tokens[1].size())});
     }
   }
+}
+
+TEST_P(Heads, CG35KeysLeaveWhatTheHeadReadsOfEveryToken) {
+  using enum ipc::CaptureHiddenMode;
+  for (const char* mode : kModes) {
+    const auto session = started(options_of(mode, &head()), target());
+    for (const ipc::ManifestEntry& entry : session->ready.manifest)
+      EXPECT_EQ(entry.hidden, entry.mode.starts_with(ipc::kDraftMode) ? kNull : kFull)
+          << entry.mode;
+    EXPECT_EQ(session->run(prompts()).key_hidden, kFull) << mode;
+  }
+  EXPECT_EQ(started(options_of("FULL", nullptr), target())->run(prompts()).key_hidden, kNull);
 }
 
 // The last token of a chunk is kept with the first of the next one.

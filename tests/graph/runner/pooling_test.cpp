@@ -103,6 +103,9 @@ TEST(Pooling, CG27EveryModeGivesTheSameVectorsAndPaddingIsInNone) {
       const ipc::StepResult result = session->run({{0, tokens, 0}, {1, {5}, 0}});
       EXPECT_STREQ(ipc::to_string(result.mode), mode) << type;
       EXPECT_EQ(result.key_tokens, 16);
+      EXPECT_EQ(result.key_hidden, type == std::string("LAST") ? ipc::CaptureHiddenMode::kLast
+                                                               : ipc::CaptureHiddenMode::kFull)
+          << "CG-35";
       expect_near({result.pooled.begin(), result.pooled.begin() + 64}, eager);
     }
   }

@@ -118,6 +118,7 @@ TEST(StepGather, RanksThatRanDifferentKeysAreNamed) {
       {"3 requests", [](ipc::StepResult& r) { r.key_reqs = 3; }},
       {"uniform", [](ipc::StepResult& r) { r.key_uniform = true; }},
       {"LoRA", [](ipc::StepResult& r) { r.key_lora = true; }},
+      {"hidden FULL", [](ipc::StepResult& r) { r.key_hidden = ipc::CaptureHiddenMode::kFull; }},
       {"3 live", [](ipc::StepResult& r) { r.num_tokens = 3; }},
   };
   for (const auto& [says, change] : changes) {

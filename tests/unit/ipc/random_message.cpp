@@ -92,6 +92,7 @@ void fill(Generator& g, InitCache& m) { g.set(m.num_blocks, g.count() % 4); }
 void fill(Generator& g, ManifestEntry& m) {
   g.all(m.mode, m.num_tokens, m.num_reqs, m.uniform, m.has_lora, m.pieces, m.nodes, m.bytes,
         m.capture_ms, m.digest, m.launch_digest);
+  g.choose(m.hidden, CaptureHiddenMode::kFull);
 }
 void fill(Generator& g, Ready& m) {
   g.all(m.cudagraph_mode, m.uniform_query_len, m.capture_sizes, m.arena_bytes, m.warnings,
@@ -151,6 +152,7 @@ void fill(Generator& g, StepResult& m) {
         m.device_ms, m.audit.audited, m.audit.differences, m.audit.worst_logit, m.audit.worst_kv,
         m.audit.first);
   g.choose(m.mode, RuntimeMode::kFull);
+  g.choose(m.key_hidden, CaptureHiddenMode::kFull);
   m.token_offsets = {0};
   for (size_t row = g.count() % 8; row > 0; --row)
     m.token_offsets.push_back(m.token_offsets.back() + static_cast<int32_t>(g.count() % 4));
