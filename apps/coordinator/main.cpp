@@ -1,4 +1,5 @@
-// coordinator: engine and HTTP server of one worker group. Workers connect to --listen.
+// coordinator: the engine of the workers that connect to --listen, and its HTTP server where no
+// front has the clients.
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -33,6 +34,10 @@ int main(int argc, char** argv) {
       ->group("Processes and device");
   app.add_flag("--insecure-tcp", options.config.insecure_tcp,
                "tcp:// without keys: anyone who reaches the port can be a worker")
+      ->group("Processes and device");
+  app.add_option("--front", options.front,
+                 "Address of a `front`, which has the clients: ipc:///path/name (default: this "
+                 "process serves HTTP itself)")
       ->group("Processes and device");
   app.add_option("--parent", options.parent, "Process that starts this one: end when it does")
       ->group("");

@@ -40,10 +40,19 @@ int run_serve(const EngineConfig& given, const std::vector<std::string>& argumen
   options.max_restarts = config.max_restarts;
   options.incident_dir =
       config.incident_dir.empty() ? directory->path() + "/incidents" : config.incident_dir;
-  options.coordinator = {sibling_program("coordinator")};
-  options.coordinator.insert(options.coordinator.end(), arguments.begin(), arguments.end());
-  options.coordinator.insert(options.coordinator.end(), {"--listen", config.ipc_address, "--parent",
-                                                         std::to_string(::getpid())});
+  const auto command = [&arguments](const char* program, std::vector<std::string> more) {
+    std::vector<std::string> argv = {sibling_program(program)};
+    argv.insert(argv.end(), arguments.begin(), arguments.end());
+    argv.insert(argv.end(), more.begin(), more.end());
+    argv.insert(argv.end(), {"--parent", std::to_string(::getpid())});
+    return argv;
+  };
+  options.coordinator = command("coordinator", {"--listen", config.ipc_address});
+  if (config.api_server_count > 0) {
+    const std::string address = "ipc://" + directory->path() + "/front";
+    options.coordinator.insert(options.coordinator.end(), {"--front", address});
+    options.front = command("front", {"--listen", address});
+  }
   IoContext io;
   auto strand = io.make_strand();
   int code = kExitOk;

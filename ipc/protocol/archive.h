@@ -1,8 +1,8 @@
 #pragma once
-// Private to ipc/protocol: the two cereal archives of the wire. Little-endian fixed widths; every
-// container goes through a wrapper that names its cap, so that a count is checked against the cap
-// and the bytes left before anything is allocated. The first error sticks: later reads yield
-// zeros and allocate nothing.
+// Private to ipc/protocol and the codec of runtime/front: the two cereal archives of the wire.
+// Little-endian fixed widths; every container goes through a wrapper that names its cap, so that a
+// count is checked against the cap and the bytes left before anything is allocated. The first
+// error sticks: later reads yield zeros and allocate nothing.
 
 #include <bit>
 #include <cereal/cereal.hpp>

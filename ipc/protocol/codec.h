@@ -1,13 +1,13 @@
 #pragma once
-// Frames: a fixed header {magic, version, type, flags, length, epoch, sequence, CRC32C of header
-// and payload}, checked before anything is decoded, then the cereal payload read through a bounded
-// archive. Pure functions; any thread.
+// Frames of coordinator and workers: a header (frame.h), then the cereal payload read through a
+// bounded archive. Pure functions; any thread.
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "ipc/protocol/frame.h"
 #include "ipc/protocol/messages.h"
 #include "runtime/base/result.h"
 
@@ -15,11 +15,6 @@ namespace refrain::ipc {
 
 inline constexpr uint32_t kFrameMagic = 0x4e525152;  // "RQRN"
 inline constexpr size_t kMaxFrameBytes = size_t{16} << 20;
-
-struct FrameInfo {
-  Epoch epoch = 0;
-  uint64_t sequence = 0;  // counts from 1 per sender and epoch
-};
 
 struct DecodedFrame {
   FrameInfo info;

@@ -38,8 +38,6 @@ inline constexpr int64_t kMaxPromptScores = 1 << 17;
 // Numbers of the vectors of a step of a model that pools.
 inline constexpr uint32_t kMaxPooled = 1 << 22;
 
-inline constexpr size_t kHeaderBytes = 32;
-
 // Payload caps, in the order of the alternatives of Message.
 inline constexpr std::array<uint32_t, std::variant_size_v<Message>> kMaxPayloadBytes = {
     8 << 10,                        // Hello

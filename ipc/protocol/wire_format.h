@@ -1,6 +1,6 @@
 #pragma once
-// Private to ipc/protocol: the fields of each message in wire order. The counts make sure that none
-// is forgotten. A change here needs a new kProtocolVersion.
+// Private to ipc/protocol and the codec of runtime/front: the fields of each message in wire order.
+// The counts make sure that none is forgotten. A change here needs a new kProtocolVersion.
 
 #include "ipc/protocol/archive.h"
 #include "ipc/protocol/field_count.h"

@@ -14,7 +14,7 @@ void name_this_thread(const std::string& name) {
 }
 
 IoThreads::IoThreads(int count, const std::string& name) {
-  REFRAIN_CHECK(count > 0, "{} I/O threads", count);
+  REFRAIN_CHECK(count >= 0, "{} I/O threads", count);
   for (int i = 0; i < count; ++i) {
     threads_.push_back(std::make_unique<One>());
     threads_.back()->name = name + "-" + std::to_string(i);

@@ -129,6 +129,12 @@ Status finish_engine_config(EngineConfig& config, const ModelConfig& model) {
                       "not hold one token of every request",
                       worker.max_num_batched_tokens, worker.max_num_seqs);
   }
+  if (config.api_server_count < 0 || config.api_server_count > 1) {
+    return fail_field("--api-server-count",
+                      "--api-server-count {} is not 0 or 1: one front serves all clients, on as "
+                      "many threads as half of the cores",
+                      config.api_server_count);
+  }
   if (worker.max_padding_ratio != 0 && worker.max_padding_ratio < 1) {
     return fail_field("--max-padding-ratio",
                       "--max-padding-ratio must be at least 1, or 0 for off");

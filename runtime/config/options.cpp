@@ -299,6 +299,10 @@ void add_server_options(CLI::App& app, EngineConfig& config) {
   app.add_option("--port", config.port, "Port to listen on (0: any free one)")
       ->check(CLI::Range(0, 65535))
       ->group(group);
+  app.add_option("--api-server-count", config.api_server_count,
+                 "1: HTTP is served by a process of its own, so that clients outlive the "
+                 "coordinator; 0: by the coordinator")
+      ->group(group);
   app.add_option("--api-key", config.api_keys,
                  "Key that clients must send as Bearer (give it again for more keys)")
       ->envname("REFRAIN_API_KEY")

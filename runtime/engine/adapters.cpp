@@ -3,7 +3,18 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/config/model/model_config.h"
+
 namespace refrain {
+
+Result<std::vector<AdapterSource>> fixed_adapters(const LoraPaths& paths) {
+  std::vector<AdapterSource> sources;
+  for (const LoraModule& module : paths.modules) {
+    REFRAIN_ASSIGN_OR_RETURN(std::string digest, adapter_digest(module.path));
+    sources.push_back({module.name, module.name, std::move(digest), module.path, true});
+  }
+  return sources;
+}
 
 std::optional<AdapterId> Adapters::find(const std::string& name) const {
   const std::lock_guard lock(mutex_);

@@ -15,6 +15,7 @@
 #include "ipc/protocol/messages.h"
 #include "runtime/base/ids.h"
 #include "runtime/base/result.h"
+#include "runtime/config/model/lora_paths.h"
 
 namespace refrain {
 
@@ -26,6 +27,9 @@ struct AdapterSource {
   std::string root;    // directory, for /v1/models
   bool fixed = false;  // of --lora-modules: without it nothing is served
 };
+
+// Those of --lora-modules.
+Result<std::vector<AdapterSource>> fixed_adapters(const LoraPaths& paths);
 
 using AdapterDone = std::function<void(Status)>;
 

@@ -61,6 +61,17 @@ Result<RequestId> Admission::admit(int64_t prompt_tokens, int64_t max_tokens,
   Duration limit = options_.max_queue_wait;
   if (own_wait && (limit == Duration::zero() || *own_wait < limit)) limit = *own_wait;
   REFRAIN_RETURN_IF_ERROR(check_wait(limit));
+  return add(prompt_tokens, max_tokens, own_wait, now);
+}
+
+RequestId Admission::enter(int64_t prompt_tokens, int64_t max_tokens,
+                           std::optional<Duration> own_wait, TimePoint now) {
+  const std::lock_guard lock(mutex_);
+  return add(prompt_tokens, max_tokens, own_wait, now);
+}
+
+RequestId Admission::add(int64_t prompt_tokens, int64_t max_tokens,
+                         std::optional<Duration> own_wait, TimePoint now) {
   const RequestId id = next_id_++;
   Request& request = requests_[id];
   request.prompt_tokens = prompt_tokens;

@@ -38,6 +38,9 @@ class Admission {
   // request's own limit; the lower one counts. Time out of service counts against it alone.
   Result<RequestId> admit(int64_t prompt_tokens, int64_t max_tokens,
                           std::optional<Duration> own_wait, TimePoint now);
+  // The same without a look at the queue, which somebody else had.
+  RequestId enter(int64_t prompt_tokens, int64_t max_tokens, std::optional<Duration> own_wait,
+                  TimePoint now);
   // Refuses, and counts it, when admit() would refuse a request that sets no limit of its own.
   Status check();
 
@@ -68,6 +71,8 @@ class Admission {
     std::optional<TimePoint> start_by;        // the earlier one of those that count now
   };
 
+  RequestId add(int64_t prompt_tokens, int64_t max_tokens, std::optional<Duration> own_wait,
+                TimePoint now);
   double predicted_wait() const;  // seconds; 0 when unknown
   Status check_queue();
   Status check_wait(Duration limit);

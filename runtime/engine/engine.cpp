@@ -13,6 +13,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/log.h"
 #include "runtime/engine/engine_core.h"
+#include "runtime/engine/text_outputs.h"
 
 namespace refrain {
 namespace {
@@ -131,27 +132,31 @@ Result<std::unique_ptr<Engine>> Engine::create(
     EngineConfig config, ModelConfig model, std::shared_ptr<const text::Tokenizer> tokenizer,
     IoContext& io, std::vector<std::shared_ptr<Executor>> output_executors,
     std::unique_ptr<ipc::Endpoint> endpoint) {
+  return create(std::move(config), std::move(model),
+                text_outputs(std::move(output_executors), std::move(tokenizer)), io,
+                io.make_strand(), std::move(endpoint));
+}
+
+Result<std::unique_ptr<Engine>> Engine::create(EngineConfig config, ModelConfig model,
+                                               MakeOutputs outputs, IoContext& io,
+                                               std::shared_ptr<Executor> executor,
+                                               std::unique_ptr<ipc::Endpoint> endpoint) {
   EngineParts parts;
   REFRAIN_ASSIGN_OR_RETURN(parts.model_digest, model_digest(config.model, config.draft_model));
-  const auto strand = io.make_strand();
   const auto since_epoch = std::chrono::system_clock::now().time_since_epoch();
   const auto milliseconds =
       std::chrono::duration_cast<std::chrono::milliseconds>(since_epoch).count();
-  for (const LoraModule& module : config.lora.modules) {
-    REFRAIN_ASSIGN_OR_RETURN(std::string digest, adapter_digest(module.path));
-    parts.adapters.push_back({module.name, module.name, std::move(digest), module.path, true});
-  }
+  REFRAIN_ASSIGN_OR_RETURN(parts.adapters, fixed_adapters(config.lora));
   if (!config.trace_file.empty()) {
     REFRAIN_ASSIGN_OR_RETURN(parts.trace, EngineTrace::create(config.trace_file));
   }
   parts.config = std::move(config);
   parts.model = std::move(model);
-  parts.tokenizer = std::move(tokenizer);
-  parts.engine_executor = strand;
-  parts.output_executors = std::move(output_executors);
+  parts.outputs = std::move(outputs);
+  parts.engine_executor = executor;
   parts.endpoint = std::move(endpoint);
-  parts.watch = [&io, strand](const ProcessIdentity& process, std::function<void()> gone) {
-    return io.on_process_exit(process, strand, std::move(gone));
+  parts.watch = [&io, executor](const ProcessIdentity& process, std::function<void()> gone) {
+    return io.on_process_exit(process, executor, std::move(gone));
   };
   parts.kill = [](int64_t pid) {
     if (::kill(static_cast<pid_t>(pid), SIGKILL) != 0)

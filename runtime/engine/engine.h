@@ -15,6 +15,7 @@
 #include "runtime/config/model/model_config.h"
 #include "runtime/engine/adapters.h"
 #include "runtime/engine/admission.h"
+#include "runtime/engine/output_side.h"
 #include "runtime/engine/request.h"
 #include "runtime/sched/draft_control.h"
 #include "runtime/sched/transfer_counts.h"
@@ -153,6 +154,11 @@ class Engine {
       EngineConfig config, ModelConfig model, std::shared_ptr<const text::Tokenizer> tokenizer,
       IoContext& io, std::vector<std::shared_ptr<Executor>> output_executors,
       std::unique_ptr<ipc::Endpoint> endpoint);
+  // The same with another output side, which is told on `executor`: the engine's own, of `io`.
+  static Result<std::unique_ptr<Engine>> create(EngineConfig config, ModelConfig model,
+                                                MakeOutputs outputs, IoContext& io,
+                                                std::shared_ptr<Executor> executor,
+                                                std::unique_ptr<ipc::Endpoint> endpoint);
   virtual ~Engine() = default;
 
   virtual void start() = 0;  // waits for workers; the group's life runs by itself from here
@@ -174,6 +180,10 @@ class Engine {
   virtual void unload_adapter(const std::string& name, AdapterDone done) = 0;
   virtual void cancel(RequestId id) = 0;  // its blocks are free by the next step
   virtual EngineStats stats() const = 0;
+  // Both as they are when it is asked, wherever the engine runs; `done` is called once, on any
+  // thread.
+  using StatsDone = std::function<void(const EngineStats&, const AdmissionStats&)>;
+  virtual void ask_stats(const StatsDone& done) { done(stats(), admission()); }
   virtual EngineHealth health() const = 0;
   // Called once on every change of state (ready: a group serves; failed: none ever will; …), on
   // the engine's executor.

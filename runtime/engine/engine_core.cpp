@@ -46,8 +46,7 @@ void EngineCore::connect() {
   };
   deadlines_.connect(run_later(executor_, weak));
   control_.connect(run_later(executor_, weak));
-  live_.connect(std::make_unique<OutputSide>(
-      parts_.output_executors, parts_.tokenizer,
+  live_.connect(parts_.outputs(
       [on_engine](RequestId id) {
         on_engine([id](EngineCore& core) { core.ended_by_stop_string(id); });
       },
@@ -68,8 +67,12 @@ void EngineCore::start() {
 
 Result<RequestId> EngineCore::submit(GenerateRequest request, OutputSink sink) {
   REFRAIN_ASSIGN_OR_RETURN(const RequestId id, intake_.accept(request, now()));
-  Accepted accepted{
-      id, {}, intake_.sequence_params(id, request), std::nullopt, request.output_thread};
+  Accepted accepted{id,
+                    {},
+                    intake_.sequence_params(id, request),
+                    request.begun,
+                    std::nullopt,
+                    request.output_thread};
   if (request.timeout) accepted.deadline = now() + *request.timeout;
   live_.open(id, request, std::move(sink));
   accepted.prompt = std::move(request.prompt);
@@ -83,17 +86,20 @@ void EngineCore::enter(Accepted accepted) {
   const RequestId id = accepted.id;
   const AdapterId adapter = accepted.params.adapter;
   const bool has_adapter = adapter == 0 || loads_.adapters().hold(adapter);
-  live_.enter(id, accepted.prompt.size(),
-              {accepted.params.setup.num_logprobs, digest_of(accepted.prompt),
+  auto sequence =
+      std::make_unique<Sequence>(id, std::move(accepted.prompt), std::move(accepted.params));
+  if (accepted.begun) sequence->go_on_behind(accepted.begun->tokens, accepted.begun->cached_tokens);
+  live_.enter(id, static_cast<size_t>(sequence->prompt_len),
+              {sequence->params.setup.num_logprobs, digest_of(sequence->tokens),
                accepted.output_thread, has_adapter ? adapter : 0});
+  if (accepted.begun) stats_.change([](EngineStats& counts) { ++counts.requests_resumed; });
   std::optional<Error> refused;
   if (!has_adapter)
     refused = Error{ErrorCode::kNotFound, "the model's LoRA adapter has been unloaded", "model"};
   if (groups_.all_failed() || stopped_) refused = intake_.refusal();
   if (refused) return live_.end(id, FinishReason::kError, std::move(refused));
   if (accepted.deadline) deadlines_.end_at(id, *accepted.deadline);
-  placement_.route(
-      std::make_unique<Sequence>(id, std::move(accepted.prompt), std::move(accepted.params)));
+  placement_.route(std::move(sequence));
   if (live_.contains(id) && live_.at(id).group != LiveRequest::kNoGroup) pump(live_.at(id).group);
   deadlines_.watch_queue();
   publish();

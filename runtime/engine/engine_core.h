@@ -62,6 +62,7 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
     RequestId id = 0;
     std::vector<TokenId> prompt;
     SequenceParams params;
+    std::optional<BegunAnswer> begun;
     std::optional<TimePoint> deadline;
     size_t output_thread = 0;
   };

@@ -11,16 +11,16 @@
 #include "runtime/engine/engine.h"
 #include "runtime/engine/engine_trace.h"
 #include "runtime/engine/group_service.h"
+#include "runtime/engine/output_side.h"
 
 namespace refrain {
 
 struct EngineParts {
   EngineConfig config;
   ModelConfig model;
-  std::shared_ptr<const text::Tokenizer> tokenizer;
+  MakeOutputs outputs;
   std::shared_ptr<Executor> engine_executor;
-  std::vector<std::shared_ptr<Executor>> output_executors;  // at least one
-  std::unique_ptr<ipc::Endpoint> endpoint;                  // calls on engine_executor
+  std::unique_ptr<ipc::Endpoint> endpoint;  // calls on engine_executor
   ProcessWatch watch;
   ProcessKill kill;
   std::string build_id, model_digest, token_prefix;

@@ -1,57 +1,40 @@
 #pragma once
-// The way from the engine to the output processors: one for each output executor, each request on
-// one of them. A step's tokens travel together. The engine's executor owns it but for open(); it
-// says when the output side lags so far behind that no further step should be planned.
+// The way from the engine to what makes answers of tokens: in this process (text_outputs.h), or in
+// the one that has the clients (runtime/front). A step's tokens travel together. The engine's
+// executor owns it but for open(); it says when the other side lags so far behind that no further
+// step should be planned.
 
-#include <atomic>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>
-#include <vector>
 
-#include "runtime/actor/executor.h"
 #include "runtime/engine/output_processor.h"
 
 namespace refrain {
 
 class OutputSide {
  public:
-  // `stopped` hears of requests that a stop string has ended, `caught_up` that full() is over: both
-  // on an output executor.
-  OutputSide(const std::vector<std::shared_ptr<Executor>>& executors,
-             const std::shared_ptr<const text::Tokenizer>& tokenizer,
-             const std::function<void(RequestId)>& stopped, std::function<void()> caught_up);
+  virtual ~OutputSide() = default;
 
-  // `thread` is taken modulo the number of executors. Any thread.
-  void open(size_t thread, RequestId id, int64_t prompt_tokens, SamplingParams sampling,
-            OutputSink sink);
-
+  // `thread`: GenerateRequest::output_thread, the same in every call for a request. Any thread.
+  virtual void open(size_t thread, RequestId id, int64_t prompt_tokens, SamplingParams sampling,
+                    OutputSink sink) = 0;
   // A token of the step whose batch goes out with the next hand_over().
-  void add(size_t thread, TokenArrival arrival);
-  void hand_over();
+  virtual void add(size_t thread, TokenArrival arrival) = 0;
+  virtual void hand_over() = 0;
   // Behind every token handed over before.
-  void end(size_t thread, RequestId id, FinishReason reason, std::optional<Error> error);
-  // So many batches wait on some executor that steps would only make the queue longer; asking makes
-  // `caught_up` be called.
-  bool full();
+  virtual void end(size_t thread, RequestId id, FinishReason reason,
+                   std::optional<Error> error) = 0;
+  // So many batches wait that steps would only make the queue longer; asking makes it tell when
+  // that is over.
+  virtual bool full() = 0;
 
- private:
-  static constexpr int kMostBatches = 64;  // that wait, over all executors
-
-  struct Lane {
-    std::shared_ptr<Executor> executor;
-    std::shared_ptr<OutputProcessor> outputs;  // touched on the executor only
-    std::vector<TokenArrival> batch;
-  };
-  struct Backlog {
-    std::atomic<int> batches{0};
-    std::atomic<bool> engine_waits{false};
-    std::function<void()> caught_up;
-  };
-  Lane& lane(size_t thread) { return lanes_[thread % lanes_.size()]; }
-
-  std::vector<Lane> lanes_;
-  std::shared_ptr<Backlog> backlog_;  // shared with batches on their way
+  static constexpr int kMostBatches = 64;  // that wait
 };
+
+// `stopped` hears of requests that a stop string has ended, `caught_up` that full() is over.
+using MakeOutputs = std::function<std::unique_ptr<OutputSide>(
+    std::function<void(RequestId)> stopped, std::function<void()> caught_up)>;
 
 }  // namespace refrain

@@ -52,6 +52,12 @@ struct SamplingParams {
 // Errors name the OpenAI field and its range. `vocab_size` bounds token ids.
 Status check_sampling_params(const SamplingParams& params, int64_t vocab_size);
 
+// What a client has of an answer that another engine began.
+struct BegunAnswer {
+  std::vector<TokenId> tokens;
+  int64_t cached_tokens = 0;  // of the prompt, as the client was told
+};
+
 struct GenerateRequest {
   std::vector<TokenId> prompt;
   SamplingParams sampling;
@@ -63,6 +69,8 @@ struct GenerateRequest {
   int32_t priority = 0;  // lower ones come first; other than 0 only with that scheduling policy
   std::optional<Duration> timeout;  // it ends with an error (kDeadline) when it takes longer
   size_t output_thread = 0;         // which output executor calls its sink, modulo their number
+  bool admitted = false;            // by who has the clients: no queue is too long for it
+  std::optional<BegunAnswer> begun = std::nullopt;  // it goes on behind that, and waits no more
 };
 
 // The field of the error that ends a request whose grammar could not be followed in time.

@@ -18,10 +18,15 @@ Result<RequestId> RequestIntake::accept(const GenerateRequest& request, TimePoin
   REFRAIN_RETURN_IF_ERROR(check(request));
   const std::lock_guard lock(mutex_);
   if (refusal_) return forward_error(*refusal_);
-  REFRAIN_ASSIGN_OR_RETURN(
-      const RequestId id,
-      admission_.admit(static_cast<int64_t>(request.prompt.size()), request.sampling.max_tokens,
-                       request.max_queue_wait, now));
+  const auto length = static_cast<int64_t>(request.prompt.size());
+  const int64_t max_tokens = request.sampling.max_tokens;
+  RequestId id = 0;
+  if (request.admitted) {
+    id = admission_.enter(length, max_tokens, request.max_queue_wait, now);
+  } else {
+    REFRAIN_ASSIGN_OR_RETURN(id, admission_.admit(length, max_tokens, request.max_queue_wait, now));
+  }
+  if (request.begun) admission_.started(id);
   ++unfinished_;  // under the lock, so that a drain that begins now knows of it
   return id;
 }

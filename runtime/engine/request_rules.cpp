@@ -8,14 +8,6 @@
 namespace refrain {
 namespace {
 
-// splitmix64: different requests of one server draw differently, the same run again draws alike.
-uint64_t derived_seed(uint64_t seed, RequestId id) {
-  uint64_t x = seed + 0x9e3779b97f4a7c15ULL * (id + 1);
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-  return x ^ (x >> 31);
-}
-
 // As a list or as a mask, whichever is shorter on the wire.
 void set_allowed(const std::vector<TokenId>& allowed, ipc::SlotSetup& setup) {
   const size_t words = static_cast<size_t>(std::ranges::max(allowed)) / 32 + 1;
@@ -70,6 +62,14 @@ Status check_bad_words(const SamplingParams& sampling, bool speculates) {
 }
 
 }  // namespace
+
+// splitmix64.
+uint64_t derived_seed(uint64_t seed, RequestId id) {
+  uint64_t x = seed + 0x9e3779b97f4a7c15ULL * (id + 1);
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+  return x ^ (x >> 31);
+}
 
 // vLLM's words.
 Status RequestRules::check_logprobs(const GenerateRequest& request) const {
@@ -128,6 +128,11 @@ Status RequestRules::check(const GenerateRequest& request) const {
         "the prompt has {} tokens, but this model's maximum context length is {} tokens "
         "(max_model_len){}",
         length, config_.worker.max_model_len, pools ? "" : ", answer included");
+  if (const auto& begun = request.begun;
+      begun && (std::ssize(begun->tokens) >= request.sampling.max_tokens ||
+                length + std::ssize(begun->tokens) >= config_.worker.max_model_len))
+    return fail_field("begun", "the answer's {} tokens leave no room for another one",
+                      begun->tokens.size());
   if (!config_.enable_chunked_prefill && length > config_.worker.max_num_batched_tokens)
     return fail_field("prompt",
                       "the prompt has {} tokens; without chunked prefill at most "

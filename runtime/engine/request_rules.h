@@ -11,6 +11,10 @@
 
 namespace refrain {
 
+// Of a request that gives no seed: different requests of one server draw differently, the same run
+// again draws alike.
+uint64_t derived_seed(uint64_t seed, RequestId id);
+
 class RequestRules {
  public:
   RequestRules(const EngineConfig& config, const ModelConfig& model)

@@ -59,6 +59,13 @@ int64_t Sequence::max_prefix_tokens() const {
   return counts_output ? std::min<int64_t>(all_but_last, prompt_len) : all_but_last;
 }
 
+void Sequence::go_on_behind(std::span<const TokenId> begun, int64_t cached) {
+  if (begun.empty()) return;
+  tokens.insert(tokens.end(), begun.begin(), begun.end());
+  cached_tokens = static_cast<int32_t>(cached);
+  admitted_before = true;
+}
+
 void Sequence::lose_group() {
   const auto known = static_cast<int32_t>(tokens.size());
   in_lost_step = in_flight > 0;

@@ -158,6 +158,8 @@ struct Sequence {
   // computed, a penalty needs the device to see the tokens it counts, and prompt tokens are scored
   // where the token before is computed.
   int64_t max_prefix_tokens() const;
+  // Its answer begins with tokens that its client has from an engine before this one.
+  void go_on_behind(std::span<const TokenId> begun, int64_t cached);
   // Its worker group is lost, and with it all that the device held. It keeps its tokens; the seed
   // and the position of the next token are all the random state there is.
   void lose_group();

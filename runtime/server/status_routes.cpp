@@ -61,23 +61,27 @@ void StatusRoutes::get_health(HttpRequest&, const Exchange& exchange) {
 }
 
 void StatusRoutes::get_metrics(HttpRequest&, const Exchange& exchange) {
-  std::string text =
-      replies_.metrics()->render(engine_.stats(), engine_.admission()) + more_metrics_();
-  if (engine_.config().vllm_metrics) text += under_vllm_names(text);
-  exchange->reply(200, "text/plain; version=0.0.4; charset=utf-8", std::move(text));
+  engine_.ask_stats([this, exchange](const EngineStats& stats, const AdmissionStats& admission) {
+    std::string text = replies_.metrics()->render(stats, admission) + more_metrics_();
+    if (engine_.config().vllm_metrics) text += under_vllm_names(text);
+    exchange->reply(200, "text/plain; version=0.0.4; charset=utf-8", std::move(text));
+  });
 }
 
 void StatusRoutes::get_cudagraphs(HttpRequest& request, const Exchange& exchange) {
   const auto format = request.query.find("format");
   const std::string wanted = format == request.query.end() ? "" : format->second;
-  const EngineStats stats = engine_.stats();
-  if (wanted == "text") {
-    return exchange->reply(200, "text/plain; charset=utf-8", cudagraph_text(stats));
-  }
-  if (wanted == "html" || (wanted.empty() && wants_page(request))) {
-    return exchange->reply(200, "text/html; charset=utf-8", cudagraph_page(stats));
-  }
-  replies_.json(exchange, cudagraph_json(stats));
+  const bool page = wanted == "html" || (wanted.empty() && wants_page(request));
+  engine_.ask_stats([this, exchange, wanted, page](const EngineStats& stats,
+                                                   const AdmissionStats& /*admission*/) {
+    if (wanted == "text") {
+      exchange->reply(200, "text/plain; charset=utf-8", cudagraph_text(stats));
+    } else if (page) {
+      exchange->reply(200, "text/html; charset=utf-8", cudagraph_page(stats));
+    } else {
+      replies_.json(exchange, cudagraph_json(stats));
+    }
+  });
 }
 
 void StatusRoutes::get_version(HttpRequest&, const Exchange& exchange) {

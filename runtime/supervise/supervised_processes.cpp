@@ -45,7 +45,7 @@ bool SupervisedProcesses::has(int group, int64_t pid) const {
 
 void SupervisedProcesses::signal_workers(int number) const {
   for (const SupervisedProcess& process : processes_)
-    if (!process.coordinator()) process.child.signal(number);
+    if (process.worker()) process.child.signal(number);
 }
 
 void SupervisedProcesses::signal_group(int group, int number) const {

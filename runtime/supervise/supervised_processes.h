@@ -1,6 +1,7 @@
 #pragma once
-// The processes that a supervisor started and that have not ended: one coordinator at most, and
-// workers by group and rank. Whoever ends is handed over once. Lives on the supervisor's executor.
+// The processes that a supervisor started and that have not ended: one coordinator and one front at
+// most, and workers by group and rank. Whoever ends is handed over once. Lives on the supervisor's
+// executor.
 
 #include <functional>
 #include <memory>
@@ -16,10 +17,11 @@ namespace refrain {
 class IoContext;
 
 struct SupervisedProcess {
+  static constexpr int kCoordinator = -1, kFront = -2;
   ChildProcess child;
-  int group = -1;  // -1: the coordinator
+  int group = kCoordinator;  // or one of these two
   int rank = -1;
-  bool coordinator() const { return group < 0; }
+  bool worker() const { return group >= 0; }
 };
 
 class SupervisedProcesses {
@@ -31,10 +33,14 @@ class SupervisedProcesses {
   Result<pid_t> spawn(const std::vector<std::string>& argv, int group, int rank,
                       const std::vector<int>& pass);
   bool empty() const { return processes_.empty(); }
-  bool coordinator_runs() const { return run(-1); }
+  bool coordinator_runs() const { return run(SupervisedProcess::kCoordinator); }
+  bool front_runs() const { return run(SupervisedProcess::kFront); }
   bool run(int group) const;  // some of its ranks
   bool has(int group, int64_t pid) const;
-  void signal_coordinator(int number) const { signal_group(-1, number); }
+  void signal_coordinator(int number) const {
+    signal_group(SupervisedProcess::kCoordinator, number);
+  }
+  void signal_front(int number) const { signal_group(SupervisedProcess::kFront, number); }
   void signal_workers(int number) const;  // of all groups
   void signal_group(int group, int number) const;
 

@@ -28,6 +28,7 @@ Supervisor::Supervisor(IoContext& io, std::shared_ptr<Executor> executor, Superv
       options_(std::move(options)),
       on_end_(std::move(on_end)),
       restarts_(options_.max_restarts, options_.seed),
+      front_restarts_(options_.max_restarts, options_.seed),
       processes_(io_, executor_,
                  [this](SupervisedProcess process) { on_exit(std::move(process)); }),
       engine_pid_(::getpid()),
@@ -36,6 +37,7 @@ Supervisor::Supervisor(IoContext& io, std::shared_ptr<Executor> executor, Superv
 
 void Supervisor::respawn() {
   incidents_.close(incident_);
+  if (has_front() && !processes_.front_runs()) spawn_front();
   if (!options_.coordinator.empty() && !processes_.coordinator_runs()) spawn_coordinator();
   groups_.spawn_missing();
 }
@@ -59,7 +61,14 @@ void Supervisor::spawn_coordinator() {
   argv.insert(argv.end(), {"--report-fd", std::to_string(writer.get())});
   const int board = incidents_.board().fd();
   if (board >= 0) argv.insert(argv.end(), {"--board-fd", std::to_string(board)});
-  engine_pid_ = spawn(argv, -1, -1, {writer.get(), board});
+  engine_pid_ = spawn(argv, SupervisedProcess::kCoordinator, -1, {writer.get(), board});
+}
+
+void Supervisor::spawn_front() {
+  std::vector<std::string> argv = options_.front;
+  const int board = incidents_.board().fd();
+  if (board >= 0) argv.insert(argv.end(), {"--board-fd", std::to_string(board)});
+  spawn(argv, SupervisedProcess::kFront, -1, {board});
 }
 
 pid_t Supervisor::spawn(const std::vector<std::string>& argv, int group, int rank,
@@ -80,6 +89,8 @@ void Supervisor::on_exit(SupervisedProcess process) {
   if (phase_ == Phase::kEnding) {
     const bool as_told = group == nullptr || group->failed || ended_as_told(end);
     if (exit_code_ == kExitOk && !as_told) exit_code_ = exit_code_of(end);
+  } else if (process.group == SupervisedProcess::kFront) {
+    on_front_exit(pid, end);
   } else if (group == nullptr) {
     on_coordinator_exit(pid, end);
   } else {
@@ -117,6 +128,28 @@ void Supervisor::on_coordinator_exit(pid_t pid, const ChildProcess::End& end) {
   });
 }
 
+// Its clients are lost, and the coordinator ends their requests; the next one listens again.
+void Supervisor::on_front_exit(pid_t pid, const ChildProcess::End& end) {
+  const int code = exit_code_of(end);
+  if (phase_ == Phase::kDraining) return finish(ended_as_told(end) ? kExitOk : code);
+  if (code == kExitOk || code == kExitConfig) return finish(code);
+  log::error("the front ended by {}", describe(end));
+  Incident incident;
+  incident.process = fmt::format("front (pid {})", pid);
+  incident.ended = describe(end);
+  incidents_.record(incident);
+  const auto pause = front_restarts_.next(executor_->clock().now());
+  if (!pause) {
+    const int last = give_up_code(end);
+    log::error("the front was lost and {} restarts in a minute did not help; giving up (exit {})",
+               options_.max_restarts, last);
+    return finish(last);
+  }
+  later(*pause, [this] {
+    if (phase_ == Phase::kServing && !processes_.front_runs()) spawn_front();
+  });
+}
+
 void Supervisor::on_report(const GroupReport& report) {
   SupervisedGroup* audited = report.audit ? groups_.find(report.audit->group) : nullptr;
   if (audited != nullptr) {
@@ -131,20 +164,27 @@ void Supervisor::stop() {
   ++stops_;
   if (stops_ > 2) {
     processes_.signal_workers(SIGKILL);
+    processes_.signal_front(SIGKILL);
     return processes_.signal_coordinator(SIGKILL);
   }
   if (phase_ == Phase::kEnding) return;
   phase_ = Phase::kDraining;
-  if (!processes_.coordinator_runs()) return finish(kExitOk);
+  if (has_front() ? !processes_.front_runs() : !processes_.coordinator_runs())
+    return finish(kExitOk);
   // Two of the same kind could arrive as one.
-  processes_.signal_coordinator(stops_ == 1 ? SIGTERM : SIGINT);
-  kill_coordinator_after(stops_ == 1 ? options_.drain_timeout + kKillAfter : kKillAfter);
+  signal_server(stops_ == 1 ? SIGTERM : SIGINT);
+  kill_server_after(stops_ == 1 ? options_.drain_timeout + kKillAfter : kKillAfter);
 }
 
-void Supervisor::kill_coordinator_after(Duration limit) {
+void Supervisor::signal_server(int number) {
+  has_front() ? processes_.signal_front(number) : processes_.signal_coordinator(number);
+}
+
+void Supervisor::kill_server_after(Duration limit) {
   later(limit, [this] {
-    if (processes_.coordinator_runs()) log::error("the coordinator does not end: killed");
-    processes_.signal_coordinator(SIGKILL);
+    if (has_front() ? processes_.front_runs() : processes_.coordinator_runs())
+      log::error("the {} does not end: killed", has_front() ? "front" : "coordinator");
+    signal_server(SIGKILL);
   });
 }
 
@@ -154,11 +194,14 @@ void Supervisor::finish(int code) {
   groups_.close_incidents();
   incidents_.close(incident_);
   processes_.signal_workers(SIGTERM);
+  processes_.signal_front(SIGTERM);
+  processes_.signal_front(SIGINT);
   // Its requests cannot be finished any more: each ends with an error, now.
   processes_.signal_coordinator(SIGTERM);
   processes_.signal_coordinator(SIGINT);
   later(kKillAfter, [this] {
     processes_.signal_workers(SIGKILL);
+    processes_.signal_front(SIGKILL);
     processes_.signal_coordinator(SIGKILL);
   });
   check_finished();

@@ -1,7 +1,8 @@
 #pragma once
-// Keeps the processes of one machine alive: for `refrain serve` one coordinator, and the groups of
-// workers (SupervisedGroups). A coordinator that is lost while a group is ready is started alone,
-// and adopts the workers. Ends all of them. Lives on one executor.
+// Keeps the processes of one machine alive: for `refrain serve` one coordinator, the front that has
+// its clients, and the groups of workers (SupervisedGroups). A coordinator that is lost while a
+// group is ready is started alone, and adopts the workers and the front's requests.
+// Ends all of them. Lives on one executor.
 
 #include <functional>
 #include <memory>
@@ -28,8 +29,9 @@ class Supervisor final : private SupervisedGroups::Owner {
              std::function<void(int)> on_end);
 
   void start() { respawn(); }
-  // Ends everything: the coordinator drains first, then the workers go. Again: at once. A third
-  // time: by SIGKILL, as a coordinator that has not ended 5 s after its time is.
+  // Ends everything: whoever has the clients, front or coordinator, drains first, then the others
+  // go. Again: at once. A third time: by SIGKILL, as one that has not ended 5 s after its time is
+  //
   void stop();
   // What the coordinator says through its pipe, or the engine of this process.
   void on_report(const GroupReport& report);
@@ -40,8 +42,12 @@ class Supervisor final : private SupervisedGroups::Owner {
   void spawn_coordinator();
   void on_exit(SupervisedProcess process);
   void on_coordinator_exit(pid_t pid, const ChildProcess::End& end);
+  void on_front_exit(pid_t pid, const ChildProcess::End& end);
+  void spawn_front();
+  bool has_front() const { return !options_.front.empty(); }
   void check_finished();
-  void kill_coordinator_after(Duration limit);
+  void signal_server(int number);  // whoever has the clients
+  void kill_server_after(Duration limit);
 
   pid_t spawn(const std::vector<std::string>& argv, int group, int rank,
               const std::vector<int>& pass) override;
@@ -58,6 +64,7 @@ class Supervisor final : private SupervisedGroups::Owner {
   std::function<void(int)> on_end_;
   RestartPolicy restarts_;            // of the coordinator
   std::optional<Incident> incident_;  // of the coordinator
+  RestartPolicy front_restarts_;
   SupervisedProcesses processes_;
   pid_t engine_pid_;
   IncidentBook incidents_;

@@ -119,11 +119,27 @@ class Server:
                              timeout=within(120), **options)
 
     def workers(self):
-        return [pid for pid in descendants(self.process.pid) if Path((command_line(pid) or [""])[0]).name == "worker"]
+        return self.children("worker")
+
+    def children(self, name):
+        return [pid for pid in descendants(self.process.pid) if Path((command_line(pid) or [""])[0]).name == name]
 
     def coordinator(self):
-        return next(pid for pid in descendants(self.process.pid)
-                    if Path((command_line(pid) or [""])[0]).name == "coordinator")
+        return self.children("coordinator")[0]
+
+    def front(self):
+        return self.children("front")[0]
+
+    def kill(self, pid):
+        """Of the front or the coordinator, whose successor it returns."""
+        before = self.children("coordinator") + self.children("front")
+        os.kill(pid, signal.SIGKILL)
+        return self.successor(before)
+
+    def successor(self, before, seconds=20):
+        """The process that is started instead of one of these."""
+        return wait_for(lambda: [pid for name in ("coordinator", "front") for pid in self.children(name)
+                                 if pid not in before], seconds, "another process")[0]
 
     def stop(self, number=signal.SIGTERM, seconds=40):
         """Ends it and returns the exit code; no process of it may be left."""

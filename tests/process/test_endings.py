@@ -97,11 +97,12 @@ HOW = ["one signal", "two signals", "supervisor killed"]
 
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("threads", ["text-", "output-"])
-def test_all_processes_end_with_threads_that_never_get_on_R25(start_server, how, threads):
-    server = start_server("--drain-timeout", DRAIN, model=TINY / "qwen3", tp=2)
+@pytest.mark.parametrize("fronts", [0, 1])
+def test_all_processes_end_with_threads_that_never_get_on_R25(start_server, how, threads, fronts):
+    server = start_server("--drain-timeout", DRAIN, "--api-server-count", fronts, model=TINY / "qwen3", tp=2)
     everyone = descendants(server.process.pid)
-    assert len(everyone) == 3
-    stuck = Stuck(server.coordinator(), threads)
+    assert len(everyone) == 3 + fronts
+    stuck = Stuck(server.front() if fronts else server.coordinator(), threads)
     try:
         asked = [send(server, {"prompt": "Once", "max_tokens": 4}) for _ in range(2 * len(stuck.tasks))]
         end_by(server, how)

@@ -7,6 +7,7 @@
 
 #include "runtime/base/build_info.h"
 #include "runtime/base/check.h"
+#include "runtime/engine/text_outputs.h"
 #include "tests/sim/tap_endpoint.h"
 
 namespace refrain::sim {
@@ -84,9 +85,8 @@ void Cluster::start_coordinator() {
   parts.config = config_;
   parts.model.vocab_size = 512;
   parts.model.eos_token_ids = {0};
-  parts.tokenizer = tokenizer_;
+  parts.outputs = text_outputs({output_executor_}, tokenizer_);
   parts.engine_executor = engine_executor_;
-  parts.output_executors = {output_executor_};
   auto server = hub_->make_server(engine_executor_, options_.high_water_mark);
   REFRAIN_CHECK(server.has_value(), "two coordinators at once");
   parts.endpoint = faulty(std::move(*server), &server_line_, &server_tap_);

@@ -244,7 +244,7 @@ def check_idle(metrics):
 
 @dataclass
 class Resources:
-    """Of a server's processes: by role (serve, coordinator, worker 0, …), and what lies on disk."""
+    """Of a server's processes: by role (serve, front, coordinator, worker 0, …), and what lies on disk."""
     processes: dict = field(default_factory=dict)   # role -> {"rss": bytes, "fds": n, "threads": n}
     files: frozenset = frozenset()                  # names without numbers of processes
 
@@ -275,7 +275,7 @@ def check_resources(before, after):
 
 def check_incident(incidents, process):
     """I8. `incidents`: records like {"process": text, "lagging_rank": number, "step": number}, oldest first; the first one
-    must name the process: "coordinator", or "rank N" ("group G rank N" of several) by its end or as the one that lags."""
+    must name the process: "coordinator", "front", or "rank N" ("group G rank N" of several) by its end or as the one that lags."""
     if not incidents:
         return [Fault("I8", process, "no incident record")]
     incident, faults = incidents[0], []

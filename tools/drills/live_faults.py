@@ -163,6 +163,11 @@ async def kill_coordinator(context):
     kill(context.server.pid("coordinator"), signal.SIGKILL)
 
 
+async def kill_front(context):
+    context.process = "front"
+    kill(context.server.pid("front"), signal.SIGKILL)
+
+
 async def stop_rank(context):
     await stop_process(context, context.server.pid(f"worker {context.rank}"), 10.0)
 
@@ -219,6 +224,7 @@ async def nothing(_context):
     pass
 
 
+FRONT = ("--api-server-count", 1)
 TWO_GROUPS = ("--data-parallel-size", 2)
 ROLES = ("--prefill-groups", 1, "--decode-groups", 1, "--kv-transfer-policy", "always")
 # A read that is lost costs its request this long.
@@ -226,7 +232,8 @@ LOSSY = (*ROLES, "--no-enable-prefix-caching", "--fault", "kind=lose,one_in=16",
 
 LIVE_FAULTS = [
     LiveFault("kill-rank", "kill -9 of a rank in the middle of a step", kill_rank),
-    LiveFault("kill-coordinator", "kill -9 of the coordinator", kill_coordinator, cuts=True),
+    LiveFault("kill-coordinator", "kill -9 of the coordinator; no stream is cut", kill_coordinator, options=FRONT),
+    LiveFault("kill-front", "kill -9 of the front, which has the connections", kill_front, options=FRONT, cuts=True),
     LiveFault("stop-rank", "SIGSTOP of a rank for 10 s", stop_rank),
     LiveFault("spin", "a rank's device thread spins", stage, options=("--fault", "kind=spin")),
     LiveFault("skip-collective", "a rank never launches a step's collectives", stage, options=("--fault", "kind=skip")),
@@ -235,15 +242,16 @@ LIVE_FAULTS = [
     LiveFault("oom-step", "out of device memory in a step", stage, options=("--fault", "kind=oom")),
     LiveFault("kill-group", "of two groups one loses a rank by kill -9; the server serves on", kill_rank_of_group, options=TWO_GROUPS,
               outage=False, spare=True),
-    LiveFault("kill-coordinator-of-two", "kill -9 of the coordinator of two groups", kill_coordinator, options=TWO_GROUPS, cuts=True),
+    LiveFault("kill-coordinator-of-two", "kill -9 of the coordinator of two groups", kill_coordinator,
+              options=(*FRONT, *TWO_GROUPS)),
     LiveFault("kill-prefill", "kill -9 of a rank that computes prompts; answers go on", of_role(kill_it, 0), options=ROLES, outage=False,
               spare=True),
     LiveFault("kill-decode", "kill -9 of a rank that computes answers; they go on elsewhere", of_role(kill_it, 1), options=ROLES,
               outage=False, spare=True),
     LiveFault("stop-prefill", "SIGSTOP of a rank that computes prompts for 10 s", of_role(stop_it, 0), options=ROLES, outage=False, spare=True),
     LiveFault("stop-decode", "SIGSTOP of a rank that computes answers for 10 s", of_role(stop_it, 1), options=ROLES, outage=False, spare=True),
-    LiveFault("kill-coordinator-of-roles", "kill -9 of the coordinator of a prefill and a decode group", kill_coordinator, options=ROLES,
-              cuts=True),
+    LiveFault("kill-coordinator-of-roles", "kill -9 of the coordinator of a prefill and a decode group", kill_coordinator,
+              options=(*FRONT, *ROLES)),
     LiveFault("lose-transfers", "one read of blocks in 16 between a prefill and a decode group is lost", lose_transfers, options=LOSSY,
               outage=False),
     LiveFault("decode-full", "the blocks of a decode group are too few for all answers", nothing,

@@ -57,7 +57,7 @@ def descendants(pid):
 
 
 def role_of(pid):
-    """serve, coordinator, worker N (of several groups worker G.N); empty for what is none of them (or gone)."""
+    """serve, front, coordinator, worker N (of several groups worker G.N); empty for what is none of them (or gone)."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
@@ -66,7 +66,7 @@ def role_of(pid):
     if name == "worker" and "--rank" in words:
         group = words[words.index("--group") + 1] + "." if "--group" in words else ""
         return f"worker {group}{words[words.index('--rank') + 1]}"
-    return {"coordinator": "coordinator", "refrain": "serve"}.get(name, "")
+    return {"coordinator": "coordinator", "front": "front", "refrain": "serve"}.get(name, "")
 
 
 def usage_of(pid):

@@ -1,7 +1,7 @@
 """How long each part of a group's start took, from the time stamps of the server's log."""
 import re
 
-STAMP = re.compile(r"^(\d\d):(\d\d):(\d\d)\.(\d{3}) \S+ \[(worker \d+|coordinator|serve|refrain)\] (.*)$")
+STAMP = re.compile(r"^(\d\d):(\d\d):(\d\d)\.(\d{3}) \S+ \[(worker \d+|coordinator|front|serve|refrain)\] (.*)$")
 # Words of a worker's log line, and the part that ends with it.
 PARTS = (("opening the device", "process"), ("rank ", "context"), ("joined group", "hello"), ("group of ", "nccl"),
          ("weights:", "weights"), ("ready:", "capture"))

@@ -10,6 +10,7 @@
 
 #include "runtime/actor/manual_executor.h"
 #include "runtime/engine/live_requests.h"
+#include "runtime/engine/text_outputs.h"
 #include "runtime/text/tokenizer.h"
 
 namespace refrain::testing {
@@ -17,7 +18,7 @@ namespace refrain::testing {
 class LiveRequestsTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    live.connect(std::make_unique<OutputSide>(
+    live.connect(std::make_unique<TextOutputs>(
         std::vector{outputs_on},
         std::make_shared<const text::Tokenizer>(
             *text::Tokenizer::load("tests/fixtures/models/qwen2")),

@@ -12,6 +12,7 @@
 #include "ipc/transport/inproc_endpoint.h"
 #include "runtime/actor/manual_executor.h"
 #include "runtime/engine/engine_core.h"
+#include "runtime/engine/text_outputs.h"
 #include "runtime/text/tokenizer.h"
 #include "tests/unit/engine_actor/mock_rank.h"
 
@@ -62,10 +63,11 @@ class EngineWorld {
     EngineParts parts;
     parts.config = config;
     parts.model = model;
-    parts.tokenizer = tokenizer;
     parts.engine_executor = scheduler.make_executor("engine");
+    std::vector<std::shared_ptr<Executor>> output_executors;
     for (int i = 0; i < output_threads; ++i)
-      parts.output_executors.push_back(scheduler.make_executor("output-" + std::to_string(i)));
+      output_executors.push_back(scheduler.make_executor("output-" + std::to_string(i)));
+    parts.outputs = text_outputs(output_executors, tokenizer);
     parts.endpoint = *hub->make_server(parts.engine_executor);
     parts.watch = [this, executor = parts.engine_executor](const ProcessIdentity& process,
                                                            std::function<void()> gone) {

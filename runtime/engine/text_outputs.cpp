@@ -1,4 +1,4 @@
-#include "runtime/engine/output_side.h"
+#include "runtime/engine/text_outputs.h"
 
 #include <utility>
 
@@ -6,10 +6,10 @@
 
 namespace refrain {
 
-OutputSide::OutputSide(const std::vector<std::shared_ptr<Executor>>& executors,
-                       const std::shared_ptr<const text::Tokenizer>& tokenizer,
-                       const std::function<void(RequestId)>& stopped,
-                       std::function<void()> caught_up)
+TextOutputs::TextOutputs(const std::vector<std::shared_ptr<Executor>>& executors,
+                         const std::shared_ptr<const text::Tokenizer>& tokenizer,
+                         const std::function<void(RequestId)>& stopped,
+                         std::function<void()> caught_up)
     : backlog_(std::make_shared<Backlog>()) {
   REFRAIN_CHECK(!executors.empty(), "an engine without an executor for its outputs");
   for (const auto& executor : executors)
@@ -17,8 +17,8 @@ OutputSide::OutputSide(const std::vector<std::shared_ptr<Executor>>& executors,
   backlog_->caught_up = std::move(caught_up);
 }
 
-void OutputSide::open(size_t thread, RequestId id, int64_t prompt_tokens, SamplingParams sampling,
-                      OutputSink sink) {
+void TextOutputs::open(size_t thread, RequestId id, int64_t prompt_tokens, SamplingParams sampling,
+                       OutputSink sink) {
   const Lane& to = lane(thread);
   to.executor->post([outputs = to.outputs, id, prompt_tokens, sampling = std::move(sampling),
                      sink = std::move(sink)]() mutable {
@@ -26,11 +26,11 @@ void OutputSide::open(size_t thread, RequestId id, int64_t prompt_tokens, Sampli
   });
 }
 
-void OutputSide::add(size_t thread, TokenArrival arrival) {
+void TextOutputs::add(size_t thread, TokenArrival arrival) {
   lane(thread).batch.push_back(std::move(arrival));
 }
 
-void OutputSide::hand_over() {
+void TextOutputs::hand_over() {
   for (Lane& to : lanes_) {
     if (to.batch.empty()) continue;
     ++backlog_->batches;
@@ -46,7 +46,8 @@ void OutputSide::hand_over() {
   }
 }
 
-void OutputSide::end(size_t thread, RequestId id, FinishReason reason, std::optional<Error> error) {
+void TextOutputs::end(size_t thread, RequestId id, FinishReason reason,
+                      std::optional<Error> error) {
   const Lane& to = lane(thread);
   to.executor->post([outputs = to.outputs, id, reason, error = std::move(error)]() mutable {
     outputs->end(id, reason, std::move(error));
@@ -54,10 +55,18 @@ void OutputSide::end(size_t thread, RequestId id, FinishReason reason, std::opti
 }
 
 // A batch that ends between the two looks finds the flag and calls, or is seen by the second one.
-bool OutputSide::full() {
+bool TextOutputs::full() {
   if (backlog_->batches < kMostBatches) return false;
   backlog_->engine_waits = true;
   return backlog_->batches >= kMostBatches;
+}
+
+MakeOutputs text_outputs(std::vector<std::shared_ptr<Executor>> executors,
+                         std::shared_ptr<const text::Tokenizer> tokenizer) {
+  return [executors = std::move(executors), tokenizer = std::move(tokenizer)](
+             const std::function<void(RequestId)>& stopped, std::function<void()> caught_up) {
+    return std::make_unique<TextOutputs>(executors, tokenizer, stopped, std::move(caught_up));
+  };
 }
 
 }  // namespace refrain

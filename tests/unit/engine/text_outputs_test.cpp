@@ -1,4 +1,4 @@
-#include "runtime/engine/output_side.h"
+#include "runtime/engine/text_outputs.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 namespace refrain {
 namespace {
 
-class OutputSideTest : public ::testing::Test {
+class TextOutputsTest : public ::testing::Test {
  protected:
   void open(size_t thread, RequestId id) {
     side.open(thread, id, 3, {}, [this, id](RequestOutput output) {
@@ -27,13 +27,13 @@ class OutputSideTest : public ::testing::Test {
   int caught_up = 0;
   std::map<RequestId, int> outputs;
   std::map<RequestId, FinishReason> ended;
-  OutputSide side{executors,
-                  std::make_shared<const text::Tokenizer>(
-                      *text::Tokenizer::load("tests/fixtures/models/qwen2")),
-                  [](RequestId) {}, [this] { ++caught_up; }};
+  TextOutputs side{executors,
+                   std::make_shared<const text::Tokenizer>(
+                       *text::Tokenizer::load("tests/fixtures/models/qwen2")),
+                   [](RequestId) {}, [this] { ++caught_up; }};
 };
 
-TEST_F(OutputSideTest, AStepIsOneHandOverToEachThreadThatHasRequests) {
+TEST_F(TextOutputsTest, AStepIsOneHandOverToEachThreadThatHasRequests) {
   for (RequestId id = 1; id <= 20; ++id) open(id <= 10 ? 0 : 1, id);
   scheduler.run_until_idle();
   for (RequestId id = 1; id <= 20; ++id) side.add(id <= 10 ? 0 : 1, {id, {64, 0, {}}});
@@ -46,7 +46,7 @@ TEST_F(OutputSideTest, AStepIsOneHandOverToEachThreadThatHasRequests) {
   EXPECT_EQ(scheduler.run_until_idle(), 0u);
 }
 
-TEST_F(OutputSideTest, AnEndComesBehindTheTokensBeforeIt) {
+TEST_F(TextOutputsTest, AnEndComesBehindTheTokensBeforeIt) {
   open(0, 1);
   step({{0, 1}});
   side.end(0, 1, FinishReason::kAbort, std::nullopt);
@@ -56,7 +56,7 @@ TEST_F(OutputSideTest, AnEndComesBehindTheTokensBeforeIt) {
 }
 
 // The engine stops planning steps whose tokens nobody takes, and hears once when it may go on.
-TEST_F(OutputSideTest, TheQueueIsBoundedAndTellsOnceWhenThereIsRoom) {
+TEST_F(TextOutputsTest, TheQueueIsBoundedAndTellsOnceWhenThereIsRoom) {
   open(0, 1);
   scheduler.run_until_idle();
   int steps = 0;
