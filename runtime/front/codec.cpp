@@ -205,8 +205,8 @@ void serialize(Archive& ar, DraftCounts& m) {
 
 template <class Archive>
 void serialize(Archive& ar, TransferCounts& m) {
-  static_assert(ipc::wire::field_count<TransferCounts>() == 5);
-  ar(m.running, m.quarantined, m.done, m.failed, m.bytes);
+  static_assert(ipc::wire::field_count<TransferCounts>() == 6);
+  ar(m.running, m.quarantined, m.done, m.failed, m.bytes, m.early_bytes);
 }
 
 template <class Archive>
