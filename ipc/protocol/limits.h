@@ -65,6 +65,7 @@ inline constexpr std::array<uint32_t, std::variant_size_v<Message>> kMaxPayloadB
     kMaxFrameBytes - kHeaderBytes,  // PullBlocks
     4 << 10,                        // CancelPull
     32 << 10,                       // Pulled
+    4 << 10,                        // TakeRole
 };
 
 // Least bytes that one element takes, which bounds a count by the bytes left.

@@ -100,13 +100,19 @@ const char* to_string(GroupRole role) {
   check_failed(__FILE__, __LINE__, "known GroupRole", std::to_string(static_cast<int>(role)));
 }
 
+bool same_but_for_role(const WorkerConfig& a, WorkerConfig b) {
+  b.cudagraph_mode = a.cudagraph_mode;
+  b.publish_layers = a.publish_layers;
+  return a == b;
+}
+
 const char* message_name(size_t index) {
   static constexpr std::array<const char*, std::variant_size_v<Message>> kNames = {
-      "Hello",       "Welcome",       "Refuse",        "Progress",    "Loaded",
-      "InitCache",   "Ready",         "Step",          "StepResult",  "Heartbeat",
-      "Shutdown",    "Failed",        "Position",      "Grammar",     "GrammarReady",
-      "LoadAdapter", "AdapterLoaded", "UnloadAdapter", "RankAddress", "Peers",
-      "KvExport",    "KvPeers",       "PullBlocks",    "CancelPull",  "Pulled"};
+      "Hello",       "Welcome", "Refuse",       "Progress",    "Loaded",        "InitCache",
+      "Ready",       "Step",    "StepResult",   "Heartbeat",   "Shutdown",      "Failed",
+      "Position",    "Grammar", "GrammarReady", "LoadAdapter", "AdapterLoaded", "UnloadAdapter",
+      "RankAddress", "Peers",   "KvExport",     "KvPeers",     "PullBlocks",    "CancelPull",
+      "Pulled",      "TakeRole"};
   REFRAIN_CHECK(index < kNames.size(), "message index {}", index);
   return kNames[index];
 }

@@ -210,6 +210,12 @@ void serialize(Archive& ar, Shutdown& m) {
 }
 
 template <class Archive>
+void serialize(Archive& ar, TakeRole& m) {
+  static_assert(wire::field_count<TakeRole>() == 1);
+  ar(wire::Choice<GroupRole>{"role", m.role, GroupRole::kDecode});
+}
+
+template <class Archive>
 void serialize(Archive& ar, Failed& m) {
   static_assert(wire::field_count<Failed>() == 3);
   ar(m.step, wire::Text{"message", m.message, kMaxTextBytes}, m.configuration);

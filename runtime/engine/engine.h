@@ -76,11 +76,11 @@ struct GroupOrder {
   enum class What : uint8_t {
     kDrain,    // takes no more requests; done when it has ended those that it has
     kResume,   // takes requests again
-    kRestart,  // drains, then its workers go; done when new ones serve
+    kRestart,  // drains, then its workers go, or with a role capture for it; done when it serves
   };
   int32_t group = 0;
   What what = What::kDrain;
-  std::optional<ipc::GroupRole> role = std::nullopt;  // kRestart: what the new ones are for
+  std::optional<ipc::GroupRole> role = std::nullopt;  // kRestart: what it is for then
 };
 using GroupOrderDone = std::function<void(Status)>;
 

@@ -1,5 +1,7 @@
 // The part of EngineCore for what an operator asks of single groups (group_control.h).
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "runtime/engine/engine_core.h"
@@ -11,8 +13,10 @@ GroupControl::Hooks EngineCore::control_hooks() {
   hooks.ready = [this](int32_t index) { return groups_[index].ready(); };
   hooks.failed = [this](int32_t index) { return groups_[index].failed(); };
   hooks.idle = [this](int32_t index) { return groups_[index].idle(); };
-  hooks.restart = [this](int32_t index) {
-    groups_[index].restart("its workers start again, as an operator asked", true);
+  hooks.restart = [this](int32_t index, std::optional<ipc::GroupRole> role) {
+    if (!role) return groups_[index].restart("its workers start again, as an operator asked", true);
+    groups_[index].change_role(*role, fmt::format("it is for {} from now on, as an operator asked",
+                                                  ipc::to_string(*role)));
   };
   hooks.changed = [this](int32_t index) {
     placement_.hold(index, control_.holds(index));

@@ -67,12 +67,12 @@ void EngineCore::start() {
 
 Result<RequestId> EngineCore::submit(GenerateRequest request, OutputSink sink) {
   REFRAIN_ASSIGN_OR_RETURN(const RequestId id, intake_.accept(request, now()));
-  Accepted accepted{id,
-                    {},
-                    intake_.sequence_params(id, request),
-                    request.begun,
-                    std::nullopt,
-                    request.output_thread};
+  AcceptedRequest accepted{id,
+                           {},
+                           intake_.sequence_params(id, request),
+                           request.begun,
+                           std::nullopt,
+                           request.output_thread};
   if (request.timeout) accepted.deadline = now() + *request.timeout;
   live_.open(id, request, std::move(sink));
   accepted.prompt = std::move(request.prompt);
@@ -82,7 +82,7 @@ Result<RequestId> EngineCore::submit(GenerateRequest request, OutputSink sink) {
   return id;
 }
 
-void EngineCore::enter(Accepted accepted) {
+void EngineCore::enter(AcceptedRequest accepted) {
   const RequestId id = accepted.id;
   const AdapterId adapter = accepted.params.adapter;
   const bool has_adapter = adapter == 0 || loads_.adapters().hold(adapter);

@@ -58,17 +58,8 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   EngineReports& reports() { return reports_; }
 
  private:
-  struct Accepted {
-    RequestId id = 0;
-    std::vector<TokenId> prompt;
-    SequenceParams params;
-    std::optional<BegunAnswer> begun;
-    std::optional<TimePoint> deadline;
-    size_t output_thread = 0;
-  };
-
   // What requests do.
-  void enter(Accepted accepted);
+  void enter(AcceptedRequest accepted);
   void ended_by_stop_string(RequestId id);
   void request_gone(RequestId id, const LiveRequest& live);
 

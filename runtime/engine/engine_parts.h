@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,16 @@ struct EngineParts {
   Epoch first_epoch = 1;
   std::vector<AdapterSource> adapters = {};      // LoRA adapters that are there from the start
   std::shared_ptr<EngineTrace> trace = nullptr;  // null: none is asked for
+};
+
+// A request on its way to the engine's executor.
+struct AcceptedRequest {
+  RequestId id = 0;
+  std::vector<TokenId> prompt;
+  SequenceParams params;
+  std::optional<BegunAnswer> begun;
+  std::optional<TimePoint> deadline;
+  size_t output_thread = 0;
 };
 
 std::unique_ptr<Engine> make_engine(EngineParts parts);

@@ -90,7 +90,7 @@ void GroupControl::drained(int32_t index) {
   }
   executor_.cancel(group.limit);
   set(index, State::kRestarting);
-  hooks_.restart(index);
+  hooks_.restart(index, group.role);
 }
 
 void GroupControl::overdue(int32_t index) {

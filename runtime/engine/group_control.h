@@ -16,10 +16,11 @@ namespace refrain {
 class GroupControl {
  public:
   struct Hooks {
-    std::function<bool(int32_t)> ready;    // its workers serve
-    std::function<bool(int32_t)> failed;   // for good
-    std::function<bool(int32_t)> idle;     // no request is in it, and none reads its blocks
-    std::function<void(int32_t)> restart;  // its workers go; what it has goes on elsewhere
+    std::function<bool(int32_t)> ready;   // its workers serve
+    std::function<bool(int32_t)> failed;  // for good
+    std::function<bool(int32_t)> idle;    // no request is in it, and none reads its blocks
+    // Its workers go, or stay for another role; what it has goes on elsewhere.
+    std::function<void(int32_t, std::optional<ipc::GroupRole>)> restart;
     std::function<void(int32_t)> changed;  // it takes requests that took none, or the other way
   };
   // `limit`: how long a group may take to finish what it has. A drain then ends with kDeadline, and

@@ -24,7 +24,8 @@ struct GroupFault {
   std::vector<int32_t> ranks;  // at fault
   std::string reason;
   bool for_good = false;
-  bool planned = false;  // an operator asked for it
+  bool planned = false;                     // an operator asked for it
+  std::optional<ipc::GroupRole> role = {};  // planned: its workers stay, for this role
 };
 
 struct Member {

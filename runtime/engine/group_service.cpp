@@ -138,6 +138,11 @@ void GroupService::restart(std::string reason, bool blameless) {
   group_->restart(std::move(reason));
 }
 
+void GroupService::change_role(ipc::GroupRole role, std::string reason) {
+  blameless_ = true;
+  group_->change_role(role, std::move(reason));
+}
+
 void GroupService::set_role(ipc::GroupRole role, const ipc::WorkerConfig& worker) {
   config_.worker = worker;
   group_->set_role(role, worker);

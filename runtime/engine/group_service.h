@@ -100,6 +100,8 @@ class GroupService : public std::enable_shared_from_this<GroupService> {
   // Its workers go, and others come; what it has goes to the engine as when it is lost.
   // `blameless`: that counts as no loss of its requests.
   void restart(std::string reason, bool blameless);
+  // Its workers stay, and capture for this role.
+  void change_role(ipc::GroupRole role, std::string reason);
   // What its next workers are for, and are told. While it has none.
   void set_role(ipc::GroupRole role, const ipc::WorkerConfig& worker);
   void set_held(bool held);  // for others to see

@@ -8,6 +8,21 @@
 #include "runtime/base/log.h"
 
 namespace refrain {
+namespace {
+
+GroupLoss loss_of(const GroupFault& fault, const GroupMembership& members) {
+  GroupLoss loss;
+  loss.epoch = members.epoch();
+  loss.detector = fault.detector;
+  loss.reason = fault.reason;
+  loss.for_good = fault.for_good;
+  loss.planned = fault.planned;
+  loss.ranks = fault.ranks;
+  loss.pids = members.pids();
+  return loss;
+}
+
+}  // namespace
 
 WorkerGroup::WorkerGroup(WorkerGroupOptions options, std::unique_ptr<ipc::Endpoint> endpoint,
                          std::shared_ptr<Executor> executor, ProcessWatch watch, ProcessKill kill,
@@ -69,14 +84,22 @@ void WorkerGroup::give_up(std::string detector, std::string reason) {
   });
 }
 
-void WorkerGroup::restart(std::string reason) {
-  executor_->post([weak = weak_from_this(), epoch = members_.epoch(), reason = std::move(reason)] {
-    const auto self = weak.lock();
-    if (!self || self->members_.epoch() != epoch) return;
-    GroupFault fault{"restart", {}, reason};
-    fault.planned = true;
-    self->lose(std::move(fault));
-  });
+void WorkerGroup::restart(std::string reason) { lose_as_planned({}, std::move(reason)); }
+
+void WorkerGroup::change_role(ipc::GroupRole role, std::string reason) {
+  lose_as_planned(role, std::move(reason));
+}
+
+void WorkerGroup::lose_as_planned(std::optional<ipc::GroupRole> role, std::string reason) {
+  executor_->post(
+      [weak = weak_from_this(), epoch = members_.epoch(), role, reason = std::move(reason)] {
+        const auto self = weak.lock();
+        if (!self || self->members_.epoch() != epoch) return;
+        GroupFault fault{"restart", {}, reason};
+        fault.planned = true;
+        fault.role = role;
+        self->lose(std::move(fault));
+      });
 }
 
 void WorkerGroup::set_role(ipc::GroupRole role, const ipc::WorkerConfig& worker) {
@@ -111,19 +134,13 @@ void WorkerGroup::lose(GroupFault fault) {
   log::log(fault.planned ? log::level::info : log::level::err, "worker group{} of epoch {}: {}",
            options_.identity.num_groups == 1 ? "" : fmt::format(" {}", options_.identity.group),
            members_.epoch(), fault.reason);
-  GroupLoss loss;
-  loss.group = options_.identity.group;
-  loss.epoch = members_.epoch();
-  loss.detector = fault.detector;
-  loss.reason = fault.reason;
-  loss.for_good = fault.for_good;
-  loss.planned = fault.planned;
-  loss.ranks = std::move(fault.ranks);
-  loss.last_step = fan_out_.steps().last_done();
-  loss.pids = members_.pids();
-  handlers_.on_loss(std::move(loss));
-  processes_->kill_if_stay();
-  dismiss_all(fault.reason);
+  new_role_ = fault.role.has_value();
+  if (fault.role) {
+    fan_out_.broadcast(ipc::TakeRole{*fault.role});
+  } else {
+    send_away(fault);
+  }
+  dismiss();
   fan_out_.steps().begin_group(fault.detector == GroupHealth::kProgress ||
                                fault.detector == GroupHealth::kStepDeadline);
   if (!fault.for_good && !fault.planned) ++restarts_;
@@ -137,8 +154,16 @@ void WorkerGroup::lose(GroupFault fault) {
   }
 }
 
-void WorkerGroup::dismiss_all(const std::string& reason) {
-  fan_out_.shut_down(reason);
+void WorkerGroup::send_away(const GroupFault& fault) {
+  GroupLoss loss = loss_of(fault, members_);
+  loss.group = options_.identity.group;
+  loss.last_step = fan_out_.steps().last_done();
+  handlers_.on_loss(std::move(loss));
+  processes_->kill_if_stay();
+  fan_out_.shut_down(fault.reason);
+}
+
+void WorkerGroup::dismiss() {
   processes_->let_go();
   members_.dismiss();
   health_.dismissed();
@@ -146,7 +171,8 @@ void WorkerGroup::dismiss_all(const std::string& reason) {
 
 void WorkerGroup::stop(const std::string& reason) {
   if (state_ == GroupState::kStopped) return;
-  dismiss_all(reason);
+  fan_out_.shut_down(reason);
+  dismiss();
   executor_->cancel(timer_);
   fan_out_.close();
   set_state(GroupState::kStopped, reason);
@@ -285,7 +311,9 @@ void WorkerGroup::on_ready(int32_t rank, ipc::Ready ready) {
   state_ = GroupState::kReady;
   const int32_t ranks = members_.num_ranks();
   detail_ = fmt::format("{} rank{} ready{}", ranks, ranks == 1 ? "" : "s",
-                        members_.adopted() ? ", adopted with weights and graphs" : "");
+                        !members_.adopted() ? ""
+                        : new_role_         ? ", with the graphs of another role"
+                                            : ", adopted with weights and graphs");
   arm_timer(options_.heartbeat_interval);
   handlers_.on_ready(**agreed);
   handlers_.on_state(state_, detail_);

@@ -6,6 +6,7 @@
 // call of the engine's.
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -36,6 +37,9 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
   void give_up(std::string detector, std::string reason);
   // Its workers go, for a reason that is no fault of theirs; others are awaited.
   void restart(std::string reason);
+  // The same, and they come again with weights and blocks, to capture for another role (CG-23).
+  // While ready.
+  void change_role(ipc::GroupRole role, std::string reason);
   // With its replicas, as its workers said (CG-17). While ready.
   bool steps_together() const { return members_.steps_together(); }
   // Of the next workers. While there are none.
@@ -71,10 +75,12 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
   void on_process_end(int32_t rank);
 
   bool active() const;  // waiting, starting or ready
+  void lose_as_planned(std::optional<ipc::GroupRole> role, std::string reason);
   void lose(GroupFault fault);
   void lose(std::string detector, std::vector<int32_t> ranks, std::string reason,
             bool for_good = false);
-  void dismiss_all(const std::string& reason);
+  void send_away(const GroupFault& fault);
+  void dismiss();
   void set_state(GroupState state, std::string detail);
   void arm_timer(Duration delay);
   void on_timer();
@@ -88,6 +94,7 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
   std::string detail_;
   uint64_t restarts_ = 0;
   bool distrusted_ = false;
+  bool new_role_ = false;  // its ranks capture for it
   GroupMembership members_;
   GroupFanOut fan_out_;
   GroupInbox inbox_;

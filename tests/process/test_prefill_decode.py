@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from adapters import write_adapter
 from conftest import BIN, TINY, Server, command_line, wait_for, within
-from test_groups import ask, groups, of_groups, worker_of
+from test_groups import CONTROL, ask, control, groups, of_groups, worker_of
 from test_two_hosts import EXPECTED, hosts, signal_program  # noqa: F401 (a fixture)
 from test_windows import with_windows
 from tiny_head import write_head
@@ -103,6 +103,29 @@ def test_layers_come_while_the_prompt_runs(start_server, mode):
     assert of_groups(server, "kv_transfers_total")[1] == len(expected)
     early, moved = (of_groups(server, f"kv_transfer_{name}_total")[1] for name in ("early_bytes", "bytes"))
     assert 0 < early < moved, "what the last layer has cannot be early"
+    wait_for(lambda: all_free(server), 5, "all blocks free, no leases")
+    assert server.stop() == 0
+
+
+def test_a_group_changes_its_role_under_load_and_its_processes_stay_CG23(start_server, expected):
+    server = start_server(*OPTIONS, *MOVES, *CONTROL, "--prefill-groups", 1, "--decode-groups", 2, "--no-enable-prefix-caching",
+                          model=MODEL, tp=2)
+    wait_for(lambda: set(of_groups(server, "ready").values()) == {1.0}, 60, "all groups ready")
+    workers = server.workers()
+    for role, prefills in (("prefill", True), ("decode", False)):
+        with ThreadPoolExecutor(1) as pool:
+            load = pool.submit(lambda: [answers(server) for _ in range(3)])
+            assert control(server, "/restart", group=1, role=role) == (200, {"group": 1, "status": "ready"})
+            assert load.result() == [expected] * 3
+        before = of_groups(server, "prompt_tokens_total")[1]
+        assert answers(server) == expected
+        assert (of_groups(server, "prompt_tokens_total")[1] > before) == prefills
+        assert groups(server)[1]["role"] == role
+        ranks = json.loads(server.get("/cudagraphs?format=json")[1])["ranks"]  # two of each group
+        modes = {graph["mode"] for graph in ranks[2]["manifest"]}
+        assert modes == ({"PIECEWISE"} if prefills else {"FULL"})
+    assert server.workers() == workers
+    assert set(of_groups(server, "restarts_total").values()) == {0.0}
     wait_for(lambda: all_free(server), 5, "all blocks free, no leases")
     assert server.stop() == 0
 

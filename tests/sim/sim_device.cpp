@@ -35,7 +35,6 @@ void SimDevice::start_group(Epoch epoch, worker::RunnerOptions options) {
   commands_.clear();
   post(StartGroup{epoch, options.group_token, options.config});
 }
-void SimDevice::adopt(Epoch epoch) { post(Adopt{epoch}); }
 void SimDevice::init_cache(const ipc::InitCache& message) { post(message); }
 void SimDevice::step(ipc::Step message) { post(std::move(message)); }
 
@@ -139,6 +138,7 @@ void SimDevice::begin_load(const StartGroup& start) {
 void SimDevice::keep(Adopt adopted) {
   REFRAIN_CHECK(device_ != nullptr, "adopted before it was ready");
   begin_epoch(adopted.epoch);
+  if (adopted.config) config_ = *adopted.config;
   loaded_.kept = true;
   report(loaded_);
 }

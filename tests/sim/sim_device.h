@@ -81,7 +81,10 @@ class SimDevice final : public worker::WorkerDevice {
 
   void start();  // begins to beat
   void start_group(Epoch epoch, worker::RunnerOptions options) override;
-  void adopt(Epoch epoch) override;
+  void adopt(Epoch epoch) override { post(Adopt{epoch, std::nullopt}); }
+  void recapture(Epoch epoch, ipc::WorkerConfig config) override {
+    post(Adopt{epoch, std::move(config)});
+  }
   void peers(ipc::Peers /*message*/) override {}
   void init_cache(const ipc::InitCache& message) override;
   void step(ipc::Step message) override;
@@ -109,6 +112,7 @@ class SimDevice final : public worker::WorkerDevice {
   };
   struct Adopt {
     Epoch epoch;
+    std::optional<ipc::WorkerConfig> config;  // of another role
   };
   using Command = std::variant<StartGroup, Adopt, ipc::InitCache, ipc::Step>;
 

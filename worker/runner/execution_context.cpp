@@ -47,17 +47,35 @@ Result<std::unique_ptr<ExecutionContext>> ExecutionContext::open(const RunnerOpt
   }
   context->stream = device.create_stream(share);
   context->pool = std::make_unique<GraphPool>(device);
-  for (const auto& program : context->programs) {
+  context->ranges = options.debug.nvtx ? &device : nullptr;
+  context->set_ops();
+  return context;
+}
+
+void ExecutionContext::set_ops() {
+  for (const auto& program : programs) {
     for (Lowering* lowering : program->all_lowerings()) {
       OpContext& ops = lowering->context;
-      ops.stream = context->stream.get();
-      ops.stream_ref = context->stream->ref();
-      ops.communicator = context->communicator.get();
-      ops.replicas = context->replicas.get();
-      if (options.debug.nvtx) ops.ranges = &device;
+      ops.stream = stream.get();
+      ops.stream_ref = stream->ref();
+      ops.communicator = communicator.get();
+      ops.replicas = replicas.get();
+      ops.ranges = ranges;
     }
   }
-  return context;
+}
+
+void ExecutionContext::change_programs(Device& device, HostedPrograms next) {
+  stream->synchronize();
+  REFRAIN_CHECK(next.size() == programs.size(), "{} Programs instead of {}", next.size(),
+                programs.size());
+  for (size_t i = 0; i < next.size(); ++i) take_over(*next[i], *programs[i]);
+  programs.clear();  // executables go before what they use
+  pool = std::make_unique<GraphPool>(device);
+  draft_values.reset();
+  buffers.reset();
+  programs = std::move(next);
+  set_ops();
 }
 
 void ExecutionContext::allocate(Device& device, const SlotStates& slots, int32_t block_size) {

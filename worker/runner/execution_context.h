@@ -22,6 +22,9 @@ struct ExecutionContext {
   static Result<std::unique_ptr<ExecutionContext>> open(const RunnerOptions& options,
                                                         Device& device, const DeviceShare& share,
                                                         HostedPrograms programs);
+  // The same Programs as planned for another role, with the weights and blocks of those before; the
+  // rest is to be allocated and bound anew.
+  void change_programs(Device& device, HostedPrograms next);
   // Arena, step buffers and values of a draft model. Throws OutOfMemory.
   void allocate(Device& device, const SlotStates& slots, int32_t block_size);
   // Fixes the addresses of all values of the Programs, which have their caches. `adapters`: null
@@ -33,8 +36,11 @@ struct ExecutionContext {
   HostedProgram& model() const { return *programs.front(); }
   HostedProgram* draft() const { return programs.size() > 1 ? programs[1].get() : nullptr; }
 
+  void set_ops();
+
   // Destroyed last to first: executables, then buffers, then the communicator.
   DeviceShare share;
+  Device* ranges = nullptr;  // that names what ops launch; null: nobody asked
   std::unique_ptr<Communicator> communicator;
   std::unique_ptr<Communicator> replicas;  // null: the group steps by itself
   std::unique_ptr<Stream> stream;

@@ -86,6 +86,9 @@ using HostedPrograms = std::vector<std::unique_ptr<HostedProgram>>;  // by ipc::
 // The same Program for a further execution context, as planned: bound to nothing, no executables.
 std::unique_ptr<HostedProgram> for_another_context(const HostedProgram& planned);
 
+// Weights and blocks of the same Program as it was planned for another role.
+void take_over(HostedProgram& program, const HostedProgram& before);
+
 // Builds, fuses, shards, validates, splits and plans the model, and resolves its keys. Errors name
 // the option or the model's field. `hidden`: the hidden states that its draft head reads.
 Result<std::unique_ptr<HostedProgram>> plan_program(const ModelConfig& model,

@@ -66,6 +66,10 @@ class ModelRunner {
   // The cache's memory, unless it has it already, and what the start came to.
   virtual Result<ipc::Ready> back_cache() = 0;
 
+  // For a configuration that differs by what a role decides: weights and blocks stay, graphs go;
+  // capture() and back_cache() come next (CG-23). No step is in flight.
+  virtual Status change_role(const ipc::WorkerConfig& config) = 0;
+
   // Where the blocks of all state groups lie, when the cache has its memory.
   virtual KvMemory kv_memory() const { return {}; }
 

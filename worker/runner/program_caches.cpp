@@ -55,6 +55,7 @@ void ProgramCaches::back(const std::vector<int64_t>& num_blocks) {
 }
 
 Status ProgramCaches::back_what_is_left() {
+  if (!num_blocks_.empty()) return {};
   const bool fixed = has_fixed_size(config_);
   std::vector<int64_t> blocks = model().cache->max_blocks();
   // The host device gives pages when they are first used: what it has free says little by now.

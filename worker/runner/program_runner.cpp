@@ -46,15 +46,20 @@ Result<HostedPrograms> ProgramRunner::plan() const {
   return programs;
 }
 
+Result<std::vector<HostedPrograms>> ProgramRunner::plan_contexts() const {
+  REFRAIN_ASSIGN_OR_RETURN(HostedPrograms planned, plan());
+  std::vector<HostedPrograms> of_context(static_cast<size_t>(options_.contexts));
+  for (size_t i = 1; i < of_context.size(); ++i)
+    for (const auto& program : planned) of_context[i].push_back(for_another_context(*program));
+  of_context[0] = std::move(planned);
+  return of_context;
+}
+
 Result<std::unique_ptr<ProgramRunner>> ProgramRunner::create(RunnerOptions options, Device& device,
                                                              ProgressFn progress) {
   std::unique_ptr<ProgramRunner> runner(
       new ProgramRunner(std::move(options), device, std::move(progress)));
-  REFRAIN_ASSIGN_OR_RETURN(HostedPrograms planned, runner->plan());
-  std::vector<HostedPrograms> of_context(static_cast<size_t>(runner->options_.contexts));
-  for (size_t i = 1; i < of_context.size(); ++i)
-    for (const auto& program : planned) of_context[i].push_back(for_another_context(*program));
-  of_context[0] = std::move(planned);
+  REFRAIN_ASSIGN_OR_RETURN(std::vector<HostedPrograms> of_context, runner->plan_contexts());
   for (HostedPrograms& programs : of_context) {
     const DeviceShare share{static_cast<int>(runner->contexts_.size()), runner->options_.contexts};
     REFRAIN_ASSIGN_OR_RETURN(
@@ -96,21 +101,10 @@ Result<ipc::Loaded> ProgramRunner::load() {
   const TimePoint start = steady_clock().now();
   const ipc::WorkerConfig& config = options_.config;
   REFRAIN_RETURN_IF_ERROR(load_weights_of_all());
-  Stream& stream = *context().stream;
-  slots_.states = std::make_unique<SlotStates>(device_, stream, hosted().program);
-  slots_.table = std::make_unique<SlotTable>(config.max_num_seqs);
   slots_.grammars = std::make_unique<GrammarMasks>(
       options_.model_directory, options_.model.vocab_size, options_.model.eos_token_ids,
       config.max_num_seqs, mask_threads(config.tensor_parallel_size));
-  if (hosted().lora_program) {
-    slots_.adapters = std::make_unique<AdapterPlaces>(
-        device_, stream, std::move(*hosted().lora_program), hosted().program.values.size());
-  }
-  for (const auto& context : contexts_) {
-    context->allocate(device_, *slots_.states, config.block_size);
-    REFRAIN_ASSIGN_OR_RETURN(auto runner, StepRunner::create(options_, device_, *context, slots_));
-    runners_.push_back(std::move(runner));
-  }
+  REFRAIN_RETURN_IF_ERROR(prepare_steps());
   ipc::Loaded loaded;
   REFRAIN_ASSIGN_OR_RETURN(loaded.groups, caches_->fitting());
   for (const auto& program : context().programs)
@@ -120,6 +114,47 @@ Result<ipc::Loaded> ProgramRunner::load() {
   return loaded;
 }
 
+// What the slots have and what runs steps: it follows from the Programs.
+Status ProgramRunner::prepare_steps() {
+  Stream& stream = *context().stream;
+  slots_.states = std::make_unique<SlotStates>(device_, stream, hosted().program);
+  slots_.table = std::make_unique<SlotTable>(options_.config.max_num_seqs);
+  if (hosted().lora_program) {
+    slots_.adapters = std::make_unique<AdapterPlaces>(
+        device_, stream, std::move(*hosted().lora_program), hosted().program.values.size());
+  }
+  for (const auto& context : contexts_) {
+    context->allocate(device_, *slots_.states, options_.config.block_size);
+    REFRAIN_ASSIGN_OR_RETURN(auto runner, StepRunner::create(options_, device_, *context, slots_));
+    runners_.push_back(std::move(runner));
+  }
+  return {};
+}
+
+// With the addresses of the caches.
+Status ProgramRunner::bind() {
+  for (size_t i = 1; i < contexts_.size(); ++i)
+    for (size_t p = 0; p < contexts_[i]->programs.size(); ++p)
+      contexts_[i]->programs[p]->cache = context().programs[p]->cache;
+  context().stream->synchronize();
+  for (const auto& runner : runners_) REFRAIN_RETURN_IF_ERROR(runner->bind());
+  return {};
+}
+
+Status ProgramRunner::change_role(const ipc::WorkerConfig& config) {
+  REFRAIN_CHECK(caches_->made() && in_flight() == 0, "a role changes between steps");
+  options_.config = config;
+  REFRAIN_ASSIGN_OR_RETURN(std::vector<HostedPrograms> of_context, plan_contexts());
+  runners_.clear();
+  slots_.adapters.reset();
+  slots_.states.reset();
+  captured_ = {};
+  for (size_t i = 0; i < contexts_.size(); ++i)
+    contexts_[i]->change_programs(device_, std::move(of_context[i]));
+  REFRAIN_RETURN_IF_ERROR(prepare_steps());
+  return bind();
+}
+
 // A cache of a size that was asked for has its memory before the captures; one that takes what is
 // left has it after them (CG-25).
 Status ProgramRunner::init_cache(const std::vector<int64_t>& num_blocks) {
@@ -127,11 +162,7 @@ Status ProgramRunner::init_cache(const std::vector<int64_t>& num_blocks) {
   REFRAIN_CHECK(!caches_->made(), "the KV cache is made once");
   try {
     caches_->make(*context().stream, num_blocks);
-    for (size_t i = 1; i < contexts_.size(); ++i)
-      for (size_t p = 0; p < contexts_[i]->programs.size(); ++p)
-        contexts_[i]->programs[p]->cache = context().programs[p]->cache;
-    context().stream->synchronize();
-    for (const auto& runner : runners_) REFRAIN_RETURN_IF_ERROR(runner->bind());
+    REFRAIN_RETURN_IF_ERROR(bind());
     if (has_fixed_size(options_.config)) caches_->back(num_blocks);
   } catch (const OutOfMemory& error) {
     return ProgramCaches::does_not_fit(num_blocks, error);

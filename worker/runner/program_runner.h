@@ -21,6 +21,7 @@ class ProgramRunner final : public ModelRunner {
   Status init_cache(const std::vector<int64_t>& num_blocks) override;
   Status capture() override;
   Result<ipc::Ready> back_cache() override;
+  Status change_role(const ipc::WorkerConfig& config) override;
   KvMemory kv_memory() const override;
   void submit(const ipc::Step& step) override { runner().submit(step); }
   bool needs_tokens_before(const ipc::Step& step) const override {
@@ -53,6 +54,9 @@ class ProgramRunner final : public ModelRunner {
   ProgramRunner(RunnerOptions options, Device& device, ProgressFn progress);
 
   Result<HostedPrograms> plan() const;
+  Result<std::vector<HostedPrograms>> plan_contexts() const;
+  Status prepare_steps();
+  Status bind();
   Result<Weights> load_checkpoint(const HostedProgram& of, const ModelConfig& model,
                                   const std::filesystem::path& directory);
   Status load_weights_of_all();

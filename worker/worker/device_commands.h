@@ -22,6 +22,7 @@ struct StartGroup {
 };
 struct Adopt {
   Epoch epoch;
+  std::optional<ipc::WorkerConfig> config;  // of another role; none: as it is
 };
 struct GrammarCompiled {
   Epoch epoch;

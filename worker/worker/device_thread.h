@@ -33,6 +33,8 @@ class WorkerDevice {
   // After what is queued: finishes the steps of the epoch before, whose results nobody wants, and
   // keeps the group for the new epoch. InitCache with the cache it has makes it ready again.
   virtual void adopt(Epoch epoch) = 0;
+  // The same for another role, whose graphs are captured when InitCache comes (CG-23).
+  virtual void recapture(Epoch epoch, ipc::WorkerConfig config) = 0;
   virtual void peers(ipc::Peers message) = 0;  // of the group that starts; it waits for them
   virtual void init_cache(const ipc::InitCache& message) = 0;
   virtual void step(ipc::Step message) = 0;
@@ -69,7 +71,10 @@ class DeviceThread final : public WorkerDevice {
   void start_group(Epoch epoch, RunnerOptions options) override {
     commands_.post_instead({epoch, std::move(options)});
   }
-  void adopt(Epoch epoch) override { commands_.post(Adopt{epoch}); }
+  void adopt(Epoch epoch) override { commands_.post(Adopt{epoch, std::nullopt}); }
+  void recapture(Epoch epoch, ipc::WorkerConfig config) override {
+    commands_.post(Adopt{epoch, std::move(config)});
+  }
   void peers(ipc::Peers message) override { commands_.post_peers(std::move(message)); }
   void init_cache(const ipc::InitCache& message) override { commands_.post(message); }
   void step(ipc::Step message) override { commands_.post(std::move(message)); }

@@ -22,7 +22,7 @@ Status HostedGroup::start(StartGroup command) {
   runner_.reset();
   if (signs_.epoch() != 0) start_times_.restart();
   start_times_.mark("coordinator");
-  ready_ = false;
+  ready_ = other_role_ = false;
   report_.reset();
   signs_.begin(command.epoch);
   signs_.record({.phase = ipc::FlightPhase::kLoading});
@@ -61,6 +61,11 @@ Status HostedGroup::adopt(const Adopt& command) {
   runner_->forget_steps();
   ready_ = false;
   signs_.begin(command.epoch);
+  if (command.config) {
+    signs_.report(ipc::Progress{ipc::StartPhase::kConnect, 0, 1, ""});  // it has left its old steps
+    REFRAIN_RETURN_IF_ERROR(runner_->change_role(*command.config));
+    other_role_ = true;
+  }
   loaded_.seconds = 0;
   loaded_.kept = true;
   signs_.report(loaded_);
@@ -79,31 +84,52 @@ Status HostedGroup::capture(const std::vector<int64_t>& num_blocks) {
   for (size_t i = 0; i < loaded_.groups.size(); ++i)
     loaded_.groups[i].num_blocks = report_->num_blocks.at(i);
   start_times_.mark("captures and cache");
-  for (const std::string& warning : report_->warnings) log::warn("{}", warning);
-  log::info("ready: {}, {} keys captured, {}", report_->cudagraph_mode, report_->manifest.size(),
-            text_of(loaded_.groups));
+  tell_ready();
   log::info("device memory: {}", memory_text(*report_, device_.memory()));
   log::info("start: {}", start_times_.text());
   return {};
 }
 
+// CG-23: in front of the first step of the role.
+Status HostedGroup::capture_role() {
+  REFRAIN_RETURN_IF_ERROR(runner_->capture());
+  REFRAIN_ASSIGN_OR_RETURN(report_, runner_->back_cache());
+  other_role_ = false;
+  tell_ready();
+  return {};
+}
+
+void HostedGroup::tell_ready() const {
+  for (const std::string& warning : report_->warnings) log::warn("{}", warning);
+  log::info("ready: {}, {} keys captured, {}", report_->cudagraph_mode, report_->manifest.size(),
+            text_of(loaded_.groups));
+}
+
+void HostedGroup::check_kept_blocks(const std::vector<int64_t>& num_blocks) const {
+  REFRAIN_CHECK(num_blocks.size() == loaded_.groups.size(), "adopted with {} state groups, not {}",
+                num_blocks.size(), loaded_.groups.size());
+  for (size_t i = 0; i < loaded_.groups.size(); ++i) {
+    REFRAIN_CHECK(num_blocks[i] <= loaded_.groups[i].num_blocks,
+                  "adopted with {} blocks of {}, there are {}", num_blocks[i],
+                  loaded_.groups[i].name, loaded_.groups[i].num_blocks);
+  }
+}
+
 Status HostedGroup::init_cache(const ipc::InitCache& message) {
   REFRAIN_CHECK(runner_ != nullptr && !ready_, "InitCache before Loaded or after Ready");
-  if (report_) {
-    REFRAIN_CHECK(message.num_blocks.size() == loaded_.groups.size(),
-                  "adopted with {} state groups, not {}", message.num_blocks.size(),
-                  loaded_.groups.size());
-    for (size_t i = 0; i < loaded_.groups.size(); ++i) {
-      REFRAIN_CHECK(message.num_blocks[i] <= loaded_.groups[i].num_blocks,
-                    "adopted with {} blocks of {}, there are {}", message.num_blocks[i],
-                    loaded_.groups[i].name, loaded_.groups[i].num_blocks);
-    }
-    report_->num_blocks = message.num_blocks;
+  if (report_ && !other_role_) {
+    check_kept_blocks(message.num_blocks);
     log::info("ready again: nothing was loaded or captured");
   } else {
     signs_.record({.phase = ipc::FlightPhase::kCapturing});
-    REFRAIN_RETURN_IF_ERROR(capture(message.num_blocks));
+    if (report_) {
+      check_kept_blocks(message.num_blocks);
+      REFRAIN_RETURN_IF_ERROR(capture_role());
+    } else {
+      REFRAIN_RETURN_IF_ERROR(capture(message.num_blocks));
+    }
   }
+  report_->num_blocks = message.num_blocks;
   ready_ = true;
   signs_.record({.phase = ipc::FlightPhase::kReady});
   signs_.report(*report_);

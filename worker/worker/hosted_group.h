@@ -46,6 +46,9 @@ class HostedGroup {
 
  private:
   Status capture(const std::vector<int64_t>& num_blocks);
+  Status capture_role();
+  void check_kept_blocks(const std::vector<int64_t>& num_blocks) const;
+  void tell_ready() const;
   void finish(ipc::StepResult result);
 
   Device& device_;
@@ -57,6 +60,7 @@ class HostedGroup {
   std::unique_ptr<ModelRunner> runner_;
   StartTimes start_times_{"process and device"};
   bool ready_ = false;
+  bool other_role_ = false;    // adopted, and its graphs are to be captured
   bool moves_blocks_ = false;  // of the group, and the own rank in it
   int rank_ = 0;
   ipc::Loaded loaded_;                // with the cache that it was given

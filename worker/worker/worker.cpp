@@ -61,6 +61,13 @@ void Worker::say_hello() {
   link_.send_hello(hello);
 }
 
+// CG-23: the coordinator lets the group go and takes it again, for something else.
+void Worker::take_role(ipc::GroupRole role) {
+  log::info("the group is for {} from now on", ipc::to_string(role));
+  if (!options_.role.empty()) options_.role = ipc::to_string(role);
+  say_hello();
+}
+
 // Repeats Hello while nobody answers, gives up as an orphan, notices a coordinator that fell silent
 // or a device that does not come out of its old steps, and tells how far the device is.
 void Worker::watch_coordinator() {
@@ -124,7 +131,8 @@ void Worker::on_welcome(Epoch epoch, const ipc::Welcome& welcome) {
                                           welcome.held_group));
   }
   if (held_ || old_steps_until_) old_steps_until_ = executor_->clock().now() + kOldStepsTimeout;
-  if (!welcome.held_group.empty() && welcome.config == group_.config) return adopt(epoch);
+  if (!welcome.held_group.empty() && ipc::same_but_for_role(group_.config, welcome.config))
+    return adopt(epoch, welcome.config);
   start_group(epoch, welcome);
 }
 
@@ -147,10 +155,13 @@ void Worker::start_group(Epoch epoch, const ipc::Welcome& welcome) {
   device_.start_group(epoch, std::move(runner));
 }
 
-void Worker::adopt(Epoch epoch) {
-  log::info("adopted by {} with the weights and graphs of {}, epoch {}", options_.coordinator,
-            group_.token, epoch);
-  device_.adopt(epoch);
+void Worker::adopt(Epoch epoch, const ipc::WorkerConfig& config) {
+  const bool same = config == group_.config;
+  log::info("adopted by {} with the weights {} of {}, epoch {}", options_.coordinator,
+            same ? "and graphs" : "and blocks", group_.token, epoch);
+  group_.config = config;
+  if (!same) held_ = false;
+  same ? device_.adopt(epoch) : device_.recapture(epoch, config);
 }
 
 void Worker::on_message(ipc::Message message) {
@@ -173,6 +184,8 @@ void Worker::on_message(ipc::Message message) {
     device_.transfer(std::move(*pull));
   } else if (const auto* cancel = std::get_if<ipc::CancelPull>(&message)) {
     device_.transfer(*cancel);
+  } else if (const auto* role = std::get_if<ipc::TakeRole>(&message)) {
+    take_role(role->role);
   } else if (const auto* shutdown = std::get_if<ipc::Shutdown>(&message)) {
     end(kExitOk, fmt::format("shut down by the coordinator: {}", shutdown->reason));
   } else {

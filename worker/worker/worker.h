@@ -80,12 +80,13 @@ class Worker {
   };
 
   void say_hello();
+  void take_role(ipc::GroupRole role);
   void watch_process(Epoch epoch, const ipc::Welcome& welcome);
   void watch_coordinator();
   void become_orphan(const std::string& why);
   void on_welcome(Epoch epoch, const ipc::Welcome& welcome);
   void start_group(Epoch epoch, const ipc::Welcome& welcome);
-  void adopt(Epoch epoch);
+  void adopt(Epoch epoch, const ipc::WorkerConfig& config);
   void note(const ipc::Message& message);
   void on_message(ipc::Message message);
   void fail_configuration(const std::string& message);

@@ -185,25 +185,27 @@ TEST_F(ControlledGroups, WhatCannotBeAskedIsRefused) {
   EXPECT_EQ(world_.answers[waits].finish, FinishReason::kLength);
 }
 
-// Both groups change places; the next workers are told the mode of their role (CG-2).
-TEST_F(Roles, AGroupThatStartsAgainMayHaveAnotherRole_CG2) {
+// Both groups change places; their workers stay, and are told the mode of their role (CG-2).
+TEST_F(Roles, AGroupMayTakeAnotherRole_CG2_CG23) {
   start_both();
-  const auto swap = [this](int32_t index, ipc::GroupRole role) {
+  const auto give = [this](int32_t index, ipc::GroupRole role) {
     auto answered = std::make_shared<std::string>("no answer");
     world_.engine->control_group(
         {index, GroupOrder::What::kRestart, role},
         [answered](const Status& status) { *answered = status ? "" : status.error().message; });
     world_.scheduler.run_until_idle();
-    MockRank& worker = add_worker(index);
-    world_.scheduler.run_until_idle();
     EXPECT_EQ(*answered, "");
-    return &worker;
   };
   const auto prompt = prompt_from(10);
   const RequestId before = submit(prompt, 12);
-  decode_ = swap(0, ipc::GroupRole::kDecode);
-  prefill_ = swap(1, ipc::GroupRole::kPrefill);
+  give(0, ipc::GroupRole::kDecode);
+  give(1, ipc::GroupRole::kPrefill);
+  std::swap(prefill_, decode_);
+  decode_->steps.clear();
   expect_answer(before, prompt, 12);
+  EXPECT_TRUE(world_.losses.empty()) << "no process ends";
+  EXPECT_EQ(decode_->roles, std::vector{ipc::GroupRole::kDecode});
+  EXPECT_EQ(group(0).state_detail, "1 rank ready, with the graphs of another role");
   EXPECT_EQ(decode_->config().cudagraph_mode, "FULL_DECODE_ONLY");
   EXPECT_EQ(prefill_->config().cudagraph_mode, "PIECEWISE");
   EXPECT_EQ(group(0).role, ipc::GroupRole::kDecode);
@@ -215,6 +217,27 @@ TEST_F(Roles, AGroupThatStartsAgainMayHaveAnotherRole_CG2) {
   EXPECT_FALSE(computes_prompts(*decode_));
   EXPECT_EQ(world_.engine->stats().requests_resumed, 0u);
   expect_nothing_left();
+}
+
+// Its successor begins anew, and has the role all the same.
+TEST_F(Roles, AWorkerThatEndsInsteadOfTakingTheRoleIsReplaced_CG23) {
+  start_both();
+  decode_->ends_for_role = true;
+  bool done = false;
+  world_.engine->control_group({1, GroupOrder::What::kRestart, ipc::GroupRole::kBoth},
+                               [&done](const Status& status) { done = status.has_value(); });
+  world_.scheduler.run_until_idle();
+  EXPECT_FALSE(done);
+  world_.gone_pids.insert(decode_->options.pid);
+  decode_ = &add_worker(1);
+  world_.scheduler.run_until_idle();
+  EXPECT_TRUE(done);
+  EXPECT_EQ(group(1).role, ipc::GroupRole::kBoth);
+  EXPECT_EQ(group(1).state, GroupState::kReady);
+  const auto prompt = prompt_from(10);
+  const RequestId id = submit(prompt, 12);
+  world_.scheduler.run_until_idle();
+  expect_answer(id, prompt, 12);
 }
 
 TEST_F(Roles, AGroupIsNotDrainedWhileAReaderHasItsBlocks_R28) {

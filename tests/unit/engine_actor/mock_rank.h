@@ -143,6 +143,8 @@ class MockRank {
   std::string refused, shut_down, group_token;
   int64_t num_blocks = 0;
   int welcomes = 0;
+  std::vector<ipc::GroupRole> roles;  // that it was told to take
+  bool ends_for_role = false;         // instead of taking it
 
  private:
   void on_frame(std::span<const std::byte> bytes) {
@@ -264,6 +266,17 @@ class MockRank {
   void on(ipc::Heartbeat& heartbeat) {
     if (!silent) say(heartbeat);
   }
+  void on(ipc::TakeRole& told) {
+    roles.push_back(told.role);
+    options.held_group = held_token_.empty() ? group_token : held_token_;
+    held_token_ = options.held_group;
+    options.last_epoch = epoch;
+    if (ends_for_role) {
+      dead = true;
+    } else {
+      hello();
+    }
+  }
   void on(ipc::Shutdown& shutdown) {
     shut_down = shutdown.reason;
     dead = true;
@@ -272,6 +285,7 @@ class MockRank {
   std::unique_ptr<ipc::Endpoint> endpoint_;
   ipc::FrameGate gate_;
   uint64_t sent_ = 0;
+  std::string held_token_;  // of the group whose weights it has
   ipc::WorkerConfig config_;
   std::unique_ptr<MockDevice> device_;
   StepId last_run_ = 0;

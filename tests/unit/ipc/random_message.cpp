@@ -177,6 +177,7 @@ void fill(Generator& g, StepResult& m) {
 }
 void fill(Generator& g, Heartbeat& m) { g.all(m.last_step, m.counter); }
 void fill(Generator& g, Shutdown& m) { g.all(m.reason); }
+void fill(Generator& g, TakeRole& m) { m.role = static_cast<GroupRole>(g.count() % 3); }
 void fill(Generator& g, Failed& m) { g.all(m.step, m.message, m.configuration); }
 void fill(Generator& g, Grammar& m) { g.all(m.request, m.source); }
 void fill(Generator& g, GrammarReady& m) { g.all(m.request); }

@@ -89,6 +89,47 @@ TEST_F(WorkerFixture, ASuccessorWithAnotherConfigurationGetsAFreshGroup_R10) {
   EXPECT_EQ(script_.destroyed, 1);
 }
 
+// The process stays, and so do weights and blocks; graphs are captured before it serves again.
+TEST_F(WorkerFixture, AnotherRoleOfTheGroupCostsItsGraphsAlone_CG23) {
+  WorkerOptions options;
+  options.role = "prefill";
+  start_worker(options);
+  cudagraph_mode_ = "PIECEWISE";
+  bring_up(1);
+  send(step(1));
+  ASSERT_TRUE(take<ipc::StepResult>());
+  received_.clear();
+  send(ipc::TakeRole{ipc::GroupRole::kDecode});
+  const auto hello = take<ipc::Hello>();
+  ASSERT_TRUE(hello);
+  EXPECT_EQ(std::get<ipc::Hello>(hello->message).held_group, "group-1");
+  EXPECT_EQ(std::get<ipc::Hello>(hello->message).last_epoch, 1u);
+  EXPECT_EQ(std::get<ipc::Hello>(hello->message).role, "decode") << "it would be refused";
+  cudagraph_mode_ = "FULL_DECODE_ONLY";
+  welcome(2);
+  const auto loaded = take<ipc::Loaded>();
+  ASSERT_TRUE(loaded);
+  EXPECT_TRUE(std::get<ipc::Loaded>(loaded->message).kept);
+  EXPECT_EQ(script_.captured, 1);
+  send(ipc::InitCache{{64}});
+  ASSERT_TRUE(take<ipc::Ready>());
+  EXPECT_EQ(script_.role_mode, "FULL_DECODE_ONLY");
+  EXPECT_EQ(script_.captured, 2);
+  EXPECT_EQ(script_.created, 1);
+  EXPECT_EQ(group_token_, "group-1");
+  send(step(1));
+  ASSERT_TRUE(take<ipc::StepResult>());
+  // And what it captured then is what a successor finds.
+  scheduler_.advance(std::chrono::seconds(6));
+  ASSERT_TRUE(take<ipc::Hello>());
+  welcome(3);
+  ASSERT_TRUE(take<ipc::Loaded>());
+  send(ipc::InitCache{{64}});
+  ASSERT_TRUE(take<ipc::Ready>());
+  EXPECT_EQ(script_.captured, 2);
+  EXPECT_FALSE(exit_code_.has_value());
+}
+
 TEST_F(WorkerFixture, AnOrphanThatWasNotReadyHasNothingToOffer_R10) {
   watch_process_ = true;
   start_worker();

@@ -33,6 +33,7 @@ struct RunnerScript {
   std::atomic<size_t> met{0};      // ranks
   std::atomic<StepId> throw_at{0};
   std::optional<Error> create_error, load_error, cache_error;
+  std::string role_mode;  // of the last role that it changed to
 };
 
 class FakeRunner final : public ModelRunner {
@@ -62,6 +63,10 @@ class FakeRunner final : public ModelRunner {
     ready.cudagraph_mode = "FULL";
     ready.num_blocks = {64};
     return ready;
+  }
+  Status change_role(const ipc::WorkerConfig& config) override {
+    script_.role_mode = config.cudagraph_mode;
+    return {};
   }
   void submit(const ipc::Step& step) override {
     if (step.step == script_.throw_at) throw DeviceError("the device burned");
@@ -180,6 +185,7 @@ class WorkerFixture : public testing::Test {
       message.pid = 4711;
     }
     message.config.max_num_seqs = max_num_seqs;
+    message.config.cudagraph_mode = cudagraph_mode_;
     message.config.tensor_parallel_size = tensor_parallel_size;
     message.config.collective_timeout_ms = collective_timeout_ms_;
     message.group_token = fmt::format("group-{}", epoch);
@@ -249,6 +255,7 @@ class WorkerFixture : public testing::Test {
 
   RunnerScript script_;
   std::string group_token_;
+  std::string cudagraph_mode_;
   std::string held_group_;  // of the last Hello that the coordinator took
   int32_t collective_timeout_ms_ = 30000;
   ManualScheduler scheduler_;
