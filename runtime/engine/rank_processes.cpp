@@ -37,17 +37,18 @@ void RankProcesses::let_go() {
 
 // A stopped or spinning process does not hear the shutdown, and whoever starts workers again waits
 // for its end. One that has come back meanwhile, to the group that follows, is left alone.
-void RankProcesses::kill_if_stay() {
+void RankProcesses::kill_if_stay(Duration grace) {
   for (const auto& watched : ranks_) {
     if (!watched || watched->gone) continue;
-    executor_->post_after(kGrace, [weak = weak_from_this(), watched] {
+    executor_->post_after(grace, [weak = weak_from_this(), watched] {
       const auto self = weak.lock();
       if (!self || watched->gone) return;
       const bool back = std::ranges::any_of(
           self->ranks_, [&](const auto& other) { return other && other->pid == watched->pid; });
       if (back) return;
-      log::warn("the worker with pid {} was told to go and is still there; it is killed",
-                watched->pid);
+      log::warn(
+          "the worker with pid {} was let go and has neither ended nor come again; it is killed",
+          watched->pid);
       self->kill_(watched->pid);
     });
   }

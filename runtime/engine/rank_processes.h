@@ -28,12 +28,12 @@ class RankProcesses : public std::enable_shared_from_this<RankProcesses> {
   bool watch(int32_t rank, const ProcessIdentity& process, std::function<void()> ended);
   // Its process has ended; its last words may still be on their way.
   bool ended(int32_t rank) const;
-  void let_go();        // of all ranks: the next group's processes are watched
-  void kill_if_stay();  // those of them that are still there some time later
+  void let_go();  // of all ranks: the next group's processes are watched
+  // Those of them that are still there so long after, unless the next group has them.
+  static constexpr Duration kGrace = std::chrono::milliseconds(500);
+  void kill_if_stay(Duration grace = kGrace);
 
  private:
-  static constexpr Duration kGrace = std::chrono::milliseconds(500);  // to go after the fence
-
   struct Watched {
     int64_t pid = 0;
     bool gone = false;

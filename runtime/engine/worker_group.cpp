@@ -136,6 +136,7 @@ void WorkerGroup::lose(GroupFault fault) {
            members_.epoch(), fault.reason);
   new_role_ = fault.role.has_value();
   if (fault.role) {
+    processes_->kill_if_stay(options_.heartbeat_timeout);  // who did not hear it
     fan_out_.broadcast(ipc::TakeRole{*fault.role});
   } else {
     send_away(fault);

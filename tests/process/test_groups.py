@@ -178,10 +178,10 @@ def test_a_drained_group_takes_nothing_until_it_is_told_to(two):
 
 
 def test_a_drained_server_ends_when_its_requests_have_R11(start_server):
-    server = start_server(*SMALL, "--device", "host", *CONTROL, model=MODEL, tp=1)
-    expected = ask(server, 10, 300)
+    server = start_server(*SMALL, "--device", "host", *CONTROL, model=SMOLLM2, tp=1)  # slow enough to be asked meanwhile
+    expected = ask(server, 10, 60)
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(ask, server, 10, 300)
+        running = pool.submit(ask, server, 10, 60)
         wait_for(lambda: re.search(r"^refrain:num_requests_running\S* 1", server.get("/metrics")[1], re.M), 20, "it runs")
         assert control(server, "/drain") == (202, {"status": "draining"})
         assert server.post("/v1/completions", {"prompt": "x"})[0] == 503 and server.get("/ready")[0] == 503

@@ -101,14 +101,14 @@ TEST(Role, ManyChangesTakeNoMoreMemoryThanTheFirst_CG23) {
   const auto session = started(options);
   ASSERT_NO_FATAL_FAILURE(change_role(*session, true));
   ASSERT_NO_FATAL_FAILURE(change_role(*session, false));
-  const auto before = session->device().memory().by_tag;
+  const worker::MemoryAccount before = session->device().memory();
   for (int i = 0; i < 3; ++i) {
     ASSERT_NO_FATAL_FAILURE(change_role(*session, true));
     ASSERT_NO_FATAL_FAILURE(change_role(*session, false));
   }
-  const auto now = session->device().memory().by_tag;
+  const worker::MemoryAccount now = session->device().memory();
   for (int tag = 0; tag < worker::kNumMemoryTags; ++tag)
-    EXPECT_EQ(now[tag], before[tag]) << to_string(static_cast<MemoryTag>(tag));
+    EXPECT_EQ(now.by_tag[tag], before.by_tag[tag]) << to_string(static_cast<MemoryTag>(tag));
 }
 
 }  // namespace

@@ -240,6 +240,19 @@ TEST_F(Roles, AWorkerThatEndsInsteadOfTakingTheRoleIsReplaced_CG23) {
   expect_answer(id, prompt, 12);
 }
 
+// Found by the simulation (seed 1447 of 2026-11-25): a rank whose line was cut never hears of it.
+TEST_F(Roles, AWorkerThatDoesNotHearOfTheRoleIsKilled_CG23) {
+  start_both();
+  decode_->dead = true;
+  world_.engine->control_group({1, GroupOrder::What::kRestart, ipc::GroupRole::kBoth},
+                               [](const Status&) {});
+  world_.scheduler.run_until_idle();
+  world_.scheduler.advance(std::chrono::milliseconds(1900));
+  EXPECT_TRUE(world_.killed.empty());
+  world_.scheduler.advance(std::chrono::milliseconds(200));
+  EXPECT_EQ(world_.killed, std::vector{decode_->options.pid});
+}
+
 TEST_F(Roles, AGroupIsNotDrainedWhileAReaderHasItsBlocks_R28) {
   start_both();
   decode_->hold_pulls = true;
