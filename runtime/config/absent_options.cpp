@@ -19,8 +19,7 @@ constexpr Absent kAbsent[] = {
     {"one server starts all groups of --data-parallel-size and routes requests to them",
      "data-parallel-address data-parallel-backend "
      "data-parallel-external-lb data-parallel-hybrid-lb data-parallel-rank data-parallel-rpc-port "
-     "data-parallel-size-local data-parallel-start-rank disable-nccl-for-dp-synchronization "
-     "api-server-count"},
+     "data-parallel-size-local data-parallel-start-rank disable-nccl-for-dp-synchronization"},
     {"all workers of a group are on one host", "nnodes node-rank master-addr master-port headless"},
     {"there are no mixtures of experts yet",
      "enable-expert-parallel all2all-backend enable-eplb eplb-config expert-placement-strategy "

@@ -77,8 +77,9 @@ class Server:
         self.base = f"http://127.0.0.1:{self.port}"
         self.log = Path(log)
         self.tp = tp
+        always = [] if "--api-server-count" in options else os.environ.get("REFRAIN_TEST_SERVE", "").split()
         self.command = [str(BIN / "refrain"), "serve", "--model", str(model), "--tensor-parallel-size", str(tp),
-                        "--port", str(self.port), *map(str, options)]
+                        "--port", str(self.port), *always, *map(str, options)]
         self.process = None
 
     def start(self, ready=True):
