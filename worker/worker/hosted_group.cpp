@@ -90,12 +90,20 @@ Status HostedGroup::capture(const std::vector<int64_t>& num_blocks) {
   return {};
 }
 
-// CG-23: in front of the first step of the role.
-Status HostedGroup::capture_role() {
-  REFRAIN_RETURN_IF_ERROR(runner_->capture());
-  REFRAIN_ASSIGN_OR_RETURN(report_, runner_->back_cache());
-  other_role_ = false;
-  tell_ready();
+// It has its cache, and its graphs too but for another role's, which are captured in front of the
+// role's first step (CG-23).
+Status HostedGroup::take_again(const std::vector<int64_t>& num_blocks) {
+  check_kept_blocks(num_blocks);
+  if (other_role_) {
+    signs_.record({.phase = ipc::FlightPhase::kCapturing});
+    REFRAIN_RETURN_IF_ERROR(runner_->capture());
+    REFRAIN_ASSIGN_OR_RETURN(report_, runner_->back_cache());
+    other_role_ = false;
+    tell_ready();
+  } else {
+    log::info("ready again: nothing was loaded or captured");
+  }
+  report_->num_blocks = num_blocks;
   return {};
 }
 
@@ -117,19 +125,12 @@ void HostedGroup::check_kept_blocks(const std::vector<int64_t>& num_blocks) cons
 
 Status HostedGroup::init_cache(const ipc::InitCache& message) {
   REFRAIN_CHECK(runner_ != nullptr && !ready_, "InitCache before Loaded or after Ready");
-  if (report_ && !other_role_) {
-    check_kept_blocks(message.num_blocks);
-    log::info("ready again: nothing was loaded or captured");
+  if (report_) {
+    REFRAIN_RETURN_IF_ERROR(take_again(message.num_blocks));
   } else {
     signs_.record({.phase = ipc::FlightPhase::kCapturing});
-    if (report_) {
-      check_kept_blocks(message.num_blocks);
-      REFRAIN_RETURN_IF_ERROR(capture_role());
-    } else {
-      REFRAIN_RETURN_IF_ERROR(capture(message.num_blocks));
-    }
+    REFRAIN_RETURN_IF_ERROR(capture(message.num_blocks));
   }
-  report_->num_blocks = message.num_blocks;
   ready_ = true;
   signs_.record({.phase = ipc::FlightPhase::kReady});
   signs_.report(*report_);

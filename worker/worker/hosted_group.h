@@ -46,7 +46,7 @@ class HostedGroup {
 
  private:
   Status capture(const std::vector<int64_t>& num_blocks);
-  Status capture_role();
+  Status take_again(const std::vector<int64_t>& num_blocks);
   void check_kept_blocks(const std::vector<int64_t>& num_blocks) const;
   void tell_ready() const;
   void finish(ipc::StepResult result);

