@@ -63,6 +63,13 @@ def test_a_wrong_log_probability_of_a_right_token_is_found(judged, change):
     assert any("reported" in fault for fault in faults)
 
 
+@pytest.mark.parametrize(("tokens", "found"), [(1200, True), (900, False)])
+def test_a_tail_counts_where_there_are_tokens_enough_for_it(tokens, found):
+    every = [numpy.full(tokens, 0.3)]   # beyond the floor of the percentile, not of the worst
+    faults = verdict.faults_of(verdict.Distances(gap=every, gap_theirs=[numpy.zeros(tokens)]))
+    assert [fault for fault in faults if "p999" in fault] == faults and bool(faults) == found
+
+
 def answer(**changes):
     good = {"prompt": [5], "max_tokens": 3, "status": 200, "text": ["t4 t5", " t6"], "usage": 3, "finish": "length"}
     return traffic.Answer(**(good | changes))

@@ -6,6 +6,7 @@ import numpy
 # The bound: so many times the reference's own distance, as rounding falls otherwise and a thousand tokens say little of a
 # 99.9th percentile; or the floor, where the reference was lucky. A wrong token of these models is 1 to 10 below the best.
 FACTOR, FLOOR = {"p999": 2.0, "worst": 2.5}, {"p999": 0.2, "worst": 0.4}
+LEAST = 1000   # tokens; of fewer the percentile is the worst one, which has a bound of its own
 KINDS = {"gap": "log-probability below the best", "error": "error of the reported log-probability"}
 
 
@@ -21,7 +22,7 @@ class Distances:
     def figures(self):
         def pair(values):
             values = numpy.concatenate(values) if values else numpy.zeros(1)
-            return {"p999": float(numpy.quantile(values, 0.999)), "worst": float(values.max())}
+            return {"count": len(values), "p999": float(numpy.quantile(values, 0.999)), "worst": float(values.max())}
         return {name: pair(getattr(self, name)) for name in ("gap", "gap_theirs", "error", "error_theirs")}
 
 
@@ -63,7 +64,7 @@ def faults_of(distances):
     """What is beyond the bounds, in words."""
     figures, faults = distances.figures(), []
     for kind, what in KINDS.items():
-        for name in ("p999", "worst"):
+        for name in ("p999", "worst") if figures[kind]["count"] >= LEAST else ("worst",):
             ours, theirs = figures[kind][name], figures[kind + "_theirs"][name]
             bound = max(FLOOR[name], FACTOR[name] * theirs)
             if not ours <= bound:   # NaN too
