@@ -99,9 +99,12 @@ def test_layers_come_while_the_prompt_runs(start_server, mode):
     assert one.stop() == 0
     server = start_server(*options, *MOVES, "--prefill-groups", 1, "--decode-groups", 1, model=MODEL, tp=1)
     wait_for(lambda: set(of_groups(server, "ready").values()) == {1.0}, 60, "both groups ready")
-    assert long_answers(server) == expected
-    assert of_groups(server, "kv_transfers_total")[1] == len(expected)
-    early, moved = (of_groups(server, f"kv_transfer_{name}_total")[1] for name in ("early_bytes", "bytes"))
+    early = moved = rounds = 0
+    while early == 0 and rounds < 5:   # a busy machine may have no time for the reader before the end of a step
+        assert long_answers(server) == expected
+        rounds += 1
+        assert of_groups(server, "kv_transfers_total")[1] == rounds * len(expected)
+        early, moved = (of_groups(server, f"kv_transfer_{name}_total")[1] for name in ("early_bytes", "bytes"))
     assert 0 < early < moved, "what the last layer has cannot be early"
     wait_for(lambda: all_free(server), 5, "all blocks free, no leases")
     assert server.stop() == 0

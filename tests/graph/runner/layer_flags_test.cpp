@@ -244,12 +244,16 @@ TEST_P(LayerStreaming, BlocksThatComeWhileAGraphWritesThemAreThoseOfItsEnd) {
   std::deque<std::vector<BlockId>> under_way;
   const int total = std::max(2, num_transfers() / (tcp ? 10 : 1));
   int64_t early = 0, bytes = 0;
-  for (int i = 0, done = 0; done < total;) {
-    for (; i < total && i < done + 2; ++i) {
-      const SlotId slot = i % options.config.max_num_seqs;
-      const ipc::Step step = session->make_step({{slot, prompt(1 + i * 37 % kChunk, i), 0}});
+  // A busy machine may have no time for the reader before the end of a step.
+  const int most = 50 * total;
+  int begun = 0, done = 0;
+  while (done < begun || done < total || (early == 0 && done < most)) {
+    for (; begun < done + 2 && (begun < total || early == 0); ++begun) {
+      const SlotId slot = begun % options.config.max_num_seqs;
+      const ipc::Step step =
+          session->make_step({{slot, prompt(1 + begun * 37 % kChunk, begun), 0}});
       const std::vector<BlockId>& blocks = step.blocks[0].block;
-      reader.pull({static_cast<TransferId>(i + 1), 1, 1, {{blocks, blocks}}, step.step});
+      reader.pull({static_cast<TransferId>(begun + 1), 1, 1, {{blocks, blocks}}, step.step});
       runner.submit(step);
       under_way.push_back(blocks);
     }
@@ -264,7 +268,7 @@ TEST_P(LayerStreaming, BlocksThatComeWhileAGraphWritesThemAreThoseOfItsEnd) {
   }
   EXPECT_GT(early, 0) << "nothing came before the end of its step";
   EXPECT_LT(early, bytes);
-  RecordProperty("transfers", total);
+  RecordProperty("transfers", done);
   RecordProperty("early_bytes", std::to_string(early));
   RecordProperty("bytes", std::to_string(bytes));
 }
