@@ -153,11 +153,11 @@ Result<std::unique_ptr<Engine>> Engine::create(EngineConfig config, ModelConfig 
   parts.config = std::move(config);
   parts.model = std::move(model);
   parts.outputs = std::move(outputs);
-  parts.engine_executor = executor;
   parts.endpoint = std::move(endpoint);
   parts.watch = [&io, executor](const ProcessIdentity& process, std::function<void()> gone) {
     return io.on_process_exit(process, executor, std::move(gone));
   };
+  parts.engine_executor = std::move(executor);
   parts.kill = [](int64_t pid) {
     if (::kill(static_cast<pid_t>(pid), SIGKILL) != 0)
       log::warn("the worker with pid {} cannot be killed: {}", pid, std::strerror(errno));

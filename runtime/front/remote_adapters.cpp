@@ -77,8 +77,7 @@ void RemoteAdapters::load_answered(AdapterId id, const Status& status) {
   if (status.error().code == ErrorCode::kUnavailable) return;  // its workers went: ready() again
   log::error("LoRA adapter {} cannot be loaded again: {}", entry.source.name,
              status.error().message);
-  const Error error = status.error();
-  hooks_.drop(id, error);
+  hooks_.drop(id, status.error());
   erase(id);
 }
 

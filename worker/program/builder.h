@@ -94,7 +94,7 @@ class ProgramBuilder {
 
   void set_replicas(int count) { program_.replicas = count; }  // that step together
   void set_extents(std::vector<Extent> extents, int64_t logits_per_request = 1);
-  void emit(Op op) { program_.ops.push_back(std::move(op)); }
+  void emit(const Op& op) { program_.ops.push_back(op); }
 
   Program finish(int64_t max_positions);
 
