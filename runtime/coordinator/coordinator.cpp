@@ -1,13 +1,9 @@
 #include "runtime/coordinator/coordinator.h"
 
-#include <signal.h>
-#include <unistd.h>
-
 #include <functional>
 #include <optional>
 
 #include "runtime/base/log.h"
-#include "runtime/base/process_limits.h"
 #include "runtime/base/report.h"
 #include "runtime/bootstrap/engine_host.h"
 #include "runtime/bootstrap/progress_display.h"
@@ -16,7 +12,6 @@
 #include "runtime/coordinator/throughput_log.h"
 #include "runtime/server/cudagraph_page.h"
 #include "runtime/supervise/group_report.h"
-#include "runtime/supervise/signal_hold.h"
 
 namespace refrain {
 namespace {
@@ -158,15 +153,7 @@ Result<std::unique_ptr<EngineHost>> make_host(CoordinatorOptions& options) {
   return EngineHost::create(std::move(options.config), half_of_the_cores());
 }
 
-int coordinate(CoordinatorOptions options) {
-  SignalHold signals;
-  ::signal(SIGPIPE, SIG_IGN);  // a supervisor or a log that is gone is an error of write()
-  const int64_t parent = options.parent;
-  EndingWatch watch(static_cast<pid_t>(parent), kLastThreads, [parent] {
-    log::critical("a thread did not end in time: the process ends without it");
-    clear_after(parent);
-    ::_exit(kExitInternal);
-  });
+int coordinate(CoordinatorOptions& options, SignalHold& signals, EndingWatch& watch) {
   auto host = make_host(options);
   if (!host) return report(host.error());
   EngineHost& engine_host = **host;
@@ -191,12 +178,7 @@ int coordinate(CoordinatorOptions options) {
   EngineLog engine_log(engine, strand);
   Shutdown shutdown(engine, engine_host.io(), http.get(), watch, strand);
   shutdown.before_end([&engine_log] { engine_log.last(); });
-  engine_host.io().on_signals({SIGINT, SIGTERM}, strand,
-                              [&shutdown](int number) { shutdown.on_signal(number); });
-  if (http != nullptr)
-    http->drain_by(parent, [&shutdown, strand] {
-      strand->post([&shutdown] { shutdown.on_signal(SIGTERM); });
-    });
+  shutdown.take_signals(options.parent);
   signals.release();
   int code = kExitOk;
   StateLog state_log(engine, http == nullptr ? "" : http->url(), engine_host.front(),
@@ -204,7 +186,7 @@ int coordinate(CoordinatorOptions options) {
                        code = failure;
                        strand->post([&shutdown] { shutdown.end(); });
                      });
-  end_with_parent(parent, engine_host.io(), strand, shutdown);
+  end_with_parent(options.parent, engine_host.io(), strand, shutdown);
   std::optional<GivenUpWatch> given_up;
   if (config.num_groups() > 1) given_up.emplace(engine, board, strand);
   log::info(
@@ -218,14 +200,9 @@ int coordinate(CoordinatorOptions options) {
 }  // namespace
 
 int run_coordinator(CoordinatorOptions options) {
-  survive_file_size_limit();
-  if (const Status raised = raise_descriptor_limit(kLeastDescriptors); !raised) {
-    return report(raised.error());
-  }
-  const int64_t parent = options.parent;
-  const int code = coordinate(std::move(options));
-  clear_after(parent);
-  return code;
+  return run_program(options.parent, [&options](SignalHold& signals, EndingWatch& watch) {
+    return coordinate(options, signals, watch);
+  });
 }
 
 }  // namespace refrain

@@ -1,16 +1,11 @@
 #include "runtime/coordinator/front.h"
 
-#include <signal.h>
-#include <unistd.h>
-
 #include "runtime/actor/io_context.h"
 #include "runtime/base/log.h"
-#include "runtime/base/process_limits.h"
 #include "runtime/base/report.h"
 #include "runtime/bootstrap/text_files.h"
 #include "runtime/coordinator/shutdown.h"
 #include "runtime/front/remote_engine.h"
-#include "runtime/supervise/signal_hold.h"
 
 namespace refrain {
 namespace {
@@ -45,15 +40,7 @@ void serve(FrontProcess& process) {
   process.outputs.stop();
 }
 
-int keep_clients(FrontOptions options) {
-  SignalHold signals;
-  ::signal(SIGPIPE, SIG_IGN);  // a supervisor or a log that is gone is an error of write()
-  const int64_t parent = options.parent;
-  EndingWatch watch(static_cast<pid_t>(parent), kLastThreads, [parent] {
-    log::critical("a thread did not end in time: the process ends without it");
-    clear_after(parent);
-    ::_exit(kExitInternal);
-  });
+int keep_clients(FrontOptions& options, SignalHold& signals, EndingWatch& watch) {
   FrontProcess process;
   if (const Status opened = open_engine(options, process); !opened) return report(opened.error());
   Engine& engine = *process.engine;
@@ -63,16 +50,13 @@ int keep_clients(FrontOptions options) {
 
   const auto strand = process.io.make_strand();
   Shutdown shutdown(engine, process.io, http->get(), watch, strand);
-  process.io.on_signals({SIGINT, SIGTERM}, strand,
-                        [&shutdown](int number) { shutdown.on_signal(number); });
-  (*http)->drain_by(
-      parent, [&shutdown, strand] { strand->post([&shutdown] { shutdown.on_signal(SIGTERM); }); });
+  shutdown.take_signals(options.parent);
   engine.on_state([&](GroupState state, const std::string& /*told by the coordinator*/) {
     if (state == GroupState::kReady)
       log::info("ready: {} serves {}", url, engine.config().served_model_names.front());
   });
   signals.release();
-  end_with_parent(parent, process.io, strand, shutdown);
+  end_with_parent(options.parent, process.io, strand, shutdown);
   log::info("listening on {}; waiting for a coordinator at {}", url, options.listen);
   serve(process);
   return kExitOk;
@@ -81,14 +65,9 @@ int keep_clients(FrontOptions options) {
 }  // namespace
 
 int run_front(FrontOptions options) {
-  survive_file_size_limit();
-  if (const Status raised = raise_descriptor_limit(kLeastDescriptors); !raised) {
-    return report(raised.error());
-  }
-  const int64_t parent = options.parent;
-  const int code = keep_clients(std::move(options));
-  clear_after(parent);
-  return code;
+  return run_program(options.parent, [&options](SignalHold& signals, EndingWatch& watch) {
+    return keep_clients(options, signals, watch);
+  });
 }
 
 }  // namespace refrain

@@ -5,6 +5,8 @@
 
 #include "runtime/actor/io_context.h"
 #include "runtime/base/log.h"
+#include "runtime/base/process_limits.h"
+#include "runtime/base/report.h"
 #include "runtime/supervise/run_directory.h"
 
 namespace refrain {
@@ -13,11 +15,25 @@ namespace {
 constexpr auto kLastAnswers = std::chrono::seconds(1);  // for answers that end with the engine
 constexpr auto kLook = std::chrono::milliseconds(5);
 
+// What the supervisor would clear away, when it is gone.
+void clear_after(int64_t parent) {
+  if (parent <= 0 || ::getppid() == parent) return;
+  remove_segments_of(::getpid());
+  remove_run_of(static_cast<pid_t>(parent));
+}
+
 }  // namespace
 
 Shutdown::Shutdown(Engine& engine, IoContext& io, HttpSide* http, EndingWatch& watch,
                    std::shared_ptr<Executor> strand)
     : engine_(engine), io_(io), http_(http), watch_(watch), strand_(std::move(strand)) {}
+
+void Shutdown::take_signals(int64_t parent) {
+  io_.on_signals({SIGINT, SIGTERM}, strand_, [this](int number) { on_signal(number); });
+  if (http_ == nullptr) return;
+  http_->drain_by(parent,
+                  [this, strand = strand_] { strand->post([this] { on_signal(SIGTERM); }); });
+}
 
 void Shutdown::on_signal(int number) {
   if (++signals_ > 1) return end();
@@ -62,10 +78,24 @@ void end_with_parent(int64_t parent, IoContext& io, const std::shared_ptr<Execut
   if (!io.on_process_exit(parent, strand, alone)) strand->post(alone);
 }
 
-void clear_after(int64_t parent) {
-  if (parent <= 0 || ::getppid() == parent) return;
-  remove_segments_of(::getpid());
-  remove_run_of(static_cast<pid_t>(parent));
+int run_program(int64_t parent, const std::function<int(SignalHold&, EndingWatch&)>& serve) {
+  survive_file_size_limit();
+  if (const Status raised = raise_descriptor_limit(kLeastDescriptors); !raised) {
+    return report(raised.error());
+  }
+  int code = kExitOk;
+  {
+    SignalHold signals;
+    ::signal(SIGPIPE, SIG_IGN);  // a supervisor or a log that is gone is an error of write()
+    EndingWatch watch(static_cast<pid_t>(parent), kLastThreads, [parent] {
+      log::critical("a thread did not end in time: the process ends without it");
+      clear_after(parent);
+      ::_exit(kExitInternal);
+    });
+    code = serve(signals, watch);
+  }
+  clear_after(parent);
+  return code;
 }
 
 }  // namespace refrain

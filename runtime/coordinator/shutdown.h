@@ -8,6 +8,7 @@
 #include "runtime/actor/executor.h"
 #include "runtime/coordinator/http_side.h"
 #include "runtime/supervise/ending_watch.h"
+#include "runtime/supervise/signal_hold.h"
 
 namespace refrain {
 
@@ -20,6 +21,8 @@ class Shutdown {
   Shutdown(Engine& engine, IoContext& io, HttpSide* http, EndingWatch& watch,
            std::shared_ptr<Executor> strand);
 
+  // SIGINT and SIGTERM, and POST /drain, which tells the supervisor `parent` (0: there is none).
+  void take_signals(int64_t parent);
   void on_signal(int number);
   void end();
   // Called before the engine is stopped.
@@ -41,7 +44,10 @@ class Shutdown {
 // Ends it with its supervisor, when that is gone; 0: there is none.
 void end_with_parent(int64_t parent, IoContext& io, const std::shared_ptr<Executor>& strand,
                      Shutdown& shutdown);
-// What the supervisor would clear away, when it is gone.
-void clear_after(int64_t parent);
+
+// The frame of a program with an engine: limits are raised, and signals held until `serve` lets
+// them go; a thread that does not end is ended with the process; what the supervisor `parent` would
+// clear away is cleared when that is gone. The exit code.
+int run_program(int64_t parent, const std::function<int(SignalHold&, EndingWatch&)>& serve);
 
 }  // namespace refrain

@@ -13,44 +13,17 @@
 #include "runtime/base/check.h"
 #include "runtime/base/log.h"
 #include "runtime/engine/engine_core.h"
+#include "runtime/engine/engine_door.h"
 #include "runtime/engine/text_outputs.h"
 
 namespace refrain {
 namespace {
 
-// The door: hands every call to the core on its executor.
-class CoreEngine final : public Engine {
+class CoreEngine final : public EngineDoor<EngineCore> {
  public:
-  explicit CoreEngine(EngineParts parts) : core_(std::make_shared<EngineCore>(std::move(parts))) {
-    core_->connect();
-  }
+  explicit CoreEngine(EngineParts parts)
+      : EngineDoor(std::make_shared<EngineCore>(std::move(parts))) {}
 
-  void start() override {
-    post([](EngineCore& core) { core.start(); });
-  }
-  Result<RequestId> submit(GenerateRequest request, OutputSink sink) override {
-    return core_->submit(std::move(request), std::move(sink));
-  }
-  Status check(const GenerateRequest& request) const override { return core_->check(request); }
-  Status accepting() override { return core_->accepting(); }
-  AdmissionStats admission() const override { return core_->admission(); }
-  std::optional<AdapterId> find_adapter(const std::string& name) const override {
-    return core_->adapters().find(name);
-  }
-  std::vector<AdapterSource> adapters() const override { return core_->adapters().list(); }
-  void load_adapter(AdapterSource source, AdapterDone done) override {
-    post([source = std::move(source), done = std::move(done)](EngineCore& core) {
-      core.load_adapter(source, done);
-    });
-  }
-  void unload_adapter(const std::string& name, AdapterDone done) override {
-    post([name, done = std::move(done)](EngineCore& core) { core.unload_adapter(name, done); });
-  }
-  void cancel(RequestId id) override {
-    post([id](EngineCore& core) { core.cancel(id); });
-  }
-  EngineStats stats() const override { return core_->stats(); }
-  EngineHealth health() const override { return core_->health(); }
   void on_state(std::function<void(GroupState, const std::string&)> handler) override {
     post([handler = std::move(handler)](EngineCore& core) {
       core.reports().state_handler = handler;
@@ -85,25 +58,6 @@ class CoreEngine final : public Engine {
   void give_up_group(int32_t group) override {
     post([group](EngineCore& core) { core.give_up_group(group); });
   }
-  void control_group(const GroupOrder& order, GroupOrderDone done) override {
-    post([order, done = std::move(done)](EngineCore& core) { core.control_group(order, done); });
-  }
-  void drain(std::function<void()> drained) override {
-    post([drained = std::move(drained)](EngineCore& core) { core.drain(drained); });
-  }
-  void stop() override {
-    post([](EngineCore& core) { core.stop(); });
-  }
-  const ModelConfig& model() const override { return core_->model(); }
-  const EngineConfig& config() const override { return core_->config(); }
-
- private:
-  void post(std::function<void(EngineCore&)> work) {
-    core_->executor().post([weak = std::weak_ptr(core_), work = std::move(work)] {
-      if (const auto core = weak.lock()) work(*core);
-    });
-  }
-  std::shared_ptr<EngineCore> core_;
 };
 
 }  // namespace

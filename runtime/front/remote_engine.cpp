@@ -5,6 +5,7 @@
 
 #include "runtime/actor/io_context.h"
 #include "runtime/base/build_info.h"
+#include "runtime/engine/engine_door.h"
 #include "runtime/engine/text_outputs.h"
 #include "runtime/front/front_door.h"
 #include "runtime/front/remote_core.h"
@@ -14,43 +15,14 @@ namespace {
 
 constexpr int kManyFrames = 1 << 20;  // that may wait: acknowledged batches bound them first
 
-// The door: hands every call to the core on its executor.
-class RemoteEngine final : public Engine {
+class RemoteEngine final : public EngineDoor<RemoteCore> {
  public:
   explicit RemoteEngine(RemoteEngineParts parts)
-      : core_(std::make_shared<RemoteCore>(std::move(parts))) {
-    core_->connect();
-  }
+      : EngineDoor(std::make_shared<RemoteCore>(std::move(parts))) {}
 
-  void start() override {
-    post([](RemoteCore& core) { core.start(); });
-  }
-  Result<RequestId> submit(GenerateRequest request, OutputSink sink) override {
-    return core_->submit(std::move(request), std::move(sink));
-  }
-  Status check(const GenerateRequest& request) const override { return core_->check(request); }
-  Status accepting() override { return core_->accepting(); }
-  AdmissionStats admission() const override { return core_->admission(); }
-  std::optional<AdapterId> find_adapter(const std::string& name) const override {
-    return core_->adapters().find(name);
-  }
-  std::vector<AdapterSource> adapters() const override { return core_->adapters().list(); }
-  void load_adapter(AdapterSource source, AdapterDone done) override {
-    post([source = std::move(source), done = std::move(done)](RemoteCore& core) {
-      core.load_adapter(source, done);
-    });
-  }
-  void unload_adapter(const std::string& name, AdapterDone done) override {
-    post([name, done = std::move(done)](RemoteCore& core) { core.unload_adapter(name, done); });
-  }
-  void cancel(RequestId id) override {
-    post([id](RemoteCore& core) { core.cancel(id); });
-  }
-  EngineStats stats() const override { return core_->stats(); }
   void ask_stats(const StatsDone& done) override {
     post([done](RemoteCore& core) { core.ask_stats(done); });
   }
-  EngineHealth health() const override { return core_->health(); }
   void on_state(std::function<void(GroupState, const std::string&)> handler) override {
     post([handler = std::move(handler)](RemoteCore& core) { core.state_handler = handler; });
   }
@@ -60,25 +32,6 @@ class RemoteEngine final : public Engine {
   void on_isolation(std::function<void(Isolation)>) override {}
   void on_audit(std::function<void(const AuditFinding&)>) override {}
   void give_up_group(int32_t) override {}  // the coordinator looks for those itself
-  void control_group(const GroupOrder& order, GroupOrderDone done) override {
-    post([order, done = std::move(done)](RemoteCore& core) { core.control_group(order, done); });
-  }
-  void drain(std::function<void()> drained) override {
-    post([drained = std::move(drained)](RemoteCore& core) { core.drain(drained); });
-  }
-  void stop() override {
-    post([](RemoteCore& core) { core.stop(); });
-  }
-  const ModelConfig& model() const override { return core_->model(); }
-  const EngineConfig& config() const override { return core_->config(); }
-
- private:
-  void post(std::function<void(RemoteCore&)> work) {
-    core_->executor().post([weak = std::weak_ptr(core_), work = std::move(work)] {
-      if (const auto core = weak.lock()) work(*core);
-    });
-  }
-  std::shared_ptr<RemoteCore> core_;
 };
 
 // No other process, before or after, has the number.

@@ -31,6 +31,22 @@ struct Answer {
   int64_t prompt_tokens = 0, cached_tokens = 0, output_tokens = 0;
 };
 
+// An answer that went through a loss, and that of a run without one.
+inline void expect_same(const Answer& answer, const Answer& expected) {
+  EXPECT_EQ(answer.tokens, expected.tokens);
+  EXPECT_EQ(answer.text, expected.text);
+  EXPECT_EQ(answer.finish, expected.finish) << (answer.error ? answer.error->message : "");
+  EXPECT_EQ(answer.finishes, 1);
+  EXPECT_EQ(answer.stop_reason, expected.stop_reason);
+  EXPECT_EQ(answer.output_tokens, expected.output_tokens);
+  EXPECT_EQ(answer.prompt_tokens, expected.prompt_tokens);
+  ASSERT_EQ(answer.outputs.size(), expected.outputs.size());
+  for (size_t i = 0; i < answer.outputs.size(); ++i) {
+    EXPECT_EQ(answer.outputs[i].logprob, expected.outputs[i].logprob);
+    EXPECT_EQ(answer.outputs[i].top.size(), expected.outputs[i].top.size());
+  }
+}
+
 inline std::shared_ptr<const text::Tokenizer> fixture_tokenizer() {
   auto tokenizer = text::Tokenizer::load("tests/fixtures/models/qwen2");
   EXPECT_TRUE(tokenizer.has_value()) << (tokenizer ? "" : tokenizer.error().message);

@@ -69,20 +69,6 @@ bool run_with_a_loss_after(EngineWorld& world, int answers, const std::string& s
   return more;
 }
 
-void expect_same(const Answer& answer, const Answer& expected) {
-  EXPECT_EQ(answer.tokens, expected.tokens);
-  EXPECT_EQ(answer.text, expected.text);
-  EXPECT_EQ(answer.finish, expected.finish) << (answer.error ? answer.error->message : "");
-  EXPECT_EQ(answer.finishes, 1);
-  EXPECT_EQ(answer.stop_reason, expected.stop_reason);
-  EXPECT_EQ(answer.output_tokens, expected.output_tokens);
-  ASSERT_EQ(answer.outputs.size(), expected.outputs.size());
-  for (size_t i = 0; i < answer.outputs.size(); ++i) {
-    EXPECT_EQ(answer.outputs[i].logprob, expected.outputs[i].logprob);
-    EXPECT_EQ(answer.outputs[i].top.size(), expected.outputs[i].top.size());
-  }
-}
-
 TEST(Resume, ALossInAnyPhaseChangesNoStream_R8) {
   for (const bool async : {true, false}) {
     // A run without faults says what must come, and a stop string that ends in its middle.

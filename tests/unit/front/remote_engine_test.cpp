@@ -70,21 +70,6 @@ bool answer_steps(FrontWorld& world, int answers) {
   return true;
 }
 
-void expect_same(const Answer& answer, const Answer& expected) {
-  EXPECT_EQ(answer.tokens, expected.tokens);
-  EXPECT_EQ(answer.text, expected.text);
-  EXPECT_EQ(answer.finish, expected.finish) << (answer.error ? answer.error->message : "");
-  EXPECT_EQ(answer.finishes, 1);
-  EXPECT_EQ(answer.stop_reason, expected.stop_reason);
-  EXPECT_EQ(answer.output_tokens, expected.output_tokens);
-  EXPECT_EQ(answer.prompt_tokens, expected.prompt_tokens);
-  ASSERT_EQ(answer.outputs.size(), expected.outputs.size());
-  for (size_t i = 0; i < answer.outputs.size(); ++i) {
-    EXPECT_EQ(answer.outputs[i].logprob, expected.outputs[i].logprob);
-    EXPECT_EQ(answer.outputs[i].top.size(), expected.outputs[i].top.size());
-  }
-}
-
 class RemoteEngineTest : public ::testing::Test {
  protected:
   void hold_answers(FrontWorld& world) { world.ranks.back()->hold_answers = true; }
