@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "runtime/config/model/model_config.h"
+#include "runtime/engine/adapter_entries.h"
 
 namespace refrain {
 
@@ -18,30 +19,18 @@ Result<std::vector<AdapterSource>> fixed_adapters(const LoraPaths& paths) {
 
 std::optional<AdapterId> Adapters::find(const std::string& name) const {
   const std::lock_guard lock(mutex_);
-  for (const auto& [id, entry] : entries_)
-    if (entry.source.name == name && !entry.going && !entry.loaded) return id;
-  return std::nullopt;
+  return adapter_entries::find(entries_, name);
 }
 
 std::vector<AdapterSource> Adapters::list() const {
   const std::lock_guard lock(mutex_);
-  std::vector<AdapterSource> all;
-  for (const auto& [id, entry] : entries_)
-    if (!entry.going && !entry.loaded) all.push_back(entry.source);
-  return all;
+  return adapter_entries::list(entries_);
 }
 
 Result<AdapterId> Adapters::add(AdapterSource source, AdapterDone done) {
   const std::lock_guard lock(mutex_);
-  for (const auto& [id, entry] : entries_) {
-    if (entry.source.name == source.name)
-      return fail_field("lora_name", "the LoRA adapter '{}' {}", source.name,
-                        entry.going ? "is being unloaded" : "has already been loaded");
-  }
-  if (std::ssize(entries_) >= most_)
-    return fail_field("lora_name",
-                      "{} LoRA adapters are loaded, as many as --max-cpu-loras allows; unload one",
-                      entries_.size());
+  REFRAIN_RETURN_IF_ERROR(
+      adapter_entries::check_new(entries_, source.name, static_cast<size_t>(most_)));
   const AdapterId id = next_id_++;
   Entry& entry = entries_[id];
   entry.groups.resize(num_ranks_.size());
@@ -127,13 +116,12 @@ void Adapters::release(AdapterId id) {
 Status Adapters::unload(const std::string& name, AdapterDone done) {
   const std::lock_guard lock(mutex_);
   for (auto& [id, entry] : entries_) {
-    if (entry.source.name != name || entry.going || entry.loaded) continue;
+    if (entry.source.name != name || !adapter_entries::is_served(entry)) continue;
     entry.going = true;
     entry.unloaded = std::move(done);
     return {};
   }
-  return tl::make_unexpected(Error{
-      ErrorCode::kNotFound, fmt::format("the LoRA adapter '{}' is not loaded", name), "lora_name"});
+  return tl::make_unexpected(adapter_entries::not_loaded(name));
 }
 
 bool Adapters::any_going() const {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "runtime/base/log.h"
+#include "runtime/engine/adapter_entries.h"
 
 namespace refrain::front {
 
@@ -17,31 +18,19 @@ RemoteAdapters::RemoteAdapters(std::vector<AdapterSource> fixed, size_t most, Ho
 
 std::optional<AdapterId> RemoteAdapters::find(const std::string& name) const {
   const std::lock_guard lock(mutex_);
-  for (const auto& [id, entry] : entries_)
-    if (entry.source.name == name && !entry.going && !entry.loaded) return id;
-  return std::nullopt;
+  return adapter_entries::find(entries_, name);
 }
 
 std::vector<AdapterSource> RemoteAdapters::list() const {
   const std::lock_guard lock(mutex_);
-  std::vector<AdapterSource> all;
-  for (const auto& [id, entry] : entries_)
-    if (!entry.going && !entry.loaded) all.push_back(entry.source);
-  return all;
+  return adapter_entries::list(entries_);
 }
 
 void RemoteAdapters::load(AdapterSource source, AdapterDone done) {
   if (!there_)
     return done(fail(ErrorCode::kUnavailable, "the workers are not ready; try again later"));
-  for (const auto& [id, entry] : entries_)
-    if (entry.source.name == source.name)
-      return done(fail_field("lora_name", "the LoRA adapter '{}' {}", source.name,
-                             entry.going ? "is being unloaded" : "has already been loaded"));
-  if (entries_.size() >= most_)
-    return done(fail_field("lora_name",
-                           "{} LoRA adapters are loaded, as many as --max-cpu-loras allows; unload "
-                           "one",
-                           entries_.size()));
+  if (const Status fits = adapter_entries::check_new(entries_, source.name, most_); !fits)
+    return done(fits);
   AdapterId id = 0;
   {
     const std::lock_guard lock(mutex_);
@@ -83,7 +72,7 @@ void RemoteAdapters::load_answered(AdapterId id, const Status& status) {
 
 void RemoteAdapters::unload(const std::string& name, AdapterDone done) {
   for (auto& [id, entry] : entries_) {
-    if (entry.source.name != name || entry.going || entry.loaded) continue;
+    if (entry.source.name != name || !adapter_entries::is_served(entry)) continue;
     {
       const std::lock_guard lock(mutex_);
       entry.going = true;
@@ -91,9 +80,7 @@ void RemoteAdapters::unload(const std::string& name, AdapterDone done) {
     entry.unloaded = std::move(done);
     return unload_if_unheld(id, entry);
   }
-  done(tl::make_unexpected(Error{ErrorCode::kNotFound,
-                                 fmt::format("the LoRA adapter '{}' is not loaded", name),
-                                 "lora_name"}));
+  done(tl::make_unexpected(adapter_entries::not_loaded(name)));
 }
 
 void RemoteAdapters::unload_if_unheld(AdapterId id, Entry& entry) {

@@ -43,9 +43,11 @@ namespace {
 
 ipc::CaptureHiddenMode read_of(const ipc::Step& step, const HiddenReaders& readers) {
   using enum ipc::CaptureHiddenMode;
-  const bool ends_prompt = std::ranges::any_of(
-      rows_of(step).flags, [](uint8_t flags) { return (flags & ipc::kSamples) != 0; });
-  const bool pools = ends_prompt || readers.pooling == kFull;
+  const auto ends_prompt = [&step] {
+    return std::ranges::any_of(rows_of(step).flags,
+                               [](uint8_t flags) { return (flags & ipc::kSamples) != 0; });
+  };
+  const bool pools = readers.pooling == kFull || (readers.pooling == kLast && ends_prompt());
   return std::max(step.runs.size() > 1 ? readers.draft : kNull, pools ? readers.pooling : kNull);
 }
 
