@@ -47,3 +47,9 @@ def write_adapters(folder, config, count, rank, embeddings=False, scale=1.0, apa
         (path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": rank, "lora_alpha": alpha}))
         paths.append(path)
     return paths
+
+
+def serve_options(paths, rank, places=None):
+    """What makes refrain serve know them all, `places` of them at a time (default: all)."""
+    return ["--enable-lora", "--max-loras", places or len(paths), "--max-lora-rank", rank, "--lora-modules",
+            *(f"{path.name}={path}" for path in paths)]

@@ -10,9 +10,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
-from gate import cases, checkpoints, verdict  # noqa: E402
+from gate import adapters, cases, checkpoints, verdict  # noqa: E402
 from gate.reference import Reference  # noqa: E402
 from gate.traffic import Traffic  # noqa: E402
+from made_up_adapters import serve_options  # noqa: E402
 
 BIN = Path(os.environ.get("REFRAIN_BUILD_DIR", ROOT / "build")) / "bin"
 SMOLLM2 = ROOT / "build/models/SmolLM2-135M-Instruct"
@@ -32,18 +33,29 @@ def models(tmp_path_factory):
             folder = tmp_path_factory.mktemp(name)
             model = (checkpoints.make(folder, checkpoints.SHAPES[name]) if name in checkpoints.SHAPES else
                      checkpoints.with_made_up_tokenizer(folder, SMOLLM2))
-            made[name] = model, verdict.Judge(Reference(model), Reference(model, bfloat16=True))
+            made[name] = model, judge_of(model)
         return made[name]
     return get
 
 
-def assert_passes(model, judge, mode, tp, traffic, *options):
+def judge_of(model):
+    return verdict.Judge(Reference(model), Reference(model, bfloat16=True))
+
+
+def outcome_of(model, judges, mode, tp, traffic, *options):
+    """`judges` by adapter, "" for the model's own."""
     vocab = json.loads((model / "config.json").read_text())["vocab_size"]
     outcome = asyncio.run(cases.run_case(BIN, model, vocab, mode, [*cases.SMALL, "--tensor-parallel-size", tp, *options],
-                                     traffic))
-    cases.judge_case(outcome, judge)
+                                     traffic, adapters=[name for name in judges if name]))
     assert not outcome.faults, "\n".join(outcome.faults)
-    assert len(outcome.judged) in [(1 + rounds) * traffic.requests + 2 for rounds in range(1, cases.AT_ONCE + 1)]
+    judged = sum(map(len, outcome.judged.values()))
+    assert judged in [(1 + rounds) * traffic.requests + 2 for rounds in range(1, cases.AT_ONCE + 1)]
+    return cases.judge_case(outcome, judges)
+
+
+def assert_passes(model, judge, mode, tp, traffic, *options):
+    faults = outcome_of(model, {"": judge}, mode, tp, traffic, *options).faults
+    assert not faults, "\n".join(faults)
 
 
 @pytest.mark.parametrize(("name", "mode", "tp"), PAIRS)
@@ -55,3 +67,16 @@ def test_every_token_of_a_random_model_is_near_the_best(models, name, mode, tp):
 def test_every_token_of_the_trained_model_is_near_the_best(models, mode, tp):
     assert_passes(*models("SmolLM2"), mode, tp, Traffic(requests=8, prompt_most=150, output_most=48),
                   "--max-model-len", 256, "--num-gpu-blocks-override", 20)
+
+
+@pytest.mark.parametrize(("mode", "tp"), [("FULL_AND_PIECEWISE", 1), ("FULL", 2)])
+def test_every_token_of_an_adapter_is_near_the_best_of_the_merged_checkpoint(models, tmp_path, mode, tp):
+    model, own = models("kv8-of-128")
+    paths = adapters.make(tmp_path / "adapters", model, 3)
+    judges = {path.name: judge_of(adapters.merged(tmp_path / "merged" / path.name, model, path)) for path in paths}
+    outcome = outcome_of(model, {"": own} | judges, mode, tp, Traffic(), *serve_options(paths, adapters.RANK, 2))
+    assert not outcome.faults, "\n".join(outcome.faults)
+    assert set(outcome.judged) == {"", *judges}
+    # The answers of one adapter are no answers of another, so that a row that took the wrong one would be found.
+    assert verdict.faults_of(judges["adapter0"].distances(outcome.judged["adapter1"]))
+    assert verdict.faults_of(own.distances(outcome.judged["adapter0"]))

@@ -1,9 +1,11 @@
-"""Random JSON schemas that use every keyword of structured output, with bounded lengths, and what checks an answer."""
+"""Random JSON schemas that use every keyword of structured output, with bounded lengths, and what checks an answer. As a program:
+schemas.py COUNT SEED prints them, one a line."""
 import datetime
 import ipaddress
 import json
 import random
 import re
+import sys
 import uuid
 from pathlib import Path
 
@@ -158,3 +160,8 @@ def keywords(schema):
         elif key not in ("const", "enum"):
             found |= keywords(value)
     return found
+
+
+if __name__ == "__main__":
+    for schema in random_schemas(int(sys.argv[1]), int(sys.argv[2])):
+        print(json.dumps(schema))

@@ -25,7 +25,7 @@ MUST_BE_ZERO = ("refrain:worker_group_restarts_total", "refrain:requests_resumed
 class Outcome:
     faults: list = field(default_factory=list)
     evidence: dict = field(default_factory=dict)
-    judged: list = field(default_factory=list)
+    judged: dict = field(default_factory=dict)   # by the adapter's name, "" without: [(name, prompt, output, log-probabilities)]
     distances: verdict.Distances | None = None
 
 
@@ -68,13 +68,14 @@ async def fetch_metrics(server):
     return text
 
 
-async def run_case(binaries, model, vocab, mode, options, traffic, small=True):
-    """Serves and asks. `small`: cache and steps are so small that preemption and chunks must be seen."""
+async def run_case(binaries, model, vocab, mode, options, traffic, small=True, adapters=()):
+    """Serves and asks. `small`: cache and steps are so small that preemption and chunks must be seen. `adapters`: names that the
+    options made known; requests ask for the model and each of them in turns."""
     outcome, answers = Outcome(), []
     server = Server(binaries, model, ["--dtype", "bfloat16", "--cudagraph-mode", mode, "--log-stats-interval", 0, "--max-queue-wait", 0, *audit_options(), *options])
     try:
         await server.start()
-        bodies = load.make_bodies(traffic, vocab)
+        bodies = load.make_bodies(traffic, vocab, adapters)
         longest = max(bodies[:ALONE], key=lambda body: len(body["prompt"]))   # whose blocks are there the second time
         answers = await load.send_alone(server.port, [*bodies[:ALONE], longest, longest])
         answers += await load.send_as_they_arrive(server.port, bodies[ALONE:], traffic.rate, traffic.seed)
@@ -96,7 +97,7 @@ async def run_case(binaries, model, vocab, mode, options, traffic, small=True):
     for number, answer in enumerate(answers):
         name = f"request {number} ({len(answer.prompt)} + {answer.max_tokens})"
         try:
-            outcome.judged.append((name, answer.prompt, load.output_ids(answer), answer.logprobs))
+            outcome.judged.setdefault(answer.model, []).append((name, answer.prompt, load.output_ids(answer), answer.logprobs))
         except ValueError as error:
             outcome.faults.append(f"{name}: {error}")
     if not all(answer.token_ids for answer in answers):
@@ -121,8 +122,11 @@ def look_at_metrics(outcome, text, mode, small, cascade=False):
         outcome.faults.append("nothing was preempted: the case shows nothing of it")
 
 
-def judge_case(outcome, judge):
+def judge_case(outcome, judges):
+    """`judges` by the adapter's name."""
     if outcome.judged:
-        outcome.distances = judge.distances(outcome.judged)
+        outcome.distances = verdict.Distances()
+        for adapter, answers in outcome.judged.items():
+            outcome.distances.add(judges[adapter].distances(answers))
         outcome.faults += verdict.faults_of(outcome.distances)
     return outcome

@@ -31,6 +31,7 @@ class Traffic:
 class Answer:
     prompt: list
     max_tokens: int
+    model: str = ""              # an adapter's name
     status: int = 0
     error: str = ""
     text: list = field(default_factory=list)
@@ -46,7 +47,7 @@ def lognormal(rng, mean, sigma, least, most):
     return max(least, min(most, int(rng.lognormvariate(math.log(mean) - sigma * sigma / 2, sigma))))
 
 
-def make_bodies(traffic, vocab):
+def make_bodies(traffic, vocab, adapters=()):
     rng = random.Random(traffic.seed)
 
     def ids(count):
@@ -61,6 +62,8 @@ def make_bodies(traffic, vocab):
         body = {"prompt": of_all + prompt, "max_tokens": lognormal(rng, traffic.output_mean, 0.8, 4, traffic.output_most),
                 "temperature": 0, "ignore_eos": True, "stream": True, "return_token_ids": True,
                 "stream_options": {"include_usage": True}}
+        if adapter := ("", *adapters)[i % (1 + len(adapters))]:
+            body["model"] = adapter
         bodies.append(body | ({"logprobs": 0} if i % 2 else {}))
     return bodies
 
@@ -96,7 +99,7 @@ async def read_answer(reader, answer):
 
 async def ask(port, body):
     """One streamed completion to its end; what went wrong stands in the answer."""
-    answer = Answer(body["prompt"], body["max_tokens"], begun=time.monotonic())
+    answer = Answer(body["prompt"], body["max_tokens"], body.get("model", ""), begun=time.monotonic())
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
     except OSError as error:

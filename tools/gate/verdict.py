@@ -19,6 +19,11 @@ class Distances:
     error_theirs: list = field(default_factory=list)
     worst: tuple = (0.0, "")
 
+    def add(self, other):
+        for name in ("gap", "gap_theirs", "error", "error_theirs"):
+            getattr(self, name).extend(getattr(other, name))
+        self.worst = max(self.worst, other.worst)
+
     def figures(self):
         def pair(values):
             values = numpy.concatenate(values) if values else numpy.zeros(1)
