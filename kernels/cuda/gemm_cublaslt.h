@@ -1,7 +1,8 @@
 #pragma once
-// linear by cuBLASLt: descriptors of every shape seen and an algorithm for each range of rows, the
-// first of cuBLASLt's heuristic or a faster one of a table, chosen once and kept. The warm-up runs
-// at start choose for every range. One per stream's launcher; used by that stream's thread.
+// linear by cuBLASLt: descriptors of every shape seen and an algorithm for each range of rows,
+// chosen once and kept: the fastest of those that cuBLASLt proposes, as long as launches may be
+// timed (CudaLauncher::tunes: the warm-up runs at start, which come to every range), else the
+// first. One per stream's launcher; used by that stream's thread.
 
 #include <cublasLt.h>
 
@@ -26,6 +27,7 @@ class GemmPlans {
   bool run(StreamRef stream, const LinearArgs& args);
   size_t size() const;        // shapes known
   size_t algorithms() const;  // chosen
+  int64_t timed() const;      // of them: by their times
 
   // A launch that ran linear_simple instead: far slower than the memory allows. Logged once for
   // each kind of weight and rows; rows of float32, which are for comparisons, are not counted.

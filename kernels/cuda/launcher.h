@@ -13,7 +13,8 @@
 
 namespace refrain::kernels {
 
-class GemmPlans;  // algorithms picked at load and kept (gemm_cublaslt.h)
+class GemmPlans;    // algorithms picked at load and kept (gemm_cublaslt.h)
+class GemmChoices;  // those of earlier starts (gemm_choices.h)
 
 // How many parts of a result have come: the last one to come puts them together and sets its count
 // back to zero. Each kernel has its own, [kMaxArrivals]; zeros between launches.
@@ -29,6 +30,8 @@ struct CudaLauncher {
   size_t workspace_bytes = 0;
   Arrivals arrivals;
   GemmPlans* gemm_plans = nullptr;
+  GemmChoices* gemm_choices = nullptr;  // null: none are kept
+  bool tunes = false;  // launches may be timed and run several times: nobody needs their results
   int sm_count = 0;
   bool hopper = false;           // compute capability 9.0
   const char* last_kernel = "";  // the last op launched, for reports of errors that stick

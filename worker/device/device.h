@@ -127,6 +127,9 @@ class Stream {
   virtual std::unique_ptr<Graph> end_capture() = 0;
   virtual bool capturing() const = 0;
   virtual void launch(Graph& graph) = 0;
+  // Until it is told otherwise: nobody needs what launches write, and they may be run several times
+  // to choose between algorithms.
+  virtual void tune(bool /*on*/) {}
   // Kinds of launches that ran a kernel known to be slow because no better one takes them; for the
   // log and warnings.
   virtual std::vector<std::string> slow_launches() const { return {}; }

@@ -78,6 +78,8 @@ class Capturer {
   bool warm_up(const KeyToCapture& key) {
     missing_ = 0;
     bool whole = true;
+    Stream& stream = *key.lowering->context.stream;
+    stream.tune(true);
     for (int run = 0; run < how_.warmup_runs; ++run) {
       key.prepare();
       for (const OpRange piece : key.lowering->warm_up) {
@@ -95,6 +97,7 @@ class Capturer {
       }
       ++pool_.counters().num_warmup_runs;
     }
+    stream.tune(false);
     return whole;
   }
 

@@ -1,6 +1,10 @@
 // Linears of many rows: one algorithm of cuBLASLt for a range of row counts, chosen once.
 #include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <utility>
 
+#include "kernels/cuda/gemm_choices.h"
 #include "kernels/cuda/gemm_cublaslt.h"
 #include "kernels/cuda/launcher.h"
 #include "tests/ops/harness.h"
@@ -50,6 +54,35 @@ TEST_P(PlansTest, WhatWasPlannedForEveryRangeIsAllThereIs) {
   EXPECT_EQ(plans().algorithms(), ranges);
   for (int32_t rows = few + 1; rows <= kRows; rows += 9) run(rows);
   EXPECT_EQ(plans().algorithms(), ranges);
+}
+
+// What is timed is kept, and a later start times nothing.
+TEST_P(PlansTest, TheFastestIsChosenWhereLaunchesMayBeTimedAndKept) {
+  const auto file = std::filesystem::path(::testing::TempDir()) / "refrain-plans-test" / "choices";
+  std::filesystem::remove(file);
+  CudaLauncher& launcher = kernels::launcher(stream());
+  run(300);
+  EXPECT_EQ(plans().timed(), 0) << "a step's results are needed";
+  const auto expected = get_matrix(harness(), out_, 300, kN);
+  for (const int64_t timed : {1, 0}) {
+    GemmChoices choices(file, "this device");
+    GemmPlans plans;
+    GemmPlans* before = std::exchange(launcher.gemm_plans, &plans);
+    launcher.gemm_choices = &choices;
+    launcher.tunes = true;
+    run(300);
+    launcher.tunes = false;
+    choices.save();
+    launcher.gemm_choices = nullptr;
+    launcher.gemm_plans = before;
+    EXPECT_EQ(plans.timed(), timed);
+    EXPECT_EQ(plans.algorithms(), 1u);
+    EXPECT_EQ(choices.size(), 1u);
+    const auto got = get_matrix(harness(), out_, 300, kN);
+    for (size_t i = 0; i < got.size(); ++i)
+      ASSERT_NEAR(got[i], expected[i], 1e-2 * (1 + std::abs(expected[i]))) << i;
+  }
+  EXPECT_EQ(GemmChoices(file, "another device").size(), 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Device, PlansTest, testing::ValuesIn(all_harnesses()), choice_name);

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <chrono>
+#include <cstdlib>
+#include <filesystem>
 #include <thread>
 
 #include "runtime/base/log.h"
@@ -14,6 +17,20 @@ namespace refrain::worker {
 namespace {
 
 constexpr std::chrono::milliseconds kLookEvery{2};
+
+// In the user's cache folder; empty: there is none.
+std::filesystem::path file_for(std::string owner) {
+  std::filesystem::path folder;
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache != 0) {
+    folder = cache;
+  } else if (const char* home = std::getenv("HOME"); home != nullptr && *home != 0) {
+    folder = std::filesystem::path(home) / ".cache";
+  }
+  if (folder.empty()) return {};
+  std::ranges::replace_if(
+      owner, [](char c) { return std::isalnum(c) == 0; }, '-');
+  return folder / "refrain" / (owner + ".gemm");
+}
 
 }  // namespace
 
@@ -31,6 +48,8 @@ CudaContext::CudaContext(int device, size_t memory_limit)
   if (const cublasStatus_t status = cublasLtCreate(&cublas_lt_); status != CUBLAS_STATUS_SUCCESS) {
     throw DeviceError(fmt::format("cublasLtCreate: {}", cublasLtGetStatusString(status)));
   }
+  const std::string owner = fmt::format("{} cuBLASLt {}", name_, cublasLtGetVersion());
+  gemm_choices_ = std::make_unique<kernels::GemmChoices>(file_for(owner), owner);
 }
 
 CudaContext::~CudaContext() {

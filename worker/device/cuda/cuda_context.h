@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/cuda/gemm_choices.h"
 #include "kernels/cuda/launcher.h"
 #include "worker/device/device.h"
 
@@ -46,6 +47,7 @@ class CudaContext {
   int sm_count() const { return sm_count_; }
   bool hopper() const { return hopper_; }  // compute capability 9.0
   cublasLtHandle_t cublas_lt() const { return cublas_lt_; }
+  kernels::GemmChoices& gemm_choices() { return *gemm_choices_; }
 
   // Throws DeviceError naming the call and the last operation unless the status is success.
   void check(cudaError_t status, std::string_view call);
@@ -87,6 +89,7 @@ class CudaContext {
   bool hopper_ = false;
   size_t memory_limit_;
   cublasLtHandle_t cublas_lt_ = nullptr;
+  std::unique_ptr<kernels::GemmChoices> gemm_choices_;
   const char* last_operation_ = "none";
   size_t by_tag_[kNumMemoryTags] = {};
   std::array<std::vector<cudaEvent_t>, 2> events_;  // free ones by kind

@@ -64,6 +64,7 @@ CudaStream::CudaStream(std::shared_ptr<CudaContext> context, const DeviceShare& 
   };
   launcher_.arrivals = {arrivals(0), arrivals(1)};
   launcher_.gemm_plans = &gemm_plans_;
+  launcher_.gemm_choices = &context_->gemm_choices();
   launcher_.sm_count = share.size(context_->sm_count());
   launcher_.hopper = context_->hopper();
   context_->add_launcher(&launcher_);
@@ -93,6 +94,11 @@ void CudaStream::copy_rows(void* to, size_t stride, const void* from, size_t byt
   context_->check(
       cudaMemcpy2DAsync(to, stride, from, bytes, bytes, rows, cudaMemcpyDefault, launcher_.stream),
       "cudaMemcpy2DAsync");
+}
+
+void CudaStream::tune(bool on) {
+  launcher_.tunes = on;
+  if (!on) context_->gemm_choices().save();
 }
 
 void CudaStream::synchronize() {

@@ -29,6 +29,7 @@ class CudaStream final : public Stream {
   std::unique_ptr<Graph> end_capture() override;
   bool capturing() const override { return capturing_; }
   void launch(Graph& graph) override;
+  void tune(bool on) override;
   std::vector<std::string> slow_launches() const override;
   std::vector<KernelCounters> counters() const override;
 
