@@ -143,8 +143,10 @@ namespace {
 
 void check_places(const char* op, const LoraPlaces& places) {
   REFRAIN_CHECK(places.ranks != nullptr && places.parts >= 1 && places.parts <= kMaxLoraParts &&
-                    places.rank_stride >= places.parts && places.max_rank >= 1,
-                "{}: {} parts of rank {} at most", op, places.parts, places.max_rank);
+                    places.rank_stride >= places.parts && places.max_rank >= 1 &&
+                    places.count >= 1 && places.count <= kMaxLoraPlaces,
+                "{}: {} places with {} parts of rank {} at most", op, places.count, places.parts,
+                places.max_rank);
 }
 
 }  // namespace

@@ -163,7 +163,8 @@ struct LoraRowsArgs {
   Rows tokens, reqs, samples;
 };
 
-inline constexpr int kMaxLoraParts = 3;  // linears that are one: q, k, v
+inline constexpr int kMaxLoraParts = 3;    // linears that are one: q, k, v
+inline constexpr int kMaxLoraPlaces = 64;  // adapters of one step
 
 // The adapters of one linear, by place. A part is one of the linears that the weight is made of;
 // `ranks` of a part that the adapter leaves alone is 0.

@@ -1,7 +1,7 @@
-// LoRA's two products on tensor cores, bfloat16, for many rows. Of a window of rows those that take
-// the same adapter are one product, found by the blocks themselves. A row gets the same bits
-// whatever stands beside it: its sums are its own, in an order that depends on the linear's shape
-// alone.
+// LoRA's two products on tensor cores, bfloat16, for many rows. A block multiplies a few rows of a
+// window that take the same adapter, wherever they stand in it, and finds them itself. A row gets
+// the same bits whatever stands beside it: its sums are its own, in an order that depends on the
+// linear's shape alone.
 
 #include <algorithm>
 
@@ -13,9 +13,8 @@
 namespace refrain::kernels {
 namespace {
 
-constexpr int kTileRows = 16;                          // of an mma
-constexpr int kShrinkWindow = 16, kExpandWindow = 64;  // rows that are looked through together
-constexpr int kShrinkWarps = 8;                        // each has every eighth chunk of the columns
+constexpr int kTileRows = 16;  // of an mma, and of an item
+constexpr int kWindow = 1024;  // rows that are looked through together
 constexpr int kShrinkOutputs = 16;
 constexpr int kChunk = 32;  // columns of two mma: a lane reads eight
 constexpr int kExpandWarps = 4;
@@ -23,50 +22,83 @@ constexpr int kWarpCols = 32;
 constexpr int kExpandCols = kExpandWarps * kWarpCols;
 constexpr int kDepth = 16;                  // of an mma: ranks
 constexpr int kColBytes = kDepth * 2 + 16;  // an odd number of 16-byte units
-constexpr int kExpandTiles = kExpandWindow / kTileRows;
-constexpr int kSharers = 2;  // blocks that share a window's adapters
 
-// blockIdx.y is window * kSharers + which of them. f(place, rows, count) for each of this block's
-// adapters, by all threads: the rows are in shared memory, which f may read until it returns.
-template <int kWindow, class F>
-__device__ inline void for_each_adapter(const int32_t* adapter, const Rows& all,
-                                        int32_t (&list)[kWindow], F f) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+// The most that a window has, whatever its rows take.
+__host__ __device__ constexpr int32_t items_of_window(int32_t padded, int32_t places) {
+  const int32_t window = padded < kWindow ? padded : kWindow;
+  return (window + kTileRows - 1) / kTileRows + (places < window ? places : window);
+}
+
+// Up to kTileRows rows of a window that take the same adapter.
+struct Item {
+  int32_t place = -1, count = 0;  // no rows: the window has fewer items
+};
+
+// blockIdx.x is window * items of a window + which of them, by all threads; its rows are in `list`.
+// lora_rows has ended before this starts (P-7), so it comes before the wait.
+template <int kThreads>
+__device__ inline Item take_item(const int32_t* adapter, const Rows& all, int32_t places,
+                                 int32_t (&list)[kTileRows]) {
+  constexpr int kOwn = kWindow / kThreads;  // rows of a thread, side by side
+  __shared__ int32_t counts[kMaxLoraPlaces], before[kThreads / 32];
+  const auto thread = static_cast<int32_t>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  const int32_t of_window = items_of_window(all.padded, places);
+  const int32_t begin = static_cast<int32_t>(blockIdx.x) / of_window * kWindow + thread * kOwn;
+  int32_t left = static_cast<int32_t>(blockIdx.x) % of_window;
   const int32_t live = live_rows(all);
-  const auto windows = static_cast<int32_t>(gridDim.y) / kSharers;
-  const int mine = static_cast<int>(blockIdx.y) % kSharers;
-  for (int32_t begin = static_cast<int32_t>(blockIdx.y) / kSharers * kWindow; begin < live;
-       begin += windows * kWindow) {
-    const int32_t low = begin + lane, high = low + 32;
-    const int32_t of_low = lane < kWindow && low < live ? adapter[low] : -1;
-    const int32_t of_high = kWindow > 32 && high < live ? adapter[high] : -1;
-    const auto where = [&](auto holds) {
-      return __ballot_sync(~0u, holds(of_low)) |
-             static_cast<uint64_t>(__ballot_sync(~0u, holds(of_high))) << 32;
-    };
-    uint64_t left = where([](int32_t place) { return place >= 0; });
-    for (int turn = 0; left != 0; ++turn) {
-      const int first = __ffsll(static_cast<long long>(left)) - 1;
-      const int32_t place = __shfl_sync(~0u, first < 32 ? of_low : of_high, first % 32);
-      const uint64_t rows = where([place](int32_t other) { return other == place; });
-      left &= ~rows;
-      if (turn % kSharers != mine) continue;
-      __syncthreads();  // the list before is read
-      const auto at = static_cast<int>(threadIdx.x);
-      if (at < kWindow && (rows >> at & 1) != 0)
-        list[__popcll(rows & ((uint64_t{1} << at) - 1))] = begin + at;
-      __syncthreads();
-      f(place, __popcll(rows));
-    }
+  int32_t own[kOwn];
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) own[i] = begin + i < live ? adapter[begin + i] : -1;
+  if (thread < kMaxLoraPlaces) counts[thread] = 0;
+  __syncthreads();
+#pragma unroll
+  for (int i = 0, same = 1; i < kOwn; ++i, ++same) {
+    if (i + 1 < kOwn && own[i + 1] == own[i]) continue;
+    if (own[i] >= 0) atomicAdd(&counts[own[i]], same);
+    same = 0;
   }
+  __syncthreads();
+  Item item;
+  for (int32_t place = 0; place < places; ++place) {
+    const int32_t items = (counts[place] + kTileRows - 1) / kTileRows;
+    if (left < items) {
+      item = {place, min(kTileRows, counts[place] - left * kTileRows)};
+      break;
+    }
+    left -= items;
+  }
+  if (item.place < 0) return item;
+  int32_t mine = 0;
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) mine += own[i] == item.place ? 1 : 0;
+  int32_t through = mine;  // of this warp, up to this lane
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const int32_t other = __shfl_up_sync(~0u, through, step);
+    if (lane >= step) through += other;
+  }
+  if (lane == 31) before[warp] = through;
+  __syncthreads();
+  int32_t at = through - mine - left * kTileRows;
+  for (int i = 0; i < warp; ++i) at += before[i];
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+    if (own[i] != item.place) continue;
+    if (at >= 0 && at < kTileRows) list[at] = begin + i;
+    ++at;
+  }
+  __syncthreads();
+  return item;
 }
 
 __device__ inline uint4 load16(const void* data, int64_t at) {
   return *reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(data) + at);
 }
 
-// The warp's part of 16 outputs of up to 16 rows. Of a chunk's columns lane i reads eight from
-// i % 4 * 8 on and gives them to two mma: which columns meet does not matter to a sum.
+// A warp's part, every kWarps-th chunk of the columns, of 16 outputs of up to 16 rows. Of a chunk's
+// columns lane i reads eight from i % 4 * 8 on and gives them to two mma: which columns meet does
+// not matter to a sum.
+template <int kWarps>
 __device__ inline void shrink_rows(const LoraShrinkArgs& args, const int32_t* list, int count,
                                    int64_t line, int outputs, int warp, float (&sum)[2][4]) {
   const int lane = static_cast<int>(threadIdx.x) % 32, row = lane / 4;
@@ -77,7 +109,7 @@ __device__ inline void shrink_rows(const LoraShrinkArgs& args, const int32_t* li
 #pragma unroll
   for (int n = 0; n < 2; ++n) lines[n] = (line + min(n * 8 + row, outputs - 1)) * args.cols;
 #pragma unroll 4
-  for (int32_t chunk = warp * kChunk; chunk < args.cols; chunk += kShrinkWarps * kChunk) {
+  for (int32_t chunk = warp * kChunk; chunk < args.cols; chunk += kWarps * kChunk) {
     const int32_t col = chunk + lane % 4 * 8;
     const bool valid = col < args.cols;
     const uint4 x = valid ? load16(args.in.data, top + col) : uint4{};
@@ -93,48 +125,47 @@ __device__ inline void shrink_rows(const LoraShrinkArgs& args, const int32_t* li
 }
 
 // A block 16 outputs of a part.
-__global__ void __launch_bounds__(kShrinkWarps * 32) shrink_mma_kernel(LoraShrinkArgs args) {
-  __shared__ int32_t list[kShrinkWindow];
-  __shared__ float sums[kShrinkWarps][kTileRows][kShrinkOutputs];
+template <int kWarps>
+__global__ void __launch_bounds__(kWarps * 32) shrink_mma_kernel(LoraShrinkArgs args) {
+  __shared__ int32_t list[kTileRows];
+  __shared__ float sums[kWarps][kTileRows][kShrinkOutputs];
   let_successor_start();
-  wait_for_predecessor();
   const LoraPlaces& places = args.places;
+  const Item item = take_item<kWarps * 32>(args.adapter, args.rows, places.count, list);
   const int32_t width = places.parts * places.max_rank;
   const int32_t blocks = (places.max_rank + kShrinkOutputs - 1) / kShrinkOutputs;
-  const int32_t part = static_cast<int32_t>(blockIdx.x) / blocks;
-  const int32_t begin = static_cast<int32_t>(blockIdx.x) % blocks * kShrinkOutputs;
+  const int32_t part = static_cast<int32_t>(blockIdx.y) / blocks;
+  const int32_t begin = static_cast<int32_t>(blockIdx.y) % blocks * kShrinkOutputs;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  for_each_adapter(args.adapter, args.rows, list, [&](int32_t place, int count) {
-    const int32_t outputs =
-        min(kShrinkOutputs, places.ranks[place * places.rank_stride + part] - begin);
-    if (outputs <= 0) return;
-    const int64_t line = int64_t{place} * width + part * places.max_rank + begin;
-    float sum[2][4] = {};
-    shrink_rows(args, list, count, line, outputs, warp, sum);
+  const int32_t outputs =
+      item.place < 0
+          ? 0
+          : min(kShrinkOutputs, places.ranks[item.place * places.rank_stride + part] - begin);
+  wait_for_predecessor();
+  if (outputs <= 0) return;
+  const int64_t line = int64_t{item.place} * width + part * places.max_rank + begin;
+  float sum[2][4] = {};
+  shrink_rows<kWarps>(args, list, item.count, line, outputs, warp, sum);
 #pragma unroll
-    for (int n = 0; n < 2; ++n) {
+  for (int n = 0; n < 2; ++n) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        sums[warp][i / 2 * 8 + lane / 4][n * 8 + lane % 4 * 2 + i % 2] = sum[n][i];
-    }
-    __syncthreads();
-    const int row = static_cast<int>(threadIdx.x) / kShrinkOutputs;
-    const int o = static_cast<int>(threadIdx.x) % kShrinkOutputs;
-    static_assert(kShrinkWarps * 32 == kTileRows * kShrinkOutputs);
-    if (row < count && o < outputs) {
-      float whole = 0;
+    for (int i = 0; i < 4; ++i)
+      sums[warp][i / 2 * 8 + lane / 4][n * 8 + lane % 4 * 2 + i % 2] = sum[n][i];
+  }
+  __syncthreads();
+  const int row = static_cast<int>(threadIdx.x) / kShrinkOutputs;
+  const int o = static_cast<int>(threadIdx.x) % kShrinkOutputs;
+  static_assert(kWarps * 32 >= kTileRows * kShrinkOutputs);
+  if (row >= item.count || o >= outputs) return;
+  float whole = 0;
 #pragma unroll
-      for (auto& of_warp : sums) whole += of_warp[row][o];
-      args.out[int64_t{list[row]} * width + part * places.max_rank + begin + o] = whole;
-    }
-    __syncthreads();
-  });
+  for (auto& of_warp : sums) whole += of_warp[row][o];
+  args.out[int64_t{list[row]} * width + part * places.max_rank + begin + o] = whole;
 }
 
-// Adds what an adapter gives the block's columns of kTiles * 16 rows. A lane's columns of four mma
+// Adds what an adapter gives the block's columns of the rows. A lane's columns of four mma
 // lie side by side, eight of them, so that it reads and writes 16 bytes: column c of the warp is
 // column c / 8 * 2 + c % 2 of mma c % 8 / 2, and b's columns are laid out so in shared memory.
-template <int kTiles>
 __device__ inline void expand_rows(const LoraExpandArgs& args, const int32_t* list, int count,
                                    const __nv_bfloat16* b, int32_t rank, int64_t first_in,
                                    int64_t first_out, int64_t n, unsigned char* of_b) {
@@ -144,19 +175,15 @@ __device__ inline void expand_rows(const LoraExpandArgs& args, const int32_t* li
   const auto shared = static_cast<uint32_t>(__cvta_generic_to_shared(of_b));
   const int64_t col = warp * kWarpCols + lane % 4 * 8;
   auto* const to = static_cast<__nv_bfloat16*>(args.out.data) + first_out + col;
-  int64_t row[kTiles][2];
-  uint4 out[kTiles][2];
+  int64_t row[2];
+  uint4 out[2];
 #pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      row[tile][half] = list[min(tile * kTileRows + half * 8 + lane / 4, count - 1)];
-      out[tile][half] =
-          col < n ? *reinterpret_cast<const uint4*>(to + row[tile][half] * args.out.stride)
-                  : uint4{};
-    }
+  for (int half = 0; half < 2; ++half) {
+    row[half] = list[min(half * 8 + lane / 4, count - 1)];
+    out[half] =
+        col < n ? *reinterpret_cast<const uint4*>(to + row[half] * args.out.stride) : uint4{};
   }
-  float sum[kTiles][kWarpCols / 8][4] = {};
+  float sum[kWarpCols / 8][4] = {};
   for (int32_t j = 0; j < rank; j += kDepth) {
 #pragma unroll
     for (int i = 0; i < kExpandCols * kDepth / 8 / (kExpandWarps * 32); ++i) {
@@ -167,17 +194,14 @@ __device__ inline void expand_rows(const LoraExpandArgs& args, const int32_t* li
       *reinterpret_cast<uint4*>(of_b + (c / kWarpCols * kWarpCols + in_warp) * kColBytes +
                                 eight * 2) = valid ? load16(b, c * b_stride + j + eight) : uint4{};
     }
-    uint32_t high[kTiles][4], low[kTiles][4];  // bfloat16, and what it leaves of the float
+    uint32_t high[4], low[4];  // bfloat16, and what it leaves of the float
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int32_t at = j + i / 2 * 8 + lane % 4 * 2;
-        const float* in = args.in + row[tile][i % 2] * width + first_in + at;
-        const float x = at < rank ? in[0] : 0.0f, y = at + 1 < rank ? in[1] : 0.0f;
-        high[tile][i] = pack_halves(x, y);
-        low[tile][i] = pack_halves(x - low_half(high[tile][i]), y - high_half(high[tile][i]));
-      }
+    for (int i = 0; i < 4; ++i) {
+      const int32_t at = j + i / 2 * 8 + lane % 4 * 2;
+      const float* in = args.in + row[i % 2] * width + first_in + at;
+      const float x = at < rank ? in[0] : 0.0f, y = at + 1 < rank ? in[1] : 0.0f;
+      high[i] = pack_halves(x, y);
+      low[i] = pack_halves(x - low_half(high[i]), y - high_half(high[i]));
     }
     __syncthreads();
 #pragma unroll
@@ -187,58 +211,47 @@ __device__ inline void expand_rows(const LoraExpandArgs& args, const int32_t* li
           r, shared + static_cast<uint32_t>((warp * kWarpCols + d * 8 + lane / 16 * 8 + lane % 8) *
                                                 kColBytes +
                                             lane / 8 % 2 * 16));
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        mma(sum[tile][d], high[tile], r[0], r[1]);
-        mma(sum[tile][d], low[tile], r[0], r[1]);
-        mma(sum[tile][d + 1], high[tile], r[2], r[3]);
-        mma(sum[tile][d + 1], low[tile], r[2], r[3]);
-      }
+      mma(sum[d], high, r[0], r[1]);
+      mma(sum[d], low, r[0], r[1]);
+      mma(sum[d + 1], high, r[2], r[3]);
+      mma(sum[d + 1], low, r[2], r[3]);
     }
     __syncthreads();
   }
 #pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
+  for (int half = 0; half < 2; ++half) {
+    if (half * 8 + lane / 4 >= count || col >= n) continue;
+    float x[8];
+    unpack8(out[half], x);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if (tile * kTileRows + half * 8 + lane / 4 >= count || col >= n) continue;
-      float x[8];
-      unpack8(out[tile][half], x);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) x[i] += sum[tile][i / 2][half * 2 + i % 2];
-      *reinterpret_cast<uint4*>(to + row[tile][half] * args.out.stride) = pack8(x);
-    }
+    for (int i = 0; i < 8; ++i) x[i] += sum[i / 2][half * 2 + i % 2];
+    *reinterpret_cast<uint4*>(to + row[half] * args.out.stride) = pack8(x);
   }
 }
 
 // A block 128 columns of a part.
 __global__ void __launch_bounds__(kExpandWarps * 32) expand_mma_kernel(LoraExpandArgs args) {
-  __shared__ int32_t list[kExpandWindow];
+  __shared__ int32_t list[kTileRows];
   __shared__ __align__(16) unsigned char of_b[kExpandCols * kColBytes];
   let_successor_start();
-  wait_for_predecessor();
   const LoraPlaces& places = args.places;
+  const Item item = take_item<kExpandWarps * 32>(args.adapter, args.rows, places.count, list);
   const auto part = static_cast<int32_t>(blockIdx.z);
   const int64_t begin = part == 0 ? 0 : args.part_end[part - 1];
   const int64_t part_cols = args.part_end[part] - begin;
-  const int64_t col = int64_t{blockIdx.x} * kExpandCols, n = part_cols - col;
-  if (n <= 0) return;
-  for_each_adapter(args.adapter, args.rows, list, [&](int32_t place, int count) {
-    const int32_t rank = places.ranks[place * places.rank_stride + part];
-    if (rank == 0) return;
-    const auto* b = static_cast<const __nv_bfloat16*>(args.b) +
-                    ((begin + col) * places.count + place) * places.max_rank;
-    const int64_t first_in = int64_t{part} * places.max_rank;
-    if (count <= kTileRows) {
-      expand_rows<1>(args, list, count, b, rank, first_in, begin + col, n, of_b);
-    } else {
-      expand_rows<kExpandTiles>(args, list, count, b, rank, first_in, begin + col, n, of_b);
-    }
-  });
+  const int64_t col = int64_t{blockIdx.y} * kExpandCols, n = part_cols - col;
+  const int32_t rank = item.place < 0 ? 0 : places.ranks[item.place * places.rank_stride + part];
+  wait_for_predecessor();
+  if (rank == 0 || n <= 0) return;
+  const auto* b = static_cast<const __nv_bfloat16*>(args.b) +
+                  ((begin + col) * places.count + item.place) * places.max_rank;
+  const int64_t first_in = int64_t{part} * places.max_rank;
+  expand_rows(args, list, item.count, b, rank, first_in, begin + col, n, of_b);
 }
 
-unsigned windows_of(const Rows& rows, int window) {
-  return grid_y(std::min<int64_t>(ceil_div(rows.padded, window), 65535 / kSharers) * kSharers);
+unsigned items_of(const Rows& rows, int32_t places) {
+  return static_cast<unsigned>(ceil_div(rows.padded, kWindow) *
+                               items_of_window(rows.padded, places));
 }
 
 }  // namespace
@@ -246,10 +259,15 @@ unsigned windows_of(const Rows& rows, int window) {
 void lora_shrink_mma(StreamRef stream, const LoraShrinkArgs& args) {
   LaunchShape shape;
   shape.grid = dim3(
-      static_cast<unsigned>(args.places.parts * ceil_div(args.places.max_rank, kShrinkOutputs)),
-      windows_of(args.rows, kShrinkWindow));
-  shape.threads = kShrinkWarps * 32;
-  launch<&shrink_mma_kernel>(stream, "lora_shrink", shape, args);
+      items_of(args.rows, args.places.count),
+      static_cast<unsigned>(args.places.parts * ceil_div(args.places.max_rank, kShrinkOutputs)));
+  // All that a lane reads of a line is on its way at once, or in two goes.
+  if (args.cols > 8192) {
+    shape.threads = 1024;
+    return launch<&shrink_mma_kernel<32>>(stream, "lora_shrink", shape, args);
+  }
+  shape.threads = 512;
+  launch<&shrink_mma_kernel<16>>(stream, "lora_shrink", shape, args);
 }
 
 void lora_expand_mma(StreamRef stream, const LoraExpandArgs& args) {
@@ -259,8 +277,9 @@ void lora_expand_mma(StreamRef stream, const LoraExpandArgs& args) {
     begin = args.part_end[part];
   }
   LaunchShape shape;
-  shape.grid = dim3(static_cast<unsigned>(ceil_div(widest, kExpandCols)),
-                    windows_of(args.rows, kExpandWindow), static_cast<unsigned>(args.places.parts));
+  shape.grid = dim3(items_of(args.rows, args.places.count),
+                    static_cast<unsigned>(ceil_div(widest, kExpandCols)),
+                    static_cast<unsigned>(args.places.parts));
   shape.threads = kExpandWarps * 32;
   launch<&expand_mma_kernel>(stream, "lora_expand", shape, args);
 }

@@ -225,11 +225,13 @@ Result<std::vector<float>> PeftAdapter::read(const TensorInfo& tensor, int64_t r
   const DType stored = *dtype_of(tensor);
   const auto element = static_cast<int64_t>(size_of(stored));
   std::vector<char> bytes(static_cast<size_t>(rows * cols * element));
-  for (int64_t i = 0; i < rows; ++i) {
+  const bool whole = cols == tensor.shape[1];  // then its rows lie one behind the other
+  const int64_t pieces = whole ? 1 : rows, columns = whole ? rows * cols : cols;
+  for (int64_t i = 0; i < pieces; ++i) {
     const int64_t at = ((row + i) * tensor.shape[1] + col) * element;
     REFRAIN_RETURN_IF_ERROR(file_->read(tensor, static_cast<uint64_t>(at),
-                                        static_cast<size_t>(cols * element),
-                                        bytes.data() + i * cols * element));
+                                        static_cast<size_t>(columns * element),
+                                        bytes.data() + i * columns * element));
   }
   std::vector<float> values(static_cast<size_t>(rows * cols));
   convert(bytes.data(), stored, values.data(), DType::kFloat32, rows * cols);

@@ -300,11 +300,11 @@ void bench_lora(BenchDevice& device, Report& report) {
   constexpr int32_t kAdapters = 8, kRank = 16;
   const KernelTable& table = cuda_kernel_table();
   for (const Shape& s : kShapes) {
-    for (const int32_t m : {32, 2048}) {
+    for (const int32_t m : {32, 128, 256, 2048}) {
       const int32_t n = s.ends[s.parts - 1], width = s.parts * kRank;
       std::vector<int32_t> adapter;
       for (int32_t row = 0; row < m; ++row)
-        adapter.push_back(m > 64 ? row * kAdapters / m : row % kAdapters);
+        adapter.push_back(m > 256 ? row * kAdapters / m : row % kAdapters);
       LoraShrinkArgs shrink;
       shrink.in = {device.part(static_cast<size_t>(m * s.k * 2), 0), kBf16, s.k};
       shrink.adapter = device.put(adapter);
