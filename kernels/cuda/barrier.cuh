@@ -50,7 +50,7 @@ __device__ inline void copy_to_block(uint32_t there, uint32_t from, uint32_t byt
       "r"(from), "r"(bytes), "r"(barrier_there)
       : "memory");
 }
-// An arrival that orders nothing.
+// An arrival that orders nothing. Whoever is arrived at waits for it before it ends.
 __device__ inline void arrive_at_block(uint32_t barrier_there) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier_there) : "memory");
 }

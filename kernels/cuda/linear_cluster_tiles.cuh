@@ -52,9 +52,9 @@ struct TileBlock : Block<kRows, kSilu, kLora> {
     int32_t stage = 0;
     uint32_t phase = 0;
     float sum[kRows / 2];
-    int32_t at_tile = tile;
+    int32_t at_tile = tile, t = 0;
 #pragma unroll 1
-    for (int32_t t = 0; at_tile < end; ++t, at_tile += tile_step) {
+    for (; at_tile < end; ++t, at_tile += tile_step) {
       int32_t before = -1;  // the stage that is multiplied while this one comes
       const int32_t items = chunks + extras;
 #pragma unroll 1
@@ -92,6 +92,13 @@ struct TileBlock : Block<kRows, kSilu, kLora> {
         store_pair(to + j * 32 + 8 * L::kSumStride * 4, sum[j * 4 + 2], sum[j * 4 + 3]);
       }
       send_parts(warp, buffer);
+    }
+    // The cluster's last arrivals too: they must find this block's shared memory, and a barrier of
+    // the cluster may overtake them.
+#pragma unroll
+    for (int buffer = 0; buffer < kBuffers; ++buffer) {
+      const int32_t uses = (t - buffer + kBuffers - 1) / kBuffers;
+      if (uses > 0) wait_cluster_barrier(read + buffer * 8, static_cast<uint32_t>(uses - 1) & 1);
     }
   }
 
