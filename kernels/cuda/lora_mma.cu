@@ -3,6 +3,8 @@
 // the same bits whatever stands beside it: its sums are its own, in an order that depends on the
 // linear's shape alone.
 
+#include <cooperative_groups.h>
+
 #include <algorithm>
 
 #include "kernels/cuda/device.cuh"
@@ -16,10 +18,13 @@ namespace {
 constexpr int kTileRows = 16;  // of an mma, and of an item
 constexpr int kWindow = 1024;  // rows that are looked through together
 constexpr int kShrinkOutputs = 16;
+constexpr int kShrinkWarps = 8, kShrinkBlocks = 8;  // of a block, and of a cluster
+constexpr int kShrinkParts = kShrinkWarps * kShrinkBlocks;
 constexpr int kChunk = 32;  // columns of two mma: a lane reads eight
 constexpr int kExpandWarps = 4;
 constexpr int kWarpCols = 32;
 constexpr int kExpandCols = kExpandWarps * kWarpCols;
+constexpr int kExpandTurns = 8, kManyRows = 512;
 constexpr int kDepth = 16;                  // of an mma: ranks
 constexpr int kColBytes = kDepth * 2 + 16;  // an odd number of 16-byte units
 
@@ -34,17 +39,17 @@ struct Item {
   int32_t place = -1, count = 0;  // no rows: the window has fewer items
 };
 
-// blockIdx.x is window * items of a window + which of them, by all threads; its rows are in `list`.
+// `index` is window * items of a window + which of them; by all threads, its rows are in `list`.
 // lora_rows has ended before this starts (P-7), so it comes before the wait.
 template <int kThreads>
-__device__ inline Item take_item(const int32_t* adapter, const Rows& all, int32_t places,
-                                 int32_t (&list)[kTileRows]) {
+__device__ inline Item take_item(int32_t index, const int32_t* adapter, const Rows& all,
+                                 int32_t places, int32_t (&list)[kTileRows]) {
   constexpr int kOwn = kWindow / kThreads;  // rows of a thread, side by side
   __shared__ int32_t counts[kMaxLoraPlaces], before[kThreads / 32];
   const auto thread = static_cast<int32_t>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int32_t of_window = items_of_window(all.padded, places);
-  const int32_t begin = static_cast<int32_t>(blockIdx.x) / of_window * kWindow + thread * kOwn;
-  int32_t left = static_cast<int32_t>(blockIdx.x) % of_window;
+  const int32_t begin = index / of_window * kWindow + thread * kOwn;
+  int32_t left = index % of_window;
   const int32_t live = live_rows(all);
   int32_t own[kOwn];
 #pragma unroll
@@ -95,12 +100,11 @@ __device__ inline uint4 load16(const void* data, int64_t at) {
   return *reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(data) + at);
 }
 
-// A warp's part, every kWarps-th chunk of the columns, of 16 outputs of up to 16 rows. Of a chunk's
-// columns lane i reads eight from i % 4 * 8 on and gives them to two mma: which columns meet does
-// not matter to a sum.
-template <int kWarps>
+// A warp's part, every kShrinkParts-th chunk of the columns, of 16 outputs of up to 16 rows. Of a
+// chunk's columns lane i reads eight from i % 4 * 8 on and gives them to two mma: which columns
+// meet does not matter to a sum.
 __device__ inline void shrink_rows(const LoraShrinkArgs& args, const int32_t* list, int count,
-                                   int64_t line, int outputs, int warp, float (&sum)[2][4]) {
+                                   int64_t line, int outputs, int part, float (&sum)[2][4]) {
   const int lane = static_cast<int>(threadIdx.x) % 32, row = lane / 4;
   const auto* a = static_cast<const __nv_bfloat16*>(args.a);
   const int64_t top = list[min(row, count - 1)] * args.in.stride;
@@ -109,7 +113,7 @@ __device__ inline void shrink_rows(const LoraShrinkArgs& args, const int32_t* li
 #pragma unroll
   for (int n = 0; n < 2; ++n) lines[n] = (line + min(n * 8 + row, outputs - 1)) * args.cols;
 #pragma unroll 4
-  for (int32_t chunk = warp * kChunk; chunk < args.cols; chunk += kWarps * kChunk) {
+  for (int32_t chunk = part * kChunk; chunk < args.cols; chunk += kShrinkParts * kChunk) {
     const int32_t col = chunk + lane % 4 * 8;
     const bool valid = col < args.cols;
     const uint4 x = valid ? load16(args.in.data, top + col) : uint4{};
@@ -124,14 +128,18 @@ __device__ inline void shrink_rows(const LoraShrinkArgs& args, const int32_t* li
   }
 }
 
-// A block 16 outputs of a part.
-template <int kWarps>
-__global__ void __launch_bounds__(kWarps * 32) shrink_mma_kernel(LoraShrinkArgs args) {
+// A cluster 16 outputs of a part, a block every kShrinkBlocks-th of the columns' shares: one
+// multiprocessor alone would wait for what it reads.
+__global__ void __launch_bounds__(kShrinkWarps * 32) shrink_mma_kernel(LoraShrinkArgs args) {
   __shared__ int32_t list[kTileRows];
-  __shared__ float sums[kWarps][kTileRows][kShrinkOutputs];
+  __shared__ float sums[kShrinkWarps][kTileRows][kShrinkOutputs],
+      of_block[kTileRows][kShrinkOutputs];
   let_successor_start();
+  const auto cluster = cooperative_groups::this_cluster();
+  const auto block = static_cast<int>(cluster.block_rank());
   const LoraPlaces& places = args.places;
-  const Item item = take_item<kWarps * 32>(args.adapter, args.rows, places.count, list);
+  const Item item = take_item<kShrinkWarps * 32>(static_cast<int32_t>(blockIdx.x) / kShrinkBlocks,
+                                                 args.adapter, args.rows, places.count, list);
   const int32_t width = places.parts * places.max_rank;
   const int32_t blocks = (places.max_rank + kShrinkOutputs - 1) / kShrinkOutputs;
   const int32_t part = static_cast<int32_t>(blockIdx.y) / blocks;
@@ -142,10 +150,10 @@ __global__ void __launch_bounds__(kWarps * 32) shrink_mma_kernel(LoraShrinkArgs 
           ? 0
           : min(kShrinkOutputs, places.ranks[item.place * places.rank_stride + part] - begin);
   wait_for_predecessor();
-  if (outputs <= 0) return;
+  if (outputs <= 0) return;  // all blocks of the cluster
   const int64_t line = int64_t{item.place} * width + part * places.max_rank + begin;
   float sum[2][4] = {};
-  shrink_rows<kWarps>(args, list, item.count, line, outputs, warp, sum);
+  shrink_rows(args, list, item.count, line, outputs, block * kShrinkWarps + warp, sum);
 #pragma unroll
   for (int n = 0; n < 2; ++n) {
 #pragma unroll
@@ -153,14 +161,23 @@ __global__ void __launch_bounds__(kWarps * 32) shrink_mma_kernel(LoraShrinkArgs 
       sums[warp][i / 2 * 8 + lane / 4][n * 8 + lane % 4 * 2 + i % 2] = sum[n][i];
   }
   __syncthreads();
-  const int row = static_cast<int>(threadIdx.x) / kShrinkOutputs;
-  const int o = static_cast<int>(threadIdx.x) % kShrinkOutputs;
-  static_assert(kWarps * 32 >= kTileRows * kShrinkOutputs);
-  if (row >= item.count || o >= outputs) return;
+  static_assert(kShrinkWarps * 32 == kTileRows * kShrinkOutputs);
+  const auto thread = static_cast<int>(threadIdx.x);
   float whole = 0;
 #pragma unroll
-  for (auto& of_warp : sums) whole += of_warp[row][o];
-  args.out[int64_t{list[row]} * width + part * places.max_rank + begin + o] = whole;
+  for (auto& of_warp : sums) whole += of_warp[thread / kShrinkOutputs][thread % kShrinkOutputs];
+  of_block[thread / kShrinkOutputs][thread % kShrinkOutputs] = whole;
+  cluster.sync();
+  constexpr int kShare = kTileRows * kShrinkOutputs / kShrinkBlocks;
+  const int row = (block * kShare + thread) / kShrinkOutputs, o = thread % kShrinkOutputs;
+  if (thread < kShare && row < item.count && o < outputs) {
+    whole = 0;
+#pragma unroll
+    for (int of = 0; of < kShrinkBlocks; ++of)
+      whole += *cluster.map_shared_rank(&of_block[row][o], of);
+    args.out[int64_t{list[row]} * width + part * places.max_rank + begin + o] = whole;
+  }
+  cluster.sync();  // nobody reads this block's shared memory any more
 }
 
 // Adds what an adapter gives the block's columns of the rows. A lane's columns of four mma
@@ -229,24 +246,30 @@ __device__ inline void expand_rows(const LoraExpandArgs& args, const int32_t* li
   }
 }
 
-// A block 128 columns of a part.
+// A block kTurns times 128 columns of a part, one after the other.
+template <int kTurns>
 __global__ void __launch_bounds__(kExpandWarps * 32) expand_mma_kernel(LoraExpandArgs args) {
   __shared__ int32_t list[kTileRows];
   __shared__ __align__(16) unsigned char of_b[kExpandCols * kColBytes];
   let_successor_start();
   const LoraPlaces& places = args.places;
-  const Item item = take_item<kExpandWarps * 32>(args.adapter, args.rows, places.count, list);
+  const Item item = take_item<kExpandWarps * 32>(static_cast<int32_t>(blockIdx.x), args.adapter,
+                                                 args.rows, places.count, list);
   const auto part = static_cast<int32_t>(blockIdx.z);
   const int64_t begin = part == 0 ? 0 : args.part_end[part - 1];
   const int64_t part_cols = args.part_end[part] - begin;
-  const int64_t col = int64_t{blockIdx.y} * kExpandCols, n = part_cols - col;
   const int32_t rank = item.place < 0 ? 0 : places.ranks[item.place * places.rank_stride + part];
   wait_for_predecessor();
-  if (rank == 0 || n <= 0) return;
-  const auto* b = static_cast<const __nv_bfloat16*>(args.b) +
-                  ((begin + col) * places.count + item.place) * places.max_rank;
+  if (rank == 0) return;
   const int64_t first_in = int64_t{part} * places.max_rank;
-  expand_rows(args, list, item.count, b, rank, first_in, begin + col, n, of_b);
+#pragma unroll 1
+  for (int turn = 0; turn < kTurns; ++turn) {
+    const int64_t col = (int64_t{blockIdx.y} * kTurns + turn) * kExpandCols, n = part_cols - col;
+    if (n <= 0) return;
+    const auto* b = static_cast<const __nv_bfloat16*>(args.b) +
+                    ((begin + col) * places.count + item.place) * places.max_rank;
+    expand_rows(args, list, item.count, b, rank, first_in, begin + col, n, of_b);
+  }
 }
 
 unsigned items_of(const Rows& rows, int32_t places) {
@@ -259,15 +282,11 @@ unsigned items_of(const Rows& rows, int32_t places) {
 void lora_shrink_mma(StreamRef stream, const LoraShrinkArgs& args) {
   LaunchShape shape;
   shape.grid = dim3(
-      items_of(args.rows, args.places.count),
+      items_of(args.rows, args.places.count) * kShrinkBlocks,
       static_cast<unsigned>(args.places.parts * ceil_div(args.places.max_rank, kShrinkOutputs)));
-  // All that a lane reads of a line is on its way at once, or in two goes.
-  if (args.cols > 8192) {
-    shape.threads = 1024;
-    return launch<&shrink_mma_kernel<32>>(stream, "lora_shrink", shape, args);
-  }
-  shape.threads = 512;
-  launch<&shrink_mma_kernel<16>>(stream, "lora_shrink", shape, args);
+  shape.threads = kShrinkWarps * 32;
+  shape.cluster = kShrinkBlocks;
+  launch<&shrink_mma_kernel>(stream, "lora_shrink", shape, args);
 }
 
 void lora_expand_mma(StreamRef stream, const LoraExpandArgs& args) {
@@ -276,12 +295,15 @@ void lora_expand_mma(StreamRef stream, const LoraExpandArgs& args) {
     widest = std::max(widest, args.part_end[part] - begin);
     begin = args.part_end[part];
   }
+  // Of many rows a block's search for its own costs more than a launch of fewer blocks.
+  const int turns = args.rows.padded > kManyRows ? kExpandTurns : 1;
   LaunchShape shape;
   shape.grid = dim3(items_of(args.rows, args.places.count),
-                    static_cast<unsigned>(ceil_div(widest, kExpandCols)),
+                    static_cast<unsigned>(ceil_div(widest, turns * kExpandCols)),
                     static_cast<unsigned>(args.places.parts));
   shape.threads = kExpandWarps * 32;
-  launch<&expand_mma_kernel>(stream, "lora_expand", shape, args);
+  if (turns == 1) return launch<&expand_mma_kernel<1>>(stream, "lora_expand", shape, args);
+  launch<&expand_mma_kernel<kExpandTurns>>(stream, "lora_expand", shape, args);
 }
 
 }  // namespace refrain::kernels
