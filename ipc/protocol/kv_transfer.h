@@ -37,6 +37,16 @@ struct KvStates {
   bool operator==(const KvStates&) const = default;
 };
 
+// Device memory that processes of the same machine can map: by a descriptor of the process that has
+// it, which stays open, or by words.
+struct KvPiece {
+  uint64_t address = 0, bytes = 0;  // in that process
+  int32_t descriptor = -1;
+  std::vector<uint64_t> words;
+
+  bool operator==(const KvPiece&) const = default;
+};
+
 // Where a rank's blocks can be read (WorkerConfig::kv_transfer). It says so when it is ready.
 struct KvExport {
   std::string realm;  // the process whose memory they lie in (runtime/base/process_identity.h)
@@ -44,6 +54,8 @@ struct KvExport {
   uint64_t process_start = 0;
   std::vector<uint64_t> regions;  // their addresses in that process, by state group and layer;
                                   // none: another process cannot read them
+  std::vector<KvPiece> pieces;    // that hold the regions, in the order of their addresses; none:
+                                  // they are not in device memory that can be mapped
   RankAddress tcp;                // where it answers reads to peers whose keys it was told
   bool layer_flags = false;       // behind the regions is one more: of each of them, in order, the
                                   // last step that has written it (kernels/core/layer_flag.h)

@@ -19,7 +19,7 @@
 
 namespace refrain::ipc {
 
-inline constexpr uint16_t kProtocolVersion = 25;
+inline constexpr uint16_t kProtocolVersion = 26;
 
 // ---- start-up
 

@@ -283,11 +283,18 @@ void serialize(Archive& ar, KvStates& m) {
 }
 
 template <class Archive>
+void serialize(Archive& ar, KvPiece& m) {
+  static_assert(wire::field_count<KvPiece>() == 4);
+  ar(m.address, m.bytes, m.descriptor, wire::List<uint64_t>{"words", m.words, kMaxKvPieceWords});
+}
+
+template <class Archive>
 void serialize(Archive& ar, KvExport& m) {
-  static_assert(wire::field_count<KvExport>() == 7);
+  static_assert(wire::field_count<KvExport>() == 8);
   ar(wire::Name{"realm", m.realm}, m.pid, m.process_start,
-     wire::List<uint64_t>{"regions", m.regions, kMaxShortList}, m.tcp, m.layer_flags,
-     wire::Items<KvStates>{"states", m.states, kMaxStateGroups, kMinKvStatesBytes});
+     wire::List<uint64_t>{"regions", m.regions, kMaxShortList},
+     wire::Items<KvPiece>{"pieces", m.pieces, kMaxShortList, kMinKvPieceBytes}, m.tcp,
+     m.layer_flags, wire::Items<KvStates>{"states", m.states, kMaxStateGroups, kMinKvStatesBytes});
 }
 
 template <class Archive>

@@ -18,6 +18,7 @@
 #include "kernels/core/kernel_table.h"
 #include "runtime/base/check.h"
 #include "runtime/base/result.h"
+#include "worker/device/copier.h"
 
 namespace refrain::worker {
 
@@ -137,21 +138,6 @@ class Stream {
   virtual std::vector<KernelCounters> counters() const { return {}; }
 };
 
-// Copies between memory of the device and of the host beside the device's streams: made by the
-// device thread, then called by one other thread. The copies are in no order with launches.
-class Copier {
- public:
-  virtual ~Copier() = default;
-  // Device memory is memory of this process: it may be read and written without a copier.
-  virtual bool is_host_memory() const = 0;
-  // Begun, and done when finish() returns. Copies are quickest from and to allocate_pinned().
-  virtual void copy(void* to, const void* from, size_t bytes) = 0;
-  // Whole words of 64 bits that the device may be writing: each as it was at one time. Copies begun
-  // after finish() find what the device had written before those words.
-  virtual void copy_words(void* to, const void* from, size_t bytes) { copy(to, from, bytes); }
-  virtual void finish() = 0;
-};
-
 class Communicator;  // worker/comm/communicator.h
 struct GroupOptions;
 
@@ -212,6 +198,9 @@ class Device {
   virtual std::unique_ptr<Stream> create_stream(const DeviceShare& share) = 0;
   std::unique_ptr<Stream> create_stream() { return create_stream({}); }
   virtual std::unique_ptr<Copier> create_copier() = 0;
+  // Pieces that hold [begin, begin + bytes), in the order of their addresses, for processes that
+  // map them (Copier::map). None: what processes of this device can map it does not give out.
+  virtual std::vector<SharedPiece> share(const void* /*begin*/, size_t /*bytes*/) { return {}; }
   virtual MemoryAccount memory() const = 0;
   // Named ranges for a profiler around what this thread does; nothing where there is none.
   virtual void push_range(const std::string& /*name*/) {}

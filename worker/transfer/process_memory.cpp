@@ -59,22 +59,6 @@ Status ProcessMemory::import(PeerId peer, const ipc::KvExport& other) {
   return {};
 }
 
-void ProcessMemory::forget(PeerId peer) {
-  peers_.erase(peer);
-  for (Job& job : jobs_)
-    if (job.peer == peer) job.error = kPeerGone;
-}
-
-void ProcessMemory::post(ReadId id, PeerId peer, std::vector<Read> reads) {
-  jobs_.push_back({id, peer, std::move(reads), 0, ""});
-}
-
-void ProcessMemory::cancel(ReadId id) {
-  for (Job& job : jobs_)
-    if (job.id == id) job.error = kCancelled;
-}
-
-// Bytes that came; an error is the job's.
 int64_t ProcessMemory::read_slice(Job& job) {
   const auto found = peers_.find(job.peer);
   if (found == peers_.end()) {
@@ -96,20 +80,6 @@ int64_t ProcessMemory::read_slice(Job& job) {
   job.error = fmt::format("the memory of process {} cannot be read: {}", found->second.pid,
                           got < 0 ? std::strerror(errno) : "a part of it is gone");
   return 0;
-}
-
-std::vector<Transport::Progress> ProcessMemory::poll(std::chrono::milliseconds) {
-  if (jobs_.empty()) return {};
-  Job& job = jobs_.front();
-  const int64_t bytes = job.error.empty() ? read_slice(job) : 0;
-  const bool ended = !job.error.empty() || job.next == job.reads.size();
-  Progress progress{job.id, bytes, ended, std::move(job.error)};
-  if (ended) {
-    jobs_.pop_front();
-  } else {
-    std::rotate(jobs_.begin(), jobs_.begin() + 1, jobs_.end());  // all get on
-  }
-  return {std::move(progress)};
 }
 
 }  // namespace refrain::worker

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/base/check.h"
+#include "worker/transfer/device_memory.h"
 #include "worker/transfer/lossy_transport.h"
 #include "worker/transfer/process_memory.h"
 #include "worker/transfer/tcp_transport.h"
@@ -25,8 +26,14 @@ Result<std::unique_ptr<TransferThread>> TransferThread::start(Device& device, Kv
   thread->wake_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   REFRAIN_CHECK(thread->wake_, "no descriptor to wake the transfer thread");
   std::vector<std::unique_ptr<Transport>> transports;
-  if (thread->copier_->is_host_memory() && !options.tcp_only)
-    transports.push_back(std::make_unique<ProcessMemory>(own));
+  if (!options.tcp_only) {
+    const auto share = [&device](const void* at, size_t bytes) { return device.share(at, bytes); };
+    if (thread->copier_->is_host_memory()) {
+      transports.push_back(std::make_unique<ProcessMemory>(own));
+    } else if (auto memory = DeviceMemory::make(share, own, *thread->copier_)) {
+      transports.push_back(std::move(memory));
+    }
+  }
   REFRAIN_ASSIGN_OR_RETURN(
       auto tcp, TcpTransport::listen(options.listen_on, own, *thread->copier_, *thread->pinned_));
   tcp->wake_by(thread->wake_.get());

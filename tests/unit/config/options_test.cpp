@@ -183,7 +183,7 @@ std::vector<OptionCase> engine_cases() {
          return c.cors.allowed_headers == std::vector<std::string>{"x-a", "x-b"};
        }},
       {{"--sse-keep-alive-interval", "2"}, [](C c) { return c.sse_keep_alive_interval == 2; }},
-      {{"--api-server-count", "1"}, [](C c) { return c.api_server_count == 1; }},
+      {{"--api-server-count", "0"}, [](C c) { return c.api_server_count == 0; }},
       {{"--drain-timeout", "1.5"}, [](C c) { return c.drain_timeout == 1.5; }},
       {{"--control-key", "k"}, [](C c) { return c.control_key == "k"; }},
       {{"--vllm-metrics"}, [](C c) { return c.vllm_metrics; }},

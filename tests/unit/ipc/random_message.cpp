@@ -197,6 +197,8 @@ void fill(Generator& g, KvStates& m) {
 }
 void fill(Generator& g, KvExport& m) {
   g.all(m.realm, m.pid, m.process_start, m.regions, m.layer_flags);
+  m.pieces.resize(g.count() % 3);
+  for (auto& piece : m.pieces) g.all(piece.address, piece.bytes, piece.descriptor, piece.words);
   fill(g, m.tcp);
   m.states.resize(g.count() % 3);
   for (auto& states : m.states) fill(g, states);

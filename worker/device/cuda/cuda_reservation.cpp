@@ -1,6 +1,5 @@
 #include "worker/device/cuda/cuda_reservation.h"
 
-#include <cuda.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,37 +7,13 @@
 #include <vector>
 
 #include "runtime/base/log.h"
-#include "worker/device/cuda/driver_function.h"
+#include "worker/device/cuda/virtual_memory.h"
 
 namespace refrain::worker {
 
 namespace {
 
-constexpr size_t kHandleBytes = size_t{64} << 20;
-constexpr unsigned kVersion = 10020;  // of the driver functions
-
-// The driver's calls for memory behind addresses.
-struct VirtualMemory {
-  decltype(cuMemAddressReserve)* reserve =
-      driver_function<decltype(cuMemAddressReserve)>("cuMemAddressReserve", kVersion);
-  decltype(cuMemAddressFree)* free =
-      driver_function<decltype(cuMemAddressFree)>("cuMemAddressFree", kVersion);
-  decltype(cuMemCreate)* create = driver_function<decltype(cuMemCreate)>("cuMemCreate", kVersion);
-  decltype(cuMemRelease)* release =
-      driver_function<decltype(cuMemRelease)>("cuMemRelease", kVersion);
-  decltype(cuMemMap)* map = driver_function<decltype(cuMemMap)>("cuMemMap", kVersion);
-  decltype(cuMemUnmap)* unmap = driver_function<decltype(cuMemUnmap)>("cuMemUnmap", kVersion);
-  decltype(cuMemSetAccess)* set_access =
-      driver_function<decltype(cuMemSetAccess)>("cuMemSetAccess", kVersion);
-  decltype(cuMemGetAllocationGranularity)* granularity =
-      driver_function<decltype(cuMemGetAllocationGranularity)>("cuMemGetAllocationGranularity",
-                                                               kVersion);
-};
-
-const VirtualMemory& driver() {
-  static const VirtualMemory functions;
-  return functions;
-}
+constexpr size_t kLeastHandle = size_t{64} << 20;  // of a large reservation
 
 size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 
@@ -55,10 +30,17 @@ class CudaReservation final : public Reservation {
     properties_.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties_.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     properties_.location.id = context_->device();
-    check(driver().granularity(&granularity_, &properties_, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
-          "cuMemGetAllocationGranularity");
+    int shares = 0;
+    virtual_memory().attribute(&shares,
+                               CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+                               context_->device());
+    if (shares != 0)  // Device::share
+      properties_.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    check(
+        virtual_memory().granularity(&granularity_, &properties_, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
+        "cuMemGetAllocationGranularity");
     reserved_ = round_up(std::max<size_t>(bytes, 1), granularity_);
-    if (driver().reserve(&address_, reserved_, 0, 0, 0) != CUDA_SUCCESS) {
+    if (virtual_memory().reserve(&address_, reserved_, 0, 0, 0) != CUDA_SUCCESS) {
       throw OutOfMemory(fmt::format("{} has no addresses for {} bytes of {}", context_->name(),
                                     reserved_, to_string(tag)),
                         reserved_);
@@ -72,8 +54,8 @@ class CudaReservation final : public Reservation {
       log::error("freeing {} bytes of {}: {}", backed_, to_string(tag_),
                  cudaGetErrorString(status));
     }
-    if (backed_ > 0) driver().unmap(address_, backed_);
-    driver().free(address_, reserved_);
+    if (backed_ > 0) virtual_memory().unmap(address_, backed_);
+    virtual_memory().free(address_, reserved_);
   }
   CudaReservation(const CudaReservation&) = delete;
   CudaReservation& operator=(const CudaReservation&) = delete;
@@ -93,8 +75,14 @@ class CudaReservation final : public Reservation {
                         missing);
     }
     const size_t before = backed_;
-    while (backed_ < target) {
-      if (map(std::min(kHandleBytes, target - backed_))) continue;
+    // Few handles, since each that is shared is a descriptor; smaller ones where memory is scarce.
+    for (size_t size = target - backed_; backed_ < target;
+         size = std::min(size, target - backed_)) {
+      if (map(size)) continue;
+      if (size > kLeastHandle) {
+        size = round_up(size / 2, granularity_);
+        continue;
+      }
       const size_t missing = target - backed_;
       unmap_to(before);
       const size_t free = context_->memory().free;
@@ -105,7 +93,8 @@ class CudaReservation final : public Reservation {
     CUmemAccessDesc access{};
     access.location = properties_.location;
     access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    check(driver().set_access(address_ + before, target - before, &access, 1), "cuMemSetAccess");
+    check(virtual_memory().set_access(address_ + before, target - before, &access, 1),
+          "cuMemSetAccess");
     context_->add_memory(target - before, tag_);
   }
   void trim(size_t bytes) override {
@@ -118,11 +107,11 @@ class CudaReservation final : public Reservation {
   // One more handle; false: the GPU has no memory for it.
   bool map(size_t size) {
     CUmemGenericAllocationHandle handle{};
-    const CUresult status = driver().create(&handle, size, &properties_, 0);
+    const CUresult status = virtual_memory().create(&handle, size, &properties_, 0);
     if (status == CUDA_ERROR_OUT_OF_MEMORY) return false;
     check(status, "cuMemCreate");
-    const CUresult mapped = driver().map(address_ + backed_, size, 0, handle, 0);
-    check(driver().release(handle), "cuMemRelease");  // the mapping keeps the memory
+    const CUresult mapped = virtual_memory().map(address_ + backed_, size, 0, handle, 0);
+    check(virtual_memory().release(handle), "cuMemRelease");  // the mapping keeps the memory
     check(mapped, "cuMemMap");
     handles_.push_back(size);
     backed_ += size;
@@ -131,7 +120,8 @@ class CudaReservation final : public Reservation {
   // Whole handles only: those that begin at or after `bytes`.
   void unmap_to(size_t bytes) {
     while (!handles_.empty() && backed_ - handles_.back() >= bytes) {
-      check(driver().unmap(address_ + backed_ - handles_.back(), handles_.back()), "cuMemUnmap");
+      check(virtual_memory().unmap(address_ + backed_ - handles_.back(), handles_.back()),
+            "cuMemUnmap");
       backed_ -= handles_.back();
       handles_.pop_back();
     }

@@ -10,8 +10,8 @@
 
 namespace refrain::worker {
 
-// Memory comes in handles of 64 MiB (the last one smaller): 40 us each, against 0.5 s for 20 GiB in
-// handles of 2 MiB. Throws OutOfMemory when there are no addresses.
+// Memory comes in as few handles as can be (2 MiB each would take 0.5 s for 20 GiB). Throws
+// OutOfMemory when there are no addresses.
 std::unique_ptr<Reservation> make_cuda_reservation(std::shared_ptr<CudaContext> context,
                                                    size_t bytes, MemoryTag tag);
 

@@ -33,6 +33,9 @@ class HostCopier final : public Copier {
     }
   }
   void finish() override {}
+  Result<std::unique_ptr<MappedMemory>> map(std::span<const SharedPiece>) override {
+    return fail(ErrorCode::kUnavailable, "the host device maps no memory of other processes");
+  }
 };
 
 class HostDevice final : public Device {

@@ -9,42 +9,15 @@
 #include "worker/comm/communicator.h"
 #include "worker/comm/cuda/cuda_communicator.h"
 #include "worker/device/cuda/cuda_context.h"
+#include "worker/device/cuda/cuda_copier.h"
 #include "worker/device/cuda/cuda_reservation.h"
 #include "worker/device/cuda/cuda_stream.h"
 #include "worker/device/cuda/fill_hashed.h"
+#include "worker/device/cuda/shared_memory.h"
 
 namespace refrain::worker {
 
 namespace {
-
-// A stream of its own on the device of the thread that made it.
-class CudaCopier final : public Copier {
- public:
-  explicit CudaCopier(std::shared_ptr<CudaContext> context) : context_(std::move(context)) {
-    context_->check(cudaGetDevice(&device_), "cudaGetDevice");
-    context_->check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking),
-                    "a stream for copies");
-  }
-  ~CudaCopier() override { cudaStreamDestroy(stream_); }
-  CudaCopier(const CudaCopier&) = delete;
-  CudaCopier& operator=(const CudaCopier&) = delete;
-
-  bool is_host_memory() const override { return false; }
-  void copy(void* to, const void* from, size_t bytes) override {
-    context_->check(cudaSetDevice(device_), "cudaSetDevice");
-    context_->check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_),
-                    "a copy of blocks");
-  }
-  void finish() override {
-    context_->check(cudaSetDevice(device_), "cudaSetDevice");
-    context_->check(cudaStreamSynchronize(stream_), "a copy of blocks");
-  }
-
- private:
-  std::shared_ptr<CudaContext> context_;
-  int device_ = 0;
-  cudaStream_t stream_ = nullptr;
-};
 
 class CudaDevice final : public Device {
  public:
@@ -93,7 +66,10 @@ class CudaDevice final : public Device {
   }
   std::unique_ptr<Copier> create_copier() override {
     context_->refuse_in_capture("create_copier");
-    return std::make_unique<CudaCopier>(context_);
+    return make_cuda_copier(context_);
+  }
+  std::vector<SharedPiece> share(const void* begin, size_t bytes) override {
+    return share_memory(begin, bytes);
   }
   MemoryAccount memory() const override { return context_->memory(); }
   void push_range(const std::string& name) override { nvtxRangePushA(name.c_str()); }
