@@ -1,8 +1,10 @@
 #include "worker/runner/adapter_places.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
+#include <thread>
 
 #include "runtime/base/check.h"
 #include "worker/runner/value_memory.h"
@@ -125,8 +127,30 @@ Status AdapterPlaces::check_base(const PeftAdapter& adapter, const OpenModel& op
   return {};
 }
 
+// Each part's values are converted one by one, so that threads share the parts. The error of the
+// first one that has any.
+Status AdapterPlaces::read_all(const PeftAdapter& adapter, const std::vector<Part>& parts,
+                               std::byte* memory, int threads,
+                               const std::function<void()>& alive) const {
+  std::vector<Status> ended(parts.size());
+  std::atomic<size_t> next{0};
+  const auto work = [&](const std::function<void()>& after_each) {
+    for (size_t i = next++; i < parts.size(); i = next++) {
+      ended[i] = read(adapter, *parts[i].target, parts[i], memory);
+      after_each();
+    }
+  };
+  {
+    std::vector<std::jthread> others;
+    for (int i = 1; i < threads; ++i) others.emplace_back([&work] { work([] {}); });
+    work(alive);
+  }
+  for (const Status& status : ended) REFRAIN_RETURN_IF_ERROR(status);
+  return {};
+}
+
 Status AdapterPlaces::load(AdapterId id, const PeftAdapter& adapter, const OpenModel& open_model,
-                           const std::function<void()>& alive) {
+                           int threads, const std::function<void()>& alive) {
   REFRAIN_RETURN_IF_ERROR(check(adapter));
   REFRAIN_RETURN_IF_ERROR(check_base(adapter, open_model, alive));
   Adapter loaded;
@@ -146,11 +170,9 @@ Status AdapterPlaces::load(AdapterId id, const PeftAdapter& adapter, const OpenM
   auto* memory = static_cast<std::byte*>(loaded.memory->data());
   auto* ranks = reinterpret_cast<int32_t*>(memory);
   std::fill_n(ranks, value(lora_.ranks).cols, 0);
-  for (const Part& part : loaded.parts) {
+  for (const Part& part : loaded.parts)
     ranks[part.target->rank_column] = static_cast<int32_t>(loaded.rank);
-    REFRAIN_RETURN_IF_ERROR(read(adapter, *part.target, part, memory));
-    alive();
-  }
+  REFRAIN_RETURN_IF_ERROR(read_all(adapter, loaded.parts, memory, threads, alive));
   REFRAIN_CHECK(!knows(id), "LoRA adapter {} is there already", id);
   adapters_[id] = std::move(loaded);
   return {};

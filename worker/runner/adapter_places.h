@@ -27,9 +27,9 @@ class AdapterPlaces {
   const std::vector<Addresses>& addresses() const { return addresses_; }
   // Reads this rank's share of the adapter. A tensor that the model has no place for is an error
   // that names file and tensor. `open_model` is called where the adapter has base weights; `alive`
-  // for each module.
+  // now and then. By `threads`, of which the calling one is one.
   using OpenModel = std::function<Result<std::unique_ptr<WeightSource>>()>;
-  Status load(AdapterId id, const PeftAdapter& adapter, const OpenModel& open_model,
+  Status load(AdapterId id, const PeftAdapter& adapter, const OpenModel& open_model, int threads,
               const std::function<void()>& alive);
   void unload(AdapterId id, Stream& stream);
   bool knows(AdapterId id) const { return adapters_.contains(id); }
@@ -60,6 +60,8 @@ class AdapterPlaces {
                     const std::function<void()>& alive) const;
   Status read(const PeftAdapter& adapter, const LoraTarget& target, const Part& part,
               std::byte* memory) const;
+  Status read_all(const PeftAdapter& adapter, const std::vector<Part>& parts, std::byte* memory,
+                  int threads, const std::function<void()>& alive) const;
   const Value& value(ValueId id) const { return lora_.program.value(id); }
   std::byte* address(ValueId id) const {
     return static_cast<std::byte*>(addresses_[static_cast<size_t>(id)][0]);

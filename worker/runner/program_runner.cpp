@@ -18,8 +18,9 @@ ProgramRunner::ProgramRunner(RunnerOptions options, Device& device, ProgressFn p
 
 namespace {
 
-// Half of this rank's share of the cores; more than eight are never waited for.
-int mask_threads(int32_t ranks) {
+// Threads beside the device's own, for masks and adapters: half of this rank's share of the cores,
+// eight at most.
+int num_helpers(int32_t ranks) {
   const auto cores = static_cast<int>(std::thread::hardware_concurrency());
   return std::clamp(cores / (2 * ranks), 1, 8);
 }
@@ -103,7 +104,7 @@ Result<ipc::Loaded> ProgramRunner::load() {
   REFRAIN_RETURN_IF_ERROR(load_weights_of_all());
   slots_.grammars = std::make_unique<GrammarMasks>(
       options_.model_directory, options_.model.vocab_size, options_.model.eos_token_ids,
-      config.max_num_seqs, mask_threads(config.tensor_parallel_size));
+      config.max_num_seqs, num_helpers(config.tensor_parallel_size));
   REFRAIN_RETURN_IF_ERROR(prepare_steps());
   ipc::Loaded loaded;
   REFRAIN_ASSIGN_OR_RETURN(loaded.groups, caches_->fitting());
@@ -223,7 +224,8 @@ Status ProgramRunner::load_adapter(const ipc::LoadAdapter& message,
     if (options_.config.load_dummy) return dummy_weights(options_.config.seed);
     return open_checkpoint(options_.model_directory);
   };
-  return slots_.adapters->load(message.id, adapter, open_model, alive);
+  return slots_.adapters->load(message.id, adapter, open_model,
+                               num_helpers(options_.config.tensor_parallel_size), alive);
 }
 
 void ProgramRunner::unload_adapter(AdapterId id) {
