@@ -61,8 +61,9 @@ void GroupTransfers::pulled(int32_t rank, const ipc::Pulled& report) {
   handlers_.on_transfers();
 }
 
+// Told even when nothing is left: a reader may have let go of the last blocks since.
 void GroupTransfers::check() {
-  if (!scheduler_ || !scheduler_->has_transfers()) return;
+  if (!scheduler_) return;
   scheduler_->check_transfers(executor_.clock().now());
   settle();
   handlers_.on_transfers();
