@@ -198,7 +198,10 @@ void fill(Generator& g, KvStates& m) {
 void fill(Generator& g, KvExport& m) {
   g.all(m.realm, m.pid, m.process_start, m.regions, m.layer_flags);
   m.pieces.resize(g.count() % 3);
-  for (auto& piece : m.pieces) g.all(piece.address, piece.bytes, piece.descriptor, piece.words);
+  for (auto& piece : m.pieces) {
+    g.all(piece.address, piece.bytes, piece.descriptor, piece.words);
+    piece.words.resize(piece.words.size() % (kMaxKvPieceWords + 1));
+  }
   fill(g, m.tcp);
   m.states.resize(g.count() % 3);
   for (auto& states : m.states) fill(g, states);
