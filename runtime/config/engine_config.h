@@ -76,7 +76,7 @@ struct EngineConfig {
   // server
   std::string host = "127.0.0.1";
   int32_t port = 8000;
-  int32_t api_server_count = 0;  // 1: HTTP in a process of its own; 0: in the coordinator
+  int32_t api_server_count = 1;  // 1: HTTP in a process of its own; 0: in the coordinator
   std::vector<std::string> api_keys;
   std::string api_key_file;  // JSON; empty: none
   std::string ssl_certfile;  // PEM; with ssl_keyfile: TLS
