@@ -108,7 +108,11 @@ void FrontDoor::begin(const Welcome& welcome) {
 
 void FrontDoor::lose_session(const std::string& why) {
   if (link_.session() == 0) return;
-  log::warn("the front is lost with {} requests: {}", ids_.size(), why);
+  if (ids_.empty()) {
+    log::info("the front is gone: {}", why);  // as at every end of a server
+  } else {
+    log::warn("the front is lost with {} requests: {}", ids_.size(), why);
+  }
   link_.begin(0);
   end_requests();
   if (!greeting_) hello();

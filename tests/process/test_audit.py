@@ -81,7 +81,7 @@ def test_what_an_audit_finds_leaves_an_incident_record_and_loses_nobody_CG41_R12
     (programs / "worker").write_text(WORKER)
     for program in programs.iterdir():
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    server = Server(tmp_path / "serve.log", "--incident-dir", tmp_path / "incidents", model=MODEL, tp=2)
+    server = Server(tmp_path / "serve.log", "--incident-dir", tmp_path / "incidents", "--api-server-count", 0, model=MODEL, tp=2)
     server.command[0] = str(programs / "refrain")
     server.start(ready=False)
     try:

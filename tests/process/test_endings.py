@@ -123,10 +123,10 @@ def test_all_processes_end_while_a_normalizer_works_on_a_huge_text_R25(start_ser
         (model / name).write_text(json.dumps(content))
     server = start_server("--drain-timeout", DRAIN, "--max-model-len", 1 << 20, "--max-num-seqs", 1, model=model, tp=1)
     everyone = descendants(server.process.pid)
-    coordinator = server.coordinator()
+    front = server.front()
 
     def busy():
-        return sum(int((task / "schedstat").read_text().split()[0]) / 1e9 for task in Path(f"/proc/{coordinator}/task").iterdir()
+        return sum(int((task / "schedstat").read_text().split()[0]) / 1e9 for task in Path(f"/proc/{front}/task").iterdir()
                    if (task / "comm").read_text().startswith("text-"))
     before = busy()
     asked = [send(server, {"prompt": "\u00e9 " * 4_000_000, "max_tokens": 1}) for _ in range(4)]

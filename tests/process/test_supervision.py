@@ -271,11 +271,11 @@ def test_what_does_not_finish_within_the_drain_timeout_ends_with_an_error_R11(st
 def test_killed_supervisor_leaves_no_process(start_server):
     server = start_server(*SMALL)
     children = descendants(server.process.pid)
-    assert len(children) == 3
+    assert len(children) == 4
     server.process.kill()
     server.process.wait(timeout=within(10))
     wait_for(lambda: not any(str(BIN) in (command_line(pid) or [""])[0] for pid in children), 15,
-             "coordinator and workers gone")
+             "front, coordinator and workers gone")
 
 
 def test_a_group_that_keeps_failing_ends_with_75(start_server):
