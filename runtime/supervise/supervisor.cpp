@@ -87,6 +87,7 @@ void Supervisor::on_exit(SupervisedProcess process) {
   if (group != nullptr && !group->regrouping)
     group->last_run[static_cast<size_t>(process.rank)].ended = describe(end);
   if (phase_ == Phase::kEnding) {
+    if (process.group == SupervisedProcess::kCoordinator) processes_.signal_workers(SIGTERM);
     const bool as_told = group == nullptr || group->failed || ended_as_told(end);
     if (exit_code_ == kExitOk && !as_told) exit_code_ = exit_code_of(end);
   } else if (process.group == SupervisedProcess::kFront) {
@@ -193,7 +194,9 @@ void Supervisor::finish(int code) {
   phase_ = Phase::kEnding;
   groups_.close_incidents();
   incidents_.close(incident_);
-  processes_.signal_workers(SIGTERM);
+  // Workers end behind the coordinator: libzmq 4.3.4 aborts in a process that closes its end of a
+  // connection while the other one does (stream_engine_base.cpp:331).
+  if (!processes_.coordinator_runs()) processes_.signal_workers(SIGTERM);
   processes_.signal_front(SIGTERM);
   processes_.signal_front(SIGINT);
   // Its requests cannot be finished any more: each ends with an error, now.

@@ -6,7 +6,7 @@ import signal
 
 import openai
 import pytest
-from conftest import BIN, SMOLLM2, SOCKETS, TINY, command_line, descendants, start_by_hand, wait_for, within
+from conftest import BIN, SMOLLM2, SOCKETS, TINY, Server, command_line, descendants, start_by_hand, wait_for, within
 
 SMALL = ["--max-num-seqs", 8, "--max-model-len", 512]
 PARIS = {"model": SMOLLM2.name, "prompt": "The capital of France is", "temperature": 0, "max_tokens": 8,
@@ -276,6 +276,26 @@ def test_killed_supervisor_leaves_no_process(start_server):
     server.process.wait(timeout=within(10))
     wait_for(lambda: not any(str(BIN) in (command_line(pid) or [""])[0] for pid in children), 15,
              "front, coordinator and workers gone")
+
+
+@pytest.mark.parametrize("fronts", [0, 1])
+def test_workers_end_behind_the_coordinator(tmp_path, fronts):
+    """libzmq 4.3.4 aborts at times where both ends of a connection are closed at once."""
+    programs, order = tmp_path / "bin", tmp_path / "order"
+    programs.mkdir()
+    (programs / "refrain").write_bytes((BIN / "refrain").read_bytes())
+    for name, seconds in (("coordinator", 0.4), ("front", 0), ("worker", 0)):
+        (programs / name).write_text(f"#!/bin/sh\ntrap 'sleep {seconds}; echo {name} >>{order}; exit 0' TERM INT\n"
+                                     f"echo {name} >>{order}.begun\nwhile :; do sleep 0.02; done\n")
+    for program in programs.iterdir():
+        program.chmod(0o755)
+    server = Server(tmp_path / "serve.log", "--api-server-count", fronts, model=TINY / "qwen3", tp=2)
+    server.command[0] = str(programs / "refrain")
+    server.start(ready=False)
+    begun = tmp_path / "order.begun"
+    wait_for(lambda: begun.exists() and len(begun.read_text().split()) == 3 + fronts, 20, "all processes")
+    assert server.stop() == 0
+    assert order.read_text().split() == ["front"] * fronts + ["coordinator", "worker", "worker"]
 
 
 def test_a_group_that_keeps_failing_ends_with_75(start_server):
