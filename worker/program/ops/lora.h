@@ -97,8 +97,8 @@ struct Definition<LoraShrinkOp> {
   static constexpr const char* name = "lora_shrink";
   static constexpr bool row_wise = true;
   static constexpr Operand operands[] = {
-      read("in", offsetof(O, in)), read("adapter", offsetof(O, of.adapter)),
-      read("a", offsetof(O, a)), read("ranks", offsetof(O, of.ranks)),
+      read("in", offsetof(O, in)), early_read("adapter", offsetof(O, of.adapter)),
+      read("a", offsetof(O, a)), early_read("ranks", offsetof(O, of.ranks)),
       write("out", offsetof(O, out))};
   static std::string parts(const O& op) {
     return fmt::format("parts={}x{}", op.of.parts, op.of.max_rank);
@@ -190,8 +190,8 @@ struct Definition<LoraExpandOp> {
   static constexpr const char* name = "lora_expand";
   static constexpr bool row_wise = true;
   static constexpr Operand operands[] = {
-      read("in", offsetof(O, in)),       read("adapter", offsetof(O, of.adapter)),
-      read("b", offsetof(O, b)),         read("ranks", offsetof(O, of.ranks)),
+      read("in", offsetof(O, in)),       early_read("adapter", offsetof(O, of.adapter)),
+      read("b", offsetof(O, b)),         early_read("ranks", offsetof(O, of.ranks)),
       read("value", offsetof(O, value)), in_place("out", offsetof(O, out), offsetof(O, value))};
   static std::string parts(const O& op) { return lora_parts(op.of, op.part_end); }
   static constexpr Attribute attributes[] = {lora_module<O>(), of_rank(shown_as<O, &parts>())};
