@@ -188,8 +188,9 @@ Status PeftAdapter::check_pairs() const {
     return fail(ErrorCode::kInvalidArgument, "{}: has no tensor of an adapter", path());
   for (const auto& [module, pair] : modules_) {
     if (!pair.a.name.empty() && !pair.b.name.empty()) continue;
-    const auto* missing = std::ranges::find_if(kLeaves, [&](const Leaf& leaf) {
-      return leaf.of_embedding == is_embedding(module) && leaf.is_a == pair.a.name.empty();
+    const bool of_embedding = is_embedding(module), is_a = pair.a.name.empty();
+    const auto* missing = std::ranges::find_if(kLeaves, [of_embedding, is_a](const Leaf& leaf) {
+      return leaf.of_embedding == of_embedding && leaf.is_a == is_a;
     });
     return fail(ErrorCode::kInvalidArgument, "{}: tensor \"{}{}{}\" is missing", path(), kPrefix,
                 module.substr(0, 200), missing->name);
