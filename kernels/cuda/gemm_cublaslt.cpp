@@ -30,7 +30,7 @@ constexpr int32_t top_of_range(int32_t rows) {
 // Beyond that the first proposal is the fastest, or nearly.
 constexpr int64_t kMostTimedRows = 512;
 constexpr auto kMostTiming = std::chrono::milliseconds(150);  // of a stream, all shapes together
-constexpr float kFaster = 0.98f;  // than the first proposal, in time: less is noise
+constexpr float kFaster = 0.98f;  // than the best before it, in time: less is noise
 
 class Timer {
  public:

@@ -8,6 +8,15 @@ size_t KvMemory::first_region(size_t group) const {
   return first;
 }
 
+std::vector<size_t> region_sizes(const std::vector<ipc::KvStates>& states, bool flags) {
+  std::vector<size_t> sizes;
+  for (const ipc::KvStates& group : states)
+    sizes.insert(sizes.end(), static_cast<size_t>(group.num_layers),
+                 static_cast<size_t>(group.num_blocks * group.block_bytes()));
+  if (flags) sizes.push_back(sizes.size() * sizeof(uint64_t));
+  return sizes;
+}
+
 void add_states(const Program& program, const KvCache& cache, int64_t block_size, size_t first,
                 size_t count, KvMemory& memory) {
   for (size_t group = first; group < first + count; ++group) {

@@ -20,10 +20,10 @@ struct KvMemory {
   // Of the state group, where its first layer's region stands.
   size_t first_region(size_t group) const;
   size_t flag_bytes() const { return flags == nullptr ? 0 : regions.size() * sizeof(uint64_t); }
-  size_t region_bytes(size_t group) const {
-    return static_cast<size_t>(states[group].num_blocks * states[group].block_bytes());
-  }
 };
+
+// By region, as KvMemory::regions has them; with flags (a word a region) those as one more.
+std::vector<size_t> region_sizes(const std::vector<ipc::KvStates>& states, bool flags);
 
 // Adds `count` state groups of the Program, from its `first` on, with so many blocks each.
 void add_states(const Program& program, const KvCache& cache, int64_t block_size, size_t first,

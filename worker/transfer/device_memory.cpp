@@ -1,7 +1,6 @@
 #include "worker/transfer/device_memory.h"
 
 #include <fmt/format.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -9,8 +8,6 @@
 #include <cerrno>
 #include <cstring>
 #include <utility>
-
-#include "runtime/base/process_identity.h"
 
 namespace refrain::worker {
 namespace {
@@ -39,25 +36,18 @@ std::unique_ptr<DeviceMemory> DeviceMemory::make(const Share& share, const KvMem
     std::ranges::move(pieces, std::back_inserter(memory->pieces_));
     return true;
   };
-  for (size_t group = 0; group < own.states.size(); ++group) {
-    const size_t first = own.first_region(group);
-    for (size_t i = first; i < first + static_cast<size_t>(own.states[group].num_layers); ++i)
-      if (!add(own.regions[i], own.region_bytes(group))) return nullptr;
-  }
-  if (own.flags != nullptr && !add(own.flags, own.flag_bytes())) return nullptr;
+  std::vector<std::byte*> regions = own.regions;
+  if (own.flags != nullptr) regions.push_back(own.flags);
+  const std::vector<size_t> sizes = region_sizes(own.states, own.flags != nullptr);
+  for (size_t i = 0; i < regions.size(); ++i)
+    if (!add(regions[i], sizes[i])) return nullptr;
   std::ranges::sort(memory->pieces_, {}, &SharedPiece::address);
-  // Where a process may take another one's descriptors only with its leave (Yama), the children of
-  // this one's parent have it: the ranks that one supervisor started.
-  prctl(PR_SET_PTRACER, static_cast<unsigned long>(getppid()), 0, 0, 0);
+  let_siblings_read();
   return memory;
 }
 
 void DeviceMemory::describe(ipc::KvExport& own) const {
-  const ProcessIdentity process = own_process();
-  own.realm = process.realm;
-  own.pid = process.pid;
-  own.process_start = process.start;
-  own.regions = regions_;
+  describe_process(regions_, own);
   for (const SharedPiece& piece : pieces_)
     own.pieces.push_back({piece.address, piece.bytes, piece.descriptor.get(), piece.words});
 }
@@ -83,14 +73,12 @@ Status DeviceMemory::map_run(int pidfd, std::span<const ipc::KvPiece> run, Peer&
 }
 
 Status DeviceMemory::import(PeerId id, const ipc::KvExport& other) {
-  const ProcessIdentity process{other.realm, other.pid, other.process_start};
   if (other.pieces.empty())
     return fail(ErrorCode::kUnavailable, "its blocks are in no device memory that can be mapped");
-  if (!process.same_realm(own_process()))
-    return fail(ErrorCode::kUnavailable, "its process is on another machine or in a container");
-  const UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0)));
-  if (!pidfd || process_start(process.pid) != process.start)
-    return fail(ErrorCode::kUnavailable, "its process has ended");
+  // Before it is asked whose it is: the descriptor stays that process's.
+  const UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, other.pid, 0)));
+  REFRAIN_RETURN_IF_ERROR(check_process(other));
+  if (!pidfd) return fail(ErrorCode::kUnavailable, "its process has ended");
   Peer peer;
   for (auto first = other.pieces.begin(); first != other.pieces.end();) {
     auto end = first + 1;
@@ -98,19 +86,13 @@ Status DeviceMemory::import(PeerId id, const ipc::KvExport& other) {
     REFRAIN_RETURN_IF_ERROR(map_run(pidfd.get(), {first, end}, peer));
     first = end;
   }
-  std::vector<int64_t> sizes;  // of the regions
-  for (const ipc::KvStates& states : other.states)
-    sizes.insert(sizes.end(), static_cast<size_t>(states.num_layers),
-                 states.num_blocks * states.block_bytes());
-  if (other.layer_flags) {
-    peer.flags = sizes.size();
-    sizes.push_back(std::ssize(sizes) * static_cast<int64_t>(sizeof(uint64_t)));
-  }
+  const std::vector<size_t> sizes = region_sizes(other.states, other.layer_flags);
+  if (other.layer_flags) peer.flags = sizes.size() - 1;
   if (sizes.size() != other.regions.size())
     return fail(ErrorCode::kUnavailable, "it tells of {} regions and has {}", other.regions.size(),
                 sizes.size());
   for (size_t i = 0; i < sizes.size(); ++i) {
-    const uint64_t region = other.regions[i], end = region + static_cast<uint64_t>(sizes[i]);
+    const uint64_t region = other.regions[i], end = region + sizes[i];
     const auto mapping = std::ranges::find_if(peer.mappings, [&](const Mapping& one) {
       return one.address <= region && end <= one.address + one.bytes;
     });

@@ -1,6 +1,5 @@
 #include "worker/transfer/process_memory.h"
 
-#include <sys/prctl.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -9,8 +8,6 @@
 #include <cerrno>
 #include <cstring>
 #include <utility>
-
-#include "runtime/base/process_identity.h"
 
 namespace refrain::worker {
 namespace {
@@ -25,37 +22,25 @@ void* address_of(uint64_t there) {
 
 }  // namespace
 
-// Where a process may read another one's memory only with its leave (Yama), the children of this
-// one's parent have it: the ranks that one supervisor started.
 ProcessMemory::ProcessMemory(const KvMemory& own) {
   for (const std::byte* region : own.regions)
     regions_.push_back(reinterpret_cast<uintptr_t>(region));
   if (own.flags != nullptr) regions_.push_back(reinterpret_cast<uintptr_t>(own.flags));
-  prctl(PR_SET_PTRACER, static_cast<unsigned long>(getppid()), 0, 0, 0);
+  let_siblings_read();
 }
 
-void ProcessMemory::describe(ipc::KvExport& own) const {
-  const ProcessIdentity process = own_process();
-  own.realm = process.realm;
-  own.pid = process.pid;
-  own.process_start = process.start;
-  own.regions = regions_;
-}
+void ProcessMemory::describe(ipc::KvExport& own) const { describe_process(regions_, own); }
 
 Status ProcessMemory::import(PeerId peer, const ipc::KvExport& other) {
-  const ProcessIdentity process{other.realm, other.pid, other.process_start};
   if (other.regions.empty())
     return fail(ErrorCode::kUnavailable, "its blocks are not in memory of its process");
-  if (!process.same_realm(own_process()))
-    return fail(ErrorCode::kUnavailable, "its process is on another machine or in a container");
-  if (process_start(process.pid) != process.start)
-    return fail(ErrorCode::kUnavailable, "its process has ended");
+  REFRAIN_RETURN_IF_ERROR(check_process(other));
   std::byte probe{};
   const iovec local{&probe, 1};
   const iovec remote{address_of(other.regions.front()), 1};
-  if (process_vm_readv(static_cast<pid_t>(process.pid), &local, 1, &remote, 1, 0) != 1)
+  if (process_vm_readv(static_cast<pid_t>(other.pid), &local, 1, &remote, 1, 0) != 1)
     return fail(ErrorCode::kUnavailable, "its memory cannot be read: {}", std::strerror(errno));
-  peers_[peer] = {static_cast<pid_t>(process.pid), other.regions};
+  peers_[peer] = {static_cast<pid_t>(other.pid), other.regions};
   return {};
 }
 

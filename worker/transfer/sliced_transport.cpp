@@ -1,9 +1,35 @@
 #include "worker/transfer/sliced_transport.h"
 
+#include <sys/prctl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <utility>
 
+#include "runtime/base/process_identity.h"
+
 namespace refrain::worker {
+
+void SlicedTransport::describe_process(const std::vector<uint64_t>& regions, ipc::KvExport& own) {
+  const ProcessIdentity process = own_process();
+  own.realm = process.realm;
+  own.pid = process.pid;
+  own.process_start = process.start;
+  own.regions = regions;
+}
+
+void SlicedTransport::let_siblings_read() {
+  prctl(PR_SET_PTRACER, static_cast<unsigned long>(getppid()), 0, 0, 0);
+}
+
+Status SlicedTransport::check_process(const ipc::KvExport& other) {
+  const ProcessIdentity process{other.realm, other.pid, other.process_start};
+  if (!process.same_realm(own_process()))
+    return fail(ErrorCode::kUnavailable, "its process is on another machine or in a container");
+  if (process_start(process.pid) != process.start)
+    return fail(ErrorCode::kUnavailable, "its process has ended");
+  return {};
+}
 
 void SlicedTransport::forget(PeerId peer) {
   drop(peer);

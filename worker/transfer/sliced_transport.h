@@ -1,6 +1,7 @@
 #pragma once
-// What transports have in common that read the other side's memory by themselves: jobs that get on
-// in turns, a slice in each poll. Transfer thread.
+// What transports have in common that read the memory of another process of this machine by
+// themselves: which process it is, and jobs that get on in turns, a slice in each poll. Transfer
+// thread.
 
 #include <deque>
 #include <string>
@@ -18,6 +19,13 @@ class SlicedTransport : public Transport {
   std::vector<Progress> poll(std::chrono::milliseconds wait) final;  // a slice; never waits
 
  protected:
+  // Says whose memory has `regions`, and lets ranks of this machine read it: where only who has
+  // leave may (Yama), the children of this process's parent, which one supervisor started.
+  static void describe_process(const std::vector<uint64_t>& regions, ipc::KvExport& own);
+  static void let_siblings_read();
+  // kUnavailable: the process is on another machine, or has ended.
+  static Status check_process(const ipc::KvExport& other);
+
   struct Job {
     ReadId id = 0;
     PeerId peer = 0;

@@ -44,12 +44,8 @@ Result<std::unique_ptr<TcpTransport>> TcpTransport::listen(const std::string& ad
 TcpTransport::TcpTransport(std::unique_ptr<ipc::RankSockets> sockets, KvMemory own, Copier& copier,
                            Buffer& pinned)
     : sockets_(std::move(sockets)), own_(std::move(own)), copier_(copier), pinned_(pinned) {
-  for (size_t group = 0; group < own_.states.size(); ++group)
-    region_bytes_.insert(region_bytes_.end(), static_cast<size_t>(own_.states[group].num_layers),
-                         own_.region_bytes(group));
-  if (own_.flags == nullptr) return;
-  region_bytes_.push_back(own_.flag_bytes());
-  own_.regions.push_back(own_.flags);
+  region_bytes_ = region_sizes(own_.states, own_.flags != nullptr);
+  if (own_.flags != nullptr) own_.regions.push_back(own_.flags);
 }
 
 void TcpTransport::describe(ipc::KvExport& own) const {

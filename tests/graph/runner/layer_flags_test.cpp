@@ -164,7 +164,8 @@ class Reader {
   Reader(worker::Device& device, const worker::KvMemory& like, bool tcp) : memory_(like) {
     memory_.flags = nullptr;
     for (size_t region = 0; region < like.regions.size(); ++region)
-      memory_.regions[region] = bytes_.emplace_back(like.region_bytes(0)).data();
+      memory_.regions[region] =
+          bytes_.emplace_back(worker::region_sizes(like.states, false).front()).data();
     owner_ = start(device, like, tcp);
     reader_ = start(device, memory_, tcp);
     owner_->post(ipc::KvPeers{2, 1, {reader_->own()}});

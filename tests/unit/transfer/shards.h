@@ -32,9 +32,7 @@ class Shard {
                               {"latent", 0, 1, shape.latent_bytes},
                               {"v", first, units, shape.unit_bytes}}});
     memory.states.push_back({1, shape.blocks, {{"scales", first, units, 8}}});
-    for (size_t group = 0; group < memory.states.size(); ++group)
-      for (int layer = 0; layer < memory.states[group].num_layers; ++layer)
-        bytes_.emplace_back(memory.region_bytes(group));
+    for (const size_t bytes : region_sizes(memory.states, false)) bytes_.emplace_back(bytes);
     for (auto& region : bytes_) memory.regions.push_back(region.data());
     flags_.assign(bytes_.size(), 0);
     memory.flags = reinterpret_cast<std::byte*>(flags_.data());
