@@ -5,6 +5,7 @@
 namespace refrain {
 
 void PrefillPlanner::plan(bool chunks_left) {
+  receive_expected();
   if (chunks_left) {
     if (options_.enable_chunked_prefill) add_short_prompts();
     add_chunks();
@@ -91,6 +92,31 @@ int32_t PrefillPlanner::add_chunk(Sequence& sequence, int32_t most) {
   return room;
 }
 
+// They have their blocks already, and pass whoever waits for some: who holds what others need must
+// get on.
+void PrefillPlanner::receive_expected() {
+  if (!transfers_.expects_any()) return;
+  for (auto at = queues_.waiting().begin();
+       at != queues_.waiting().end() && resources_.has_slot();) {
+    if (transfers_.expects(**at) && admission_.adapter_may_enter(**at)) {
+      receive(at);
+    } else {
+      ++at;
+    }
+  }
+}
+
+bool PrefillPlanner::receive(SequenceQueues::Waiting::const_iterator& at) {
+  Sequence& sequence = **at;
+  if (!transfers_.take_room(sequence)) return false;
+  at = queues_.receive(at);
+  transfers_.fill(sequence, step_.now());
+  const bool all_cached = sequence.state == SequenceState::kRunning;
+  if (all_cached && step_.room_for(sequence, sequence.num_scheduled, 1) > 0)
+    step_.add_row(sequence, 1);
+  return true;
+}
+
 void PrefillPlanner::admit_waiting() {
   for (auto at = queues_.waiting().begin();
        at != queues_.waiting().end() && resources_.has_slot() && step_.chunk_budget_left() > 0;) {
@@ -102,12 +128,7 @@ void PrefillPlanner::admit_waiting() {
       continue;
     }
     if (sequence.source) {
-      if (!transfers_.take_room(sequence)) return;
-      at = queues_.receive(at);
-      transfers_.fill(sequence, step_.now());
-      const bool all_cached = sequence.state == SequenceState::kRunning;
-      if (all_cached && step_.room_for(sequence, sequence.num_scheduled, 1) > 0)
-        step_.add_row(sequence, 1);
+      if (!receive(at)) return;
       continue;
     }
     const int32_t first_row = admission_.admit(sequence, step_.chunk_budget_left());

@@ -37,6 +37,9 @@ class PrefillPlanner {
   bool long_prompts_have_blocks();
   void add_chunks();
   int32_t add_chunk(Sequence& sequence, int32_t most);
+  void receive_expected();
+  // One that waits, whose blocks are in another group. False: there is no room for it now.
+  bool receive(SequenceQueues::Waiting::const_iterator& at);
   void admit_waiting();
 
   const SchedulerOptions& options_;

@@ -50,6 +50,8 @@ class RequestTransfers {
   bool expect(PromisedRequest request, TimePoint now);
   // It does not come, or not from there.
   void forget(RequestId id);
+  bool expects_any() const { return !expected_.empty(); }
+  bool expects(const Sequence& sequence) const { return expected_.contains(sequence.id); }
   // One comes: what was expected of it counts only where it comes from there.
   void comes(const Sequence& sequence);
 

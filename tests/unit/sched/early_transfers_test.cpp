@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "tests/unit/sched/pair.h"
 #include "tests/unit/sched/parts.h"
 
@@ -159,6 +161,52 @@ TEST_F(EarlyTransfers, WhoWaitsForRoomHasItFirst) {
   pair.complete();
   pair.expect_answers();
   pair.expect_all_free();
+}
+
+// Whoever has its blocks already waits for nobody's: the one that runs would wait for them in turn.
+TEST_F(EarlyTransfers, TheOnlyOneThatRunsLacksWhatIsKeptForOneToCome_R28) {
+  Pair pair(65, /*decode_blocks=*/13, 0, true);
+  pair.add(1, prompt_of(17, 100), 24);
+  pair.run();
+  pair.finish_pulls();
+  while (pair.outputs[1].size() < 4) pair.turn(pair.decode);
+  pair.add(2, prompt_of(17, 200), 4);
+  while (pair.promised < 2) pair.turn(pair.prefill);
+  pair.finish_pulls();
+  while (pair.turn(pair.decode)) {
+  }
+  EXPECT_LT(pair.outputs[1].size(), 24u) << "it does not lack a block";
+  pair.complete();
+  pair.expect_answers();
+  pair.expect_all_free();
+}
+
+// Nor do they wait behind one that was put back.
+TEST(EarlyTransfersSeeds, SmallPoolsUnderRandomLoadComeToAnEnd_R28) {
+  int together = 0;
+  for (uint32_t seed = 0; seed < 2000; ++seed) {
+    std::mt19937 random(seed);
+    const auto pick = [&](uint32_t count) { return random() % count; };
+    Pair pair(/*prefill_blocks=*/13 + pick(30), /*decode_blocks=*/13 + pick(12),
+              /*drafts=*/pick(4) == 0 ? 2 : 0, /*early=*/true);
+    const RequestId requests = 4 + pick(8);
+    for (RequestId next = 1; next <= requests;) {
+      if (pick(3) == 0) {
+        pair.add(next, prompt_of(1 + pick(18), static_cast<TokenId>(100 * next)), 2 + pick(16));
+        ++next;
+      } else if (pick(2) == 0) {
+        pair.turn(pick(2) == 0 ? pair.prefill : pair.decode);
+      } else {
+        pair.finish_pulls();
+      }
+      together += pair.decode.scheduler.stats().transfers.running > 1;
+    }
+    pair.complete();
+    pair.expect_answers();
+    pair.expect_all_free();
+    ASSERT_FALSE(::testing::Test::HasFailure()) << "seed " << seed;
+  }
+  EXPECT_GT(together, 0) << "no two were expected at a time";
 }
 
 TEST(PromisedLeases, CommitNothingBeforeTheyAreGrantedAndNothingThatWasGivenOutSince_R28) {
