@@ -47,6 +47,23 @@ struct KvPiece {
   bool operator==(const KvPiece&) const = default;
 };
 
+// Memory that UCX has registered, and its key for peers (ucp_rkey_pack).
+struct KvUcxMemory {
+  uint64_t address = 0, bytes = 0;  // in that process
+  std::vector<uint8_t> key;
+
+  bool operator==(const KvUcxMemory&) const = default;
+};
+
+// What UCX needs to read a rank's memory (ucp_worker_get_address).
+struct KvUcx {
+  std::vector<uint8_t> worker;      // empty: it does not use UCX
+  std::vector<uint64_t> regions;    // as KvExport::regions
+  std::vector<KvUcxMemory> memory;  // that holds them, in the order of the addresses
+
+  bool operator==(const KvUcx&) const = default;
+};
+
 // Where a rank's blocks can be read (WorkerConfig::kv_transfer). It says so when it is ready.
 struct KvExport {
   std::string realm;  // the process whose memory they lie in (runtime/base/process_identity.h)
@@ -57,9 +74,10 @@ struct KvExport {
   std::vector<KvPiece> pieces;    // that hold the regions, in the order of their addresses; none:
                                   // they are not in device memory that can be mapped
   RankAddress tcp;                // where it answers reads to peers whose keys it was told
-  bool layer_flags = false;       // behind the regions is one more: of each of them, in order, the
-                                  // last step that has written it (kernels/core/layer_flag.h)
-  std::vector<KvStates> states;   // by state group
+  KvUcx ucx;
+  bool layer_flags = false;      // behind the regions is one more: of each of them, in order, the
+                                 // last step that has written it (kernels/core/layer_flag.h)
+  std::vector<KvStates> states;  // by state group
 };
 
 // The ranks of another group, in order. None: that group is gone.

@@ -19,7 +19,7 @@
 
 namespace refrain::ipc {
 
-inline constexpr uint16_t kProtocolVersion = 26;
+inline constexpr uint16_t kProtocolVersion = 27;
 
 // ---- start-up
 

@@ -11,7 +11,7 @@ namespace refrain::ipc {
 
 template <class Archive>
 void serialize(Archive& ar, WorkerConfig& m) {
-  static_assert(wire::field_count<WorkerConfig>() == 42);
+  static_assert(wire::field_count<WorkerConfig>() == 44);
   ar(m.tensor_parallel_size, m.max_num_seqs, m.max_num_batched_tokens, m.max_model_len,
      m.block_size, wire::Name{"dtype", m.dtype}, wire::Name{"kv_cache_dtype", m.kv_cache_dtype},
      wire::Name{"attention_backend", m.attention_backend}, m.disable_cascade_attn,
@@ -20,12 +20,14 @@ void serialize(Archive& ar, WorkerConfig& m) {
      wire::List<int32_t>{"cudagraph_capture_sizes", m.cudagraph_capture_sizes, kMaxShortList},
      m.max_cudagraph_capture_size, m.cudagraph_num_of_warmups, m.num_speculative_tokens,
      m.draft_model, wire::Choice<DraftHead>{"draft_head", m.draft_head, DraftHead::kEagle3},
-     m.draft_tensor_parallel_size, m.prompt_lookup_min, m.prompt_lookup_max, m.has_splitting_ops,
+     m.draft_tensor_parallel_size, m.prompt_lookup_min, m.prompt_lookup_max, m.synthetic_acceptance,
+     m.has_splitting_ops,
      wire::Texts{"splitting_ops", m.splitting_ops, kMaxSplittingOps, kMaxNameBytes},
      m.disable_padding, m.max_padding_ratio, m.debug_cudagraph, m.collective_timeout_ms,
      m.disable_custom_all_reduce, m.audit, m.max_loras, m.max_lora_rank,
      m.cudagraph_specialize_lora, m.split_prefill, wire::Name{"pooling", m.pooling}, m.kv_transfer,
-     m.publish_layers, wire::Name{"logprobs_mode", m.logprobs_mode});
+     wire::Name{"kv_transfer_backend", m.kv_transfer_backend}, m.publish_layers,
+     wire::Name{"logprobs_mode", m.logprobs_mode});
 }
 
 template <class Archive>
@@ -289,11 +291,25 @@ void serialize(Archive& ar, KvPiece& m) {
 }
 
 template <class Archive>
+void serialize(Archive& ar, KvUcxMemory& m) {
+  static_assert(wire::field_count<KvUcxMemory>() == 3);
+  ar(m.address, m.bytes, wire::List<uint8_t>{"key", m.key, kMaxUcxBytes});
+}
+
+template <class Archive>
+void serialize(Archive& ar, KvUcx& m) {
+  static_assert(wire::field_count<KvUcx>() == 3);
+  ar(wire::List<uint8_t>{"worker", m.worker, kMaxUcxBytes},
+     wire::List<uint64_t>{"regions", m.regions, kMaxShortList},
+     wire::Items<KvUcxMemory>{"memory", m.memory, kMaxShortList, kMinKvUcxMemoryBytes});
+}
+
+template <class Archive>
 void serialize(Archive& ar, KvExport& m) {
-  static_assert(wire::field_count<KvExport>() == 8);
+  static_assert(wire::field_count<KvExport>() == 9);
   ar(wire::Name{"realm", m.realm}, m.pid, m.process_start,
      wire::List<uint64_t>{"regions", m.regions, kMaxShortList},
-     wire::Items<KvPiece>{"pieces", m.pieces, kMaxShortList, kMinKvPieceBytes}, m.tcp,
+     wire::Items<KvPiece>{"pieces", m.pieces, kMaxShortList, kMinKvPieceBytes}, m.tcp, m.ucx,
      m.layer_flags, wire::Items<KvStates>{"states", m.states, kMaxStateGroups, kMinKvStatesBytes});
 }
 

@@ -36,6 +36,7 @@ struct WorkerConfig {
   DraftHead draft_head = DraftHead::kNone;  // that it is no model of its own but a head
   int32_t draft_tensor_parallel_size = 0;   // 1: every rank has all of it; 0: ranks share it
   int32_t prompt_lookup_min = 1, prompt_lookup_max = 1;  // tokens that are looked up
+  int64_t synthetic_acceptance = -1;  // of 2^32 drafts so many count as right, whatever they say
   bool has_splitting_ops = false;
   std::vector<std::string> splitting_ops;
   bool disable_padding = false;
@@ -49,6 +50,7 @@ struct WorkerConfig {
   int32_t split_prefill = 1;  // parts that a long prompt's run is cut into (CG-39); 1: none
   std::string pooling;  // LAST, MEAN or CLS: of prompts' hidden states; empty: the model generates
   bool kv_transfer = false;  // blocks move between groups: the rank tells where its own can be read
+  std::string kv_transfer_backend = "auto";  // how, as the option
   bool publish_layers = false;  // others read them while a step runs: KvExport::layer_flags
   std::string logprobs_mode = "raw_logprobs";  // what StepResult::logprobs are, as the option
   bool operator==(const WorkerConfig&) const = default;

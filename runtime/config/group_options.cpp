@@ -25,11 +25,12 @@ void refuse_role(const char* option, const Result<ipc::GroupRole>& role) {
 }
 
 Status check_ranks(const char* option, int32_t ranks, const ModelConfig& model) {
-  if (ranks <= model.num_kv_heads) return {};
-  return fail_field(option,
-                    "{} {} is more than the model's {} KV heads (num_key_value_heads), which "
-                    "cannot be spread over it",
-                    option, ranks, model.num_kv_heads);
+  if (ranks <= model.num_heads) return {};
+  return fail_field(
+      option,
+      "{} {} is more than the model's {} attention heads (num_attention_heads), which "
+      "cannot be spread over it",
+      option, ranks, model.num_heads);
 }
 
 }  // namespace
@@ -66,6 +67,14 @@ void add_group_options(CLI::App& app, EngineConfig& config, const char* group) {
          "auto: a prompt whose KV blocks would take longer to move than the decode group to "
          "compute it, by what was measured, is computed there; always: blocks move")
       ->check(CLI::IsMember({"auto", "always"}))
+      ->group(group);
+  app.add_option(
+         "--kv-transfer-backend,--disaggregation-transfer-backend",
+         config.worker.kv_transfer_backend,
+         "How KV blocks move. auto: ranks of one machine read each other's memory, others over "
+         "TCP with checksums, encrypted; tcp: always so; ucx: UCX (InfiniBand, RoCE, shared "
+         "memory), which must be installed and neither encrypts nor authenticates")
+      ->check(CLI::IsMember({"auto", "tcp", "ucx"}))
       ->group(group);
   app.add_option_function<std::string>(
          "--kv-transfer-config",
@@ -110,6 +119,9 @@ Status finish_groups(EngineConfig& config, const ModelConfig& model) {
           std::pair{"--decode-tensor-parallel-size", config.decode_tensor_parallel_size}})
       if (ranks > 0)
         return fail_field(option, "{} needs --prefill-groups and --decode-groups", option);
+    if (config.worker.kv_transfer_backend != "auto")
+      return fail_field("--kv-transfer-backend",
+                        "--kv-transfer-backend needs --prefill-groups and --decode-groups");
     return check_ranks("--tensor-parallel-size", config.worker.tensor_parallel_size, model);
   }
   if (prefill == 0 || decode == 0) {

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from conftest import within
+from conftest import wait_for, within
 
 # Asks a server on a host's own loopback interface, since the test lives in another network.
 CLIENT = """
@@ -30,7 +30,7 @@ class Host:
     def __init__(self):
         self.process = subprocess.Popen(
             ["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c",
-             "mount -t tmpfs tmpfs /dev/shm && ip link set lo up && echo ready && exec sleep infinity"],
+             "mount -t tmpfs tmpfs /dev/shm && mount -t sysfs sysfs /sys && ip link set lo up && echo ready && exec sleep infinity"],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         if self.process.stdout.readline() != "ready\n":
             self.process.wait(timeout=within(10))
@@ -79,6 +79,9 @@ def connect(first, second):
     for host, address in zip((first, second), addresses):
         for command in (["ip", "addr", "add", f"{address}/24", "dev", "mesh0"], ["ip", "link", "set", "mesh0", "up"]):
             subprocess.run(host.enter(*command), check=True, capture_output=True, text=True)
+    for host in (first, second):   # the kernel takes up to a second to call it up, and UCX uses none that is not
+        wait_for(lambda host=host: "state UP" in subprocess.run(host.enter("ip", "link", "show", "mesh0"), capture_output=True,
+                                                                text=True).stdout, 10, "the link is up")
     return addresses
 
 

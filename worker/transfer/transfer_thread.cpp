@@ -10,6 +10,7 @@
 #include "worker/transfer/lossy_transport.h"
 #include "worker/transfer/process_memory.h"
 #include "worker/transfer/tcp_transport.h"
+#include "worker/transfer/ucx_transport.h"
 
 namespace refrain::worker {
 namespace {
@@ -25,19 +26,7 @@ Result<std::unique_ptr<TransferThread>> TransferThread::start(Device& device, Kv
   thread->pinned_ = device.allocate_pinned(TcpTransport::kChunk);
   thread->wake_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   REFRAIN_CHECK(thread->wake_, "no descriptor to wake the transfer thread");
-  std::vector<std::unique_ptr<Transport>> transports;
-  if (!options.tcp_only) {
-    const auto share = [&device](const void* at, size_t bytes) { return device.share(at, bytes); };
-    if (thread->copier_->is_host_memory()) {
-      transports.push_back(std::make_unique<ProcessMemory>(own));
-    } else if (auto memory = DeviceMemory::make(share, own, *thread->copier_)) {
-      transports.push_back(std::move(memory));
-    }
-  }
-  REFRAIN_ASSIGN_OR_RETURN(
-      auto tcp, TcpTransport::listen(options.listen_on, own, *thread->copier_, *thread->pinned_));
-  tcp->wake_by(thread->wake_.get());
-  transports.push_back(std::move(tcp));
+  REFRAIN_ASSIGN_OR_RETURN(auto transports, thread->open_transports(device, own, options));
   if (options.lose_one_in > 0)
     for (auto& transport : transports)
       transport = std::make_unique<LossyTransport>(std::move(transport), options.lose_one_in);
@@ -52,6 +41,31 @@ Result<std::unique_ptr<TransferThread>> TransferThread::start(Device& device, Kv
     }
   });
   return thread;
+}
+
+// In the order in which they are tried; the last one waits.
+Result<std::vector<std::unique_ptr<Transport>>> TransferThread::open_transports(
+    Device& device, const KvMemory& own, const Options& options) {
+  std::vector<std::unique_ptr<Transport>> transports;
+  if (options.backend == "ucx") {
+    REFRAIN_ASSIGN_OR_RETURN(auto ucx, UcxTransport::open(own, !copier_->is_host_memory()));
+    ucx->wake_by(wake_.get());
+    transports.push_back(std::move(ucx));
+    return transports;
+  }
+  if (options.backend == "auto") {
+    const auto share = [&device](const void* at, size_t bytes) { return device.share(at, bytes); };
+    if (copier_->is_host_memory()) {
+      transports.push_back(std::make_unique<ProcessMemory>(own));
+    } else if (auto memory = DeviceMemory::make(share, own, *copier_)) {
+      transports.push_back(std::move(memory));
+    }
+  }
+  REFRAIN_ASSIGN_OR_RETURN(auto tcp,
+                           TcpTransport::listen(options.listen_on, own, *copier_, *pinned_));
+  tcp->wake_by(wake_.get());
+  transports.push_back(std::move(tcp));
+  return transports;
 }
 
 TransferThread::~TransferThread() {

@@ -25,10 +25,10 @@ class TransferThread {
   using Command = std::variant<ipc::KvPeers, ipc::PullBlocks, ipc::CancelPull>;
   struct Options {
     int rank = 0;
-    std::string listen_on;  // tcp://host:port; port *: any
-    bool tcp_only = false;  // tests: not even memory of the same machine is read in another way
-    int lose_one_in = 0;    // drills: so many reads, of which one is lost; 0: none
-    Puller::Report report;  // called on this thread
+    std::string listen_on;         // tcp://host:port; port *: any
+    std::string backend = "auto";  // WorkerConfig::kv_transfer_backend
+    int lose_one_in = 0;           // drills: so many reads, of which one is lost; 0: none
+    Puller::Report report;         // called on this thread
     std::function<void(const std::string&)> broken;  // likewise: it has ended by an error
   };
   // On the device thread.
@@ -43,6 +43,9 @@ class TransferThread {
 
  private:
   TransferThread() = default;
+  Result<std::vector<std::unique_ptr<Transport>>> open_transports(Device& device,
+                                                                  const KvMemory& own,
+                                                                  const Options& options);
   void run();
   std::vector<Command> take_commands();
 

@@ -23,8 +23,9 @@ class GroupTransfers {
   explicit GroupTransfers(Address address) : address_(std::move(address)) {}
 
   // Device thread. Reports what others need to read the blocks of `own`.
-  // `lose_one_in`: TransferThread::Options.
-  Status start(Device& device, int rank, KvMemory own, int lose_one_in, DeviceSigns& signs);
+  // `backend`, `lose_one_in`: TransferThread::Options.
+  Status start(Device& device, int rank, const std::string& backend, KvMemory own, int lose_one_in,
+               DeviceSigns& signs);
   void end();
   // Any thread. Dropped while nothing is exported.
   void post(TransferThread::Command command);

@@ -36,6 +36,7 @@ Status HostedGroup::start(StartGroup command) {
   };
   command.options.stop_joining = [this] { return commands_.overtaken(); };
   moves_blocks_ = command.options.config.kv_transfer;
+  backend_ = command.options.config.kv_transfer_backend;
   rank_ = command.options.rank;
   auto runner = make_runner_(std::move(command.options), device_,
                              [this](const ipc::Progress& p) { signs_.report_progress(p); });
@@ -135,7 +136,7 @@ Status HostedGroup::init_cache(const ipc::InitCache& message) {
   signs_.record({.phase = ipc::FlightPhase::kReady});
   signs_.report(*report_);
   if (!moves_blocks_) return {};
-  return transfers_.start(device_, rank_, runner_->kv_memory(),
+  return transfers_.start(device_, rank_, backend_, runner_->kv_memory(),
                           fault_ != nullptr ? fault_->lose_one_in() : 0, signs_);
 }
 

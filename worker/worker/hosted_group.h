@@ -62,6 +62,7 @@ class HostedGroup {
   bool ready_ = false;
   bool other_role_ = false;    // adopted, and its graphs are to be captured
   bool moves_blocks_ = false;  // of the group, and the own rank in it
+  std::string backend_;        // by which they move
   int rank_ = 0;
   ipc::Loaded loaded_;                // with the cache that it was given
   std::optional<ipc::Ready> report_;  // what it said when it was ready

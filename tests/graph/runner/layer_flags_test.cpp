@@ -161,13 +161,14 @@ std::unique_ptr<worker::Device> make_delaying_device(std::unique_ptr<worker::Dev
 // The reader's rank: its own blocks, and a thread that pulls into them.
 class Reader {
  public:
-  Reader(worker::Device& device, const worker::KvMemory& like, bool tcp) : memory_(like) {
+  Reader(worker::Device& device, const worker::KvMemory& like, const char* backend)
+      : memory_(like) {
     memory_.flags = nullptr;
     for (size_t region = 0; region < like.regions.size(); ++region)
       memory_.regions[region] =
           bytes_.emplace_back(worker::region_sizes(like.states, false).front()).data();
-    owner_ = start(device, like, tcp);
-    reader_ = start(device, memory_, tcp);
+    owner_ = start(device, like, backend);
+    reader_ = start(device, memory_, backend);
     owner_->post(ipc::KvPeers{2, 1, {reader_->own()}});
     reader_->post(ipc::KvPeers{1, 1, {owner_->own()}});
   }
@@ -182,10 +183,11 @@ class Reader {
 
  private:
   std::unique_ptr<worker::TransferThread> start(worker::Device& device,
-                                                const worker::KvMemory& memory, bool tcp) {
+                                                const worker::KvMemory& memory,
+                                                const char* backend) {
     worker::TransferThread::Options options;
     options.listen_on = "tcp://127.0.0.1:*";
-    options.tcp_only = tcp;
+    options.backend = backend;
     options.report = [this](const ipc::Pulled& told) {
       if (!told.ended) return;
       const std::lock_guard lock(mutex_);
@@ -226,24 +228,25 @@ int num_transfers() {
   return given != nullptr ? std::atoi(given) : 1000;
 }
 
-class LayerStreaming : public ::testing::TestWithParam<std::tuple<const char*, bool>> {};
+class LayerStreaming : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {};
 
 // Two steps in flight, each with the last chunk of a prompt, whose blocks are pulled from before
 // the step begins on: what came is what the step left, block for block.
 TEST_P(LayerStreaming, BlocksThatComeWhileAGraphWritesThemAreThoseOfItsEnd) {
-  const auto [mode, tcp] = GetParam();
+  const auto [mode, backend] = GetParam();
+  const bool of_memory = backend == std::string("auto");
   SessionOptions options = publishing(mode);
   if (options.device != "host") GTEST_SKIP() << "the delays are of host kernels";
 #ifdef __SANITIZE_THREAD__  // nothing would come in time: steps have ended by then
-  if (tcp) GTEST_SKIP() << "each word of a frame of ZeroMQ's is a suppressed report";
+  if (!of_memory) GTEST_SKIP() << "each word of a frame of a library's is a suppressed report";
 #endif
   options.wrap_device = make_delaying_device;
   const auto session = started(options);
   worker::ProgramRunner& runner = session->runner();
   const worker::KvMemory memory = runner.kv_memory();
-  Reader reader(session->device(), memory, tcp);
+  Reader reader(session->device(), memory, backend);
   std::deque<std::vector<BlockId>> under_way;
-  const int total = std::max(2, num_transfers() / (tcp ? 10 : 1));
+  const int total = std::max(2, num_transfers() / (of_memory ? 1 : 10));
   int64_t early = 0, bytes = 0;
   // A busy machine may have no time for the reader before the end of a step.
   const int most = 50 * total;
@@ -276,7 +279,10 @@ TEST_P(LayerStreaming, BlocksThatComeWhileAGraphWritesThemAreThoseOfItsEnd) {
 
 INSTANTIATE_TEST_SUITE_P(Modes, LayerStreaming,
                          ::testing::Combine(::testing::Values("NONE", "PIECEWISE", "FULL"),
-                                            ::testing::Bool()));
+                                            ::testing::Values("auto", "tcp", "ucx")),
+                         [](const auto& of) {
+                           return std::string(std::get<0>(of.param)) + "_" + std::get<1>(of.param);
+                         });
 
 }  // namespace
 }  // namespace refrain::tests
