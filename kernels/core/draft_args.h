@@ -95,8 +95,19 @@ struct AcceptDraftsArgs {
   BatchInputs inputs;                   // turn, query_start, row_slot, row_flags, sample_start
   SlotState slots;                      // last_token, output_count, history are updated
   AcceptOutputs outputs[kTurns];
+  // Measurements: a draft counts as right with this chance, of 2^32, whatever it says; -1: by what
+  // it says.
+  int64_t synthetic = -1;
   Rows rows;
 };
+
+// Whether the draft for the slot's token at that position counts as right. Pure; host and device.
+constexpr bool right_by_chance(int64_t chance, int64_t slot, int32_t position) {
+  uint64_t word = static_cast<uint64_t>(slot) << 32 | static_cast<uint32_t>(position);
+  word = (word ^ word >> 30) * 0xbf58476d1ce4e5b9ULL;  // SplitMix64's last steps
+  word = (word ^ word >> 27) * 0x94d049bb133111ebULL;
+  return static_cast<int64_t>((word ^ word >> 31) >> 32) < chance;
+}
 
 // out[r, :] = parts[0][r, :] | parts[1][r, :] | …, all of one element type.
 inline constexpr int32_t kMaxParts = 3;

@@ -220,7 +220,9 @@ __global__ void __launch_bounds__(kAcceptThreads) accept_kernel(AcceptDraftsArgs
     for (bool more = true; more;) {
       const int32_t i = count + lane;
       const int32_t token = i <= proposed ? sampled[i] : -1;
-      const bool right = i < proposed && token == drafts[i];
+      const bool right =
+          i < proposed && (args.synthetic < 0 ? token == drafts[i]
+                                              : right_by_chance(args.synthetic, slot, end + i));
       const int32_t wrong = __ffs(static_cast<int>(~__ballot_sync(~0u, right)));
       more = wrong == 0;
       const int32_t taken = more ? 32 : wrong;  // the first one behind right drafts included

@@ -156,10 +156,15 @@ void accept_drafts(const AcceptDraftsArgs& args, const Team& team) {
     const int32_t* sampled = args.tokens[turn] + args.inputs.sample_start[row];
     const int32_t* drafts = args.ids + args.inputs.query_start[row] + 1;
     const int32_t proposed = args.num_drafts[row];
+    const int32_t end = args.slots.history_range[2 * slot + 1];
+    const auto right = [&](int32_t i) {
+      return args.synthetic < 0 ? sampled[i] == drafts[i]
+                                : right_by_chance(args.synthetic, slot, end + i);
+    };
     int32_t count = 0;
     do {
       append(args, slot, sampled[count]);
-    } while (count++ < proposed && sampled[count - 1] == drafts[count - 1]);
+    } while (count++ < proposed && right(count - 1));
     out.accepted[row] = count;
     out.drafted[row] = proposed;
   }

@@ -268,7 +268,8 @@ void add_speculation_options(CLI::App& app, EngineConfig& config) {
          "vLLM's object of speculative decoding (JSON): method ngram, draft_model, eagle or "
          "eagle3, "
          "num_speculative_tokens; prompt_lookup_min, prompt_lookup_max; model, "
-         "draft_tensor_parallel_size")
+         "draft_tensor_parallel_size; to measure, rejection_sample_method synthetic with "
+         "synthetic_acceptance_rate")
       ->group("Scheduling");
 }
 

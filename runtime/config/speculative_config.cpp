@@ -1,5 +1,6 @@
 #include "runtime/config/speculative_config.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -28,15 +29,23 @@ constexpr const char* kMethods =
 
 // As given, before it is known whether the keys go together.
 struct Given {
-  std::string method, model;
+  std::string method, model, rejection = "standard";
   std::optional<int32_t> drafts, least, most, draft_ranks;
+  std::optional<double> acceptance;
 };
 
 Status read_key(const std::string& key, const Json& value, Given& given) {
-  if (key == "method" || key == "model") {
+  if (key == "method" || key == "model" || key == "rejection_sample_method") {
     if (!value.is_string())
       return fail_field(key, "speculative config: {} must be a string, got: {}", key, value.dump());
-    (key == "method" ? given.method : given.model) = value.get<std::string>();
+    (key == "method"  ? given.method
+     : key == "model" ? given.model
+                      : given.rejection) = value.get<std::string>();
+  } else if (key == "synthetic_acceptance_rate") {
+    given.acceptance = value.is_number() ? value.get<double>() : -1;
+    if (!(*given.acceptance >= 0 && *given.acceptance <= 1))
+      return fail_field(key, "speculative config: {} must be a number from 0 to 1, got: {}", key,
+                        value.dump());
   } else if (key == "num_speculative_tokens") {
     REFRAIN_ASSIGN_OR_RETURN(given.drafts, whole_number(value, key, ipc::kMaxDrafts));
   } else if (key == "prompt_lookup_min") {
@@ -48,8 +57,9 @@ Status read_key(const std::string& key, const Json& value, Given& given) {
   } else {
     return fail_field(key,
                       "speculative config: unknown key '{}'; there are method, model, "
-                      "num_speculative_tokens, prompt_lookup_min, prompt_lookup_max and "
-                      "draft_tensor_parallel_size",
+                      "num_speculative_tokens, prompt_lookup_min, prompt_lookup_max, "
+                      "draft_tensor_parallel_size, rejection_sample_method and "
+                      "synthetic_acceptance_rate",
                       key);
   }
   return {};
@@ -60,6 +70,38 @@ using ipc::DraftHead;
 DraftHead head_of(const std::string& method) {
   if (method == "eagle3") return DraftHead::kEagle3;
   return method == "eagle" ? DraftHead::kEagle : DraftHead::kNone;
+}
+
+// vLLM's names. The words for what is always done here: a draft counts where it is what the model
+// draws.
+Status check_rejection(const Given& given) {
+  const bool synthetic = given.rejection == "synthetic";
+  if (!synthetic && given.rejection != "standard" && given.rejection != "strict")
+    return fail_field("rejection_sample_method",
+                      "speculative config: rejection_sample_method \"{}\" is not there; there are "
+                      "\"standard\" (\"strict\" is the same) and, to measure, \"synthetic\"",
+                      given.rejection);
+  if (synthetic != given.acceptance.has_value())
+    return fail_field("synthetic_acceptance_rate",
+                      "speculative config: synthetic_acceptance_rate and "
+                      "\"rejection_sample_method\": \"synthetic\" need each other");
+  return {};
+}
+
+// Drafts count one after the other up to the first wrong one. The chance of each, of 2^32, with
+// which so large a share of `drafts` counts in the mean.
+int64_t chance_of(double share, int32_t drafts) {
+  const auto counts = [drafts](double chance) {
+    double sum = 0, product = 1;
+    for (int32_t i = 0; i < drafts; ++i) sum += product *= chance;
+    return sum / drafts;
+  };
+  double low = 0, high = 1;
+  for (int i = 0; i < 64; ++i) {
+    const double middle = (low + high) / 2;
+    (counts(middle) < share ? low : high) = middle;
+  }
+  return std::llround(std::ldexp(high, 32));
 }
 
 Status check_method(const Given& given) {
@@ -100,6 +142,7 @@ Status apply_speculative_config(const std::string& text, EngineConfig& engine) {
   for (const auto& [key, value] : json.items())
     REFRAIN_RETURN_IF_ERROR(read_key(key, value, given));
   REFRAIN_RETURN_IF_ERROR(check_method(given));
+  REFRAIN_RETURN_IF_ERROR(check_rejection(given));
   ipc::WorkerConfig& config = engine.worker;
   config.num_speculative_tokens = *given.drafts;
   config.draft_head = head_of(given.method);
@@ -107,6 +150,7 @@ Status apply_speculative_config(const std::string& text, EngineConfig& engine) {
   engine.draft_model = given.model;
   engine.draft_tensor_parallel_size = given.draft_ranks.value_or(0);
   config.draft_tensor_parallel_size = engine.draft_tensor_parallel_size == 1 ? 1 : 0;
+  config.synthetic_acceptance = given.acceptance ? chance_of(*given.acceptance, *given.drafts) : -1;
   config.prompt_lookup_min = given.least ? *given.least : given.most.value_or(kLookup);
   config.prompt_lookup_max = given.most ? *given.most : given.least.value_or(kLookup);
   if (config.prompt_lookup_min > config.prompt_lookup_max)
@@ -147,11 +191,12 @@ Status check_draft_model(const EngineConfig& config, const ModelConfig& model) {
         "speculative config: the draft head {} has a hidden_size of {}, the model one "
         "of {}; they must be the same",
         config.draft_model, draft.hidden_size, model.hidden_size);
-  if (draft.num_kv_heads < ranks)
+  if (draft.num_heads < ranks)
     return fail_field("model",
-                      "speculative config: the draft model has {} KV heads (num_key_value_heads), "
-                      "which cannot be spread over --tensor-parallel-size {}",
-                      draft.num_kv_heads, ranks);
+                      "speculative config: the draft model has {} attention heads "
+                      "(num_attention_heads), which cannot be spread over --tensor-parallel-size "
+                      "{}",
+                      draft.num_heads, ranks);
   return {};
 }
 

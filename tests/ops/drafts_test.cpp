@@ -223,6 +223,36 @@ TEST_P(DraftsTest, AcceptDraftsKeepsTheRightOnesAndTheTokenAfterThem_CG40) {
   EXPECT_EQ(counts[2 * 50 + 45], 1);
 }
 
+// Every draft is wrong by what it says; a known share of them counts all the same, alike on all
+// devices and ranks.
+TEST_P(DraftsTest, AcceptDraftsByChanceKeepsTheShareThatIsAskedFor) {
+  constexpr int32_t kDrafts = 20;
+  for (const int64_t chance : {int64_t{0}, int64_t{3} << 30, int64_t{15} << 28, int64_t{1} << 32}) {
+    int32_t right = 0;
+    while (right < kDrafts && right_by_chance(chance, 0, 2 + right)) ++right;
+    set_history({{1, 2}}, {0});
+    set_rows({{0, 1 + kDrafts}});
+    slots_.params = harness().put(std::vector<SlotParams>(kSlots + 1));
+    slots_.last_token = harness().put(Ints(kSlots + 1, 0));
+    AcceptDraftsArgs args;
+    args.synthetic = chance;
+    args.inputs = inputs_;
+    args.slots = slots_;
+    args.rows = rows_;
+    args.ids = harness().put(Ints(1 + kDrafts, 5));
+    args.num_drafts = harness().put(Ints{kDrafts, 0});
+    args.tokens[0] = harness().put(Ints(1 + kDrafts, 9));
+    args.outputs[0] = {harness().fresh<int32_t>(2), harness().fresh<int32_t>(2)};
+    table().accept_drafts(stream(), args);
+    EXPECT_EQ(harness().get(args.outputs[0].accepted, 1), Ints{1 + right});
+    EXPECT_EQ(harness().get(args.outputs[0].drafted, 1), Ints{kDrafts});
+  }
+  int kept = 0;
+  for (int32_t position = 0; position < 10000; ++position)
+    kept += right_by_chance(int64_t{3} << 30, position % 7, position);
+  EXPECT_NEAR(kept, 7500, 150);
+}
+
 // A slot that is full takes no more: captures run with slots that nobody set up.
 TEST_P(DraftsTest, AcceptDraftsStaysWithinTheHistory) {
   set_history({Ints(kCols, 1)}, {0});

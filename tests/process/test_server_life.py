@@ -227,7 +227,7 @@ def run(*argv, timeout=within(60)):
     (["refrain", "serve", SMOLLM2, "--max-num-seq", 4], ["--max-num-seq", "--max-num-seqs"]),
     (["refrain", "serve", "/nowhere"], ["/nowhere", "config.json"]),
     (["refrain", "serve"], ["--model"]),
-    (["refrain", "serve", SMOLLM2, "--tensor-parallel-size", 4], ["tensor-parallel-size", "3 KV heads"]),
+    (["refrain", "serve", SMOLLM2, "--tensor-parallel-size", 10], ["tensor-parallel-size", "9 attention heads"]),
     (["refrain", "serve", SMOLLM2, "--max-model-len", 999999], ["--max-model-len", "8192"]),
     (["refrain", "serve", SMOLLM2, "--max-model-len", 1], ["--max-model-len 1"]),
     (["refrain", "serve", SMOLLM2, "--heartbeat-timeout", 0.1], ["--heartbeat-timeout"]),

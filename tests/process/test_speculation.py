@@ -176,6 +176,27 @@ def test_a_lost_rank_changes_no_token_and_drafts_are_counted_CG40(start_server, 
     assert server.stop() == 0
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.6, 1.0])
+def test_a_synthetic_acceptance_rate_is_the_share_of_drafts_that_count(start_server, rate):
+    """To measure: whatever drafts say. Both ranks throw the same dice, else they would part."""
+    config = {"method": "draft_model", "model": str(TINY_MODEL), "num_speculative_tokens": 3, "rejection_sample_method": "synthetic",
+              "synthetic_acceptance_rate": rate}
+    server = start_server("--max-num-seqs", 4, "--max-model-len", 512, "--speculative-config", json.dumps(config), model=TINY_MODEL, tp=2)
+
+    def ask(first):
+        status, text = server.post("/v1/completions", {"prompt": [first, 6, 7], "max_tokens": 400, "ignore_eos": True, "temperature": 0})
+        assert status == 200 and json.loads(text)["usage"]["completion_tokens"] == 400, text
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(ask, range(10, 18)))
+    counted = server.get("/metrics")[1]
+    drafted = metric_of(counted, "refrain:spec_decode_num_draft_tokens_total")
+    accepted = metric_of(counted, "refrain:spec_decode_num_accepted_tokens_total")
+    assert drafted > (1000 if rate else 100), "drafts that never count are given up"
+    assert abs(accepted / drafted - rate) < 0.05
+    assert metric_of(counted, "refrain:worker_group_restarts_total") == 0
+    assert server.stop() == 0
+
+
 def test_answers_with_a_grammar_beside_those_without_CG40(start_server):
     def answers(server):
         schema = {"type": "array", "minItems": 3, "maxItems": 3, "items": {"type": "integer", "minimum": 0, "maximum": 99}}

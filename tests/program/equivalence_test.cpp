@@ -133,7 +133,7 @@ TEST(Shard, RanksTogetherGiveThePlainLogits) {
 
 RC_GTEST_PROP(Passes, RandomModelsGiveThePlainLogits, ()) {
   const ModelConfig config = random_model();
-  const int size = *rc::gen::inRange(1, static_cast<int>(config.num_kv_heads) + 1);
+  const int size = *rc::gen::inRange(1, most_ranks(config) + 1);
   const auto ranks = shards(fuse(build(config)), size);
   RC_ASSERT(distance(plain_logits(config), logits(ranks, config, Storage::kPlanned)) < kTolerance);
 }

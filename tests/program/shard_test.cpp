@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
@@ -49,10 +50,16 @@ std::map<std::string, std::vector<int>> holdings(const Program& program, int siz
 
 RC_GTEST_PROP(Shard, HoldsEveryWeightOnceOrOnEveryRank, ()) {
   const ModelConfig config = random_model();
-  const int size = *rc::gen::inRange(1, static_cast<int>(config.num_kv_heads) + 1);
+  const int size = *rc::gen::inRange(1, most_ranks(config) + 1);
+  const auto kv_heads = static_cast<int>(config.num_kv_heads);
   for (const auto& [tensor, counts] : holdings(fuse(build(config)), size)) {
     const bool norm = tensor.find("norm") != std::string::npos;
-    for (const int count : counts) RC_ASSERT(count == (norm ? size : 1));
+    const bool kv =
+        tensor.find("k_proj") != std::string::npos || tensor.find("v_proj") != std::string::npos;
+    const int least = kv ? std::max(1, size / kv_heads) : 1;
+    const int most = kv ? std::max(1, (size + kv_heads - 1) / kv_heads) : 1;
+    for (const int count : counts)
+      norm ? RC_ASSERT(count == size) : RC_ASSERT(least <= count && count <= most);
   }
 }
 
@@ -60,6 +67,28 @@ TEST(Shard, ThreeKvHeadsOnTwoRanksRunAsTwoAndOne) {
   const Program program = fuse(build(tiny_llama()));
   EXPECT_EQ(shard(program, 0, 2)->states[0].paged.parts[0].units, 2);
   EXPECT_EQ(shard(program, 1, 2)->states[0].paged.parts[1].units, 1);
+}
+
+TEST(Shard, RanksBeyondTheKvHeadsShareTheQueriesOfOne) {
+  ModelConfig config = tiny_llama();
+  config.num_kv_heads = 2;
+  config.num_heads = 6;
+  const Program program = fuse(build(config));
+  const int64_t dim = config.head_dim;
+  for (const auto& [rank, head, first, last] :
+       {std::tuple{0, 0, 0, 2}, {1, 0, 2, 3}, {2, 1, 3, 5}, {3, 1, 5, 6}}) {
+    const auto sharded = shard(program, rank, 4);
+    const PagedPart& keys = sharded->states[0].paged.parts[0];
+    EXPECT_EQ(keys.units, 1);
+    EXPECT_EQ(keys.first_unit, head);
+    for (const Value& value : sharded->values) {
+      for (const WeightPart& part : value.parts) {
+        if (part.tensor.find("q_proj.weight") == std::string::npos) continue;
+        EXPECT_EQ(part.row_begin, first * dim);
+        EXPECT_EQ(part.row_end, last * dim);
+      }
+    }
+  }
 }
 
 std::vector<std::string> lines(const Program& program,
@@ -135,11 +164,13 @@ TEST(Shard, OneRankIsTheProgramItself) {
   for (const Op& op : same->ops) EXPECT_FALSE(definition(op).collective);
 }
 
-TEST(Shard, MoreRanksThanKvHeadsIsAnErrorThatNamesThem) {
-  const auto sharded = shard(fuse(build(tiny_llama())), 0, 4);
+TEST(Shard, MoreRanksThanHeadsIsAnErrorThatNamesThem) {
+  const ModelConfig config = tiny_llama();
+  const auto sharded = shard(fuse(build(config)), 0, static_cast<int>(config.num_heads) + 1);
   ASSERT_FALSE(sharded.has_value());
   EXPECT_EQ(sharded.error().field, "tensor_parallel_size");
-  EXPECT_NE(sharded.error().message.find("num_key_value_heads 3"), std::string::npos);
+  EXPECT_NE(sharded.error().message.find(fmt::format("num_attention_heads {}", config.num_heads)),
+            std::string::npos);
 }
 
 TEST(Shard, TooNarrowAnMlpIsAnErrorThatNamesIt) {

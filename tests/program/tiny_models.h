@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -91,6 +92,12 @@ inline ModelConfig aligned(ModelConfig config) {
 
 inline std::vector<ModelConfig> tiny_models() {
   return {tiny_llama(), tiny_qwen2(), tiny_qwen3(), tiny_biased_llama()};
+}
+
+// One with a head and a block of the MLP each.
+inline int most_ranks(const ModelConfig& config) {
+  return static_cast<int>(
+      std::min<int64_t>(config.num_heads, (config.intermediate_size + 15) / 16));
 }
 
 inline ModelConfig random_model() {

@@ -24,6 +24,7 @@ struct BuildLimits {
   int32_t num_drafts = 0;                     // of a row, at most
   int32_t lookup_least = 0, lookup_most = 0;  // tokens that are looked up
   int32_t history_cols = 0;                   // tokens of a request, at most
+  int64_t synthetic_acceptance = -1;          // kernels::AcceptDraftsArgs::synthetic
   // Speculation by a draft model. Of its target: the draft's state groups, which have a block table
   // and KV slots among the target's inputs. Of the draft itself: that it is one.
   std::vector<StateGroup> draft_groups = {};

@@ -200,7 +200,8 @@ void StepEnds::accept_drafts(const SampleOp& sample) {
                      .history = step_.history,
                      .history_range = step_.history_range,
                      .accepted = builder_.output("accepted", DType::kInt32, Dim::requests()),
-                     .drafted = builder_.output("drafted", DType::kInt32, Dim::requests())});
+                     .drafted = builder_.output("drafted", DType::kInt32, Dim::requests()),
+                     .synthetic = limits_.synthetic_acceptance});
 }
 
 void StepEnds::pool(ValueId hidden, kernels::Pooling pooling) {

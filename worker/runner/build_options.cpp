@@ -54,6 +54,7 @@ Result<BuildOptions> build_options(const ModelConfig& model, const ipc::WorkerCo
   options.limits.num_drafts = drafts;
   options.limits.lookup_least = config.prompt_lookup_min;
   options.limits.lookup_most = config.prompt_lookup_max;
+  options.limits.synthetic_acceptance = config.synthetic_acceptance;
   options.limits.history_cols = config.max_model_len + 2 * (1 + drafts);
   // Long prompts bring blocks for all their tokens at once, decodes one now and then.
   options.limits.step = {

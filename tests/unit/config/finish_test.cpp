@@ -14,6 +14,7 @@ class FinishConfig : public testing::Test {
   FinishConfig() {
     model_.torch_dtype = "bfloat16";
     model_.max_position_embeddings = 2048;
+    model_.num_heads = 9;
     model_.num_kv_heads = 3;
     config_.model = "/models/Some-Model/";
     config_.worker.dtype = "auto";
@@ -84,10 +85,10 @@ TEST_F(FinishConfig, ThreadsAreSharedOutOverTheRanksAndNeverNone) {
   EXPECT_GE(config_.host_threads, 1);
 }
 
-TEST_F(FinishConfig, RefusesMoreRanksThanKvHeads) {
-  config_.worker.tensor_parallel_size = 4;
+TEST_F(FinishConfig, RefusesMoreRanksThanHeads) {
+  config_.worker.tensor_parallel_size = 10;
   EXPECT_THAT(error(),
-              testing::AllOf(HasSubstr("--tensor-parallel-size"), HasSubstr("3 KV heads")));
+              testing::AllOf(HasSubstr("--tensor-parallel-size"), HasSubstr("9 attention heads")));
 }
 
 TEST_F(FinishConfig, RefusesAContextWithoutRoomForAPromptAndAnAnswer) {
@@ -298,13 +299,13 @@ TEST_F(FinishConfig, GroupsWithRolesNeedEachOther) {
   EXPECT_EQ(config_.num_workers(), 2 + 1 + 1);
   EXPECT_EQ(config_.groups()[2].first_worker, 3);
   EXPECT_EQ(config_.worker_of(config_.groups()[0]).tensor_parallel_size, 2);
-  config_.decode_tensor_parallel_size = 4;
-  EXPECT_THAT(error(), HasSubstr("--decode-tensor-parallel-size 4 is more than the model's 3"));
+  config_.decode_tensor_parallel_size = 10;
+  EXPECT_THAT(error(), HasSubstr("--decode-tensor-parallel-size 10 is more than the model's 9"));
   config_.decode_tensor_parallel_size = 0;
-  config_.worker.tensor_parallel_size = 4;
+  config_.worker.tensor_parallel_size = 10;
   EXPECT_THAT(
       error(),
-      HasSubstr("--tensor-parallel-size: --tensor-parallel-size 4 is more than the model's 3"));
+      HasSubstr("--tensor-parallel-size: --tensor-parallel-size 10 is more than the model's 9"));
   config_.worker.tensor_parallel_size = 1;
   config_.data_parallel_size = 2;
   EXPECT_THAT(error(), HasSubstr("leave it out"));

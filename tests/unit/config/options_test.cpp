@@ -65,6 +65,9 @@ std::vector<OptionCase> model_cases() {
        [](C c) { return c.decode_tensor_parallel_size == 4; }},
       {{"--kv-transfer-timeout", "2.5"}, [](C c) { return c.kv_transfer_timeout == 2.5; }},
       {{"--kv-transfer-policy", "always"}, [](C c) { return c.kv_transfer_policy == "always"; }},
+      {{"--kv-transfer-backend", "ucx"}, [](C c) { return c.worker.kv_transfer_backend == "ucx"; }},
+      {{"--disaggregation-transfer-backend", "tcp"},
+       [](C c) { return c.worker.kv_transfer_backend == "tcp"; }},
       {{"--tp", "2"}, [](C c) { return c.worker.tensor_parallel_size == 2; }},
       {{"--device", "host"}, [](C c) { return c.device == "host"; }},
       {{"--host-threads", "4"}, [](C c) { return c.host_threads == 4; }},
@@ -309,56 +312,6 @@ TEST(Options, ValuesOutOfRangeNameTheOption) {
   for (const auto& words : bad) {
     EXPECT_THAT(parse_words(words).error(), HasSubstr(words[0])) << words[1];
   }
-}
-
-TEST(Options, WhatNoSpeculationCanBeIsRefusedByItsKey) {
-  const std::vector<std::pair<const char*, const char*>> bad = {
-      {"[]", "JSON object"},
-      {R"({"num_speculative_tokens": 4})", "method is missing"},
-      {R"({"method": "medusa", "num_speculative_tokens": 4})", "method \"medusa\" is not there"},
-      {R"({"method": "eagle3", "num_speculative_tokens": 4})", "model is missing"},
-      {R"({"method": "ngram"})", "num_speculative_tokens is missing"},
-      {R"({"method": "ngram", "num_speculative_tokens": 33})", "from 1 to 32"},
-      {R"({"method": "ngram", "num_speculative_tokens": 2, "model": "m"})",
-       "are for methods \"draft_model\""},
-      {R"({"method": "ngram", "num_speculative_tokens": 2, "modell": "m"})",
-       "unknown key 'modell'"},
-      {R"({"method": "draft_model", "num_speculative_tokens": 2})", "model is missing"},
-      {R"({"method": "draft_model", "num_speculative_tokens": 2, "model": "m",
-           "prompt_lookup_min": 1})",
-       "are for method \"ngram\""},
-      {R"({"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_min": 3,
-           "prompt_lookup_max": 2})",
-       "more than prompt_lookup_max"}};
-  for (const auto& [json, what] : bad)
-    EXPECT_THAT(parse_words({"--speculative-config", json}).error(), HasSubstr(what)) << json;
-  const auto both = parse_words({"--speculative-config",
-                                 R"({"method": "ngram", "num_speculative_tokens": 2,
-                                     "prompt_lookup_max": 4})"});
-  EXPECT_EQ(both.config.worker.prompt_lookup_min, 4) << "one end given is both, as in vLLM";
-  for (const char* option : {"--speculative-algorithm", "--speculative-num-steps",
-                             "--speculative-num-draft-tokens", "--speculative-draft-model-path"})
-    EXPECT_THAT(parse_words({option, "STANDALONE"}).error(),
-                ::testing::AllOf(HasSubstr("--speculative-config"), HasSubstr("draft_model")))
-        << option;
-  const auto draft = parse_words({"--speculative-config",
-                                  R"({"method": "draft_model", "num_speculative_tokens": 2,
-                                      "model": "/a/model", "draft_tensor_parallel_size": 2})"});
-  EXPECT_TRUE(draft.config.worker.draft_model);
-  EXPECT_EQ(draft.config.draft_model, "/a/model");
-  EXPECT_EQ(draft.config.draft_tensor_parallel_size, 2);
-  EXPECT_EQ(draft.config.worker.draft_tensor_parallel_size, 0) << "shared by the model's ranks";
-  const auto alone = parse_words({"--speculative-config",
-                                  R"({"method": "draft_model", "num_speculative_tokens": 2,
-                                      "model": "/a/model", "draft_tensor_parallel_size": 1})"});
-  EXPECT_EQ(alone.config.worker.draft_tensor_parallel_size, 1);
-  EXPECT_EQ(draft.config.worker.draft_head, ipc::DraftHead::kNone);
-  const auto head = parse_words({"--speculative-config",
-                                 R"({"method": "eagle3", "num_speculative_tokens": 2,
-                                     "model": "/a/head"})"});
-  EXPECT_TRUE(head.config.worker.draft_model);
-  EXPECT_EQ(head.config.worker.draft_head, ipc::DraftHead::kEagle3);
-  EXPECT_EQ(head.config.draft_model, "/a/head");
 }
 
 TEST(Options, WhatIsNoOriginMethodOrHeaderIsRefused) {

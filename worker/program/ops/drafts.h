@@ -222,6 +222,7 @@ struct AcceptDraftsOp {  // the last op: what becomes of the tokens that a Sampl
           history_range = kNoValue;
   // What the host reads (kernels::AcceptOutputs).
   ValueId accepted = kNoValue, drafted = kNoValue;
+  int64_t synthetic = -1;  // kernels::AcceptDraftsArgs
   bool operator==(const AcceptDraftsOp&) const = default;
 };
 
@@ -244,6 +245,7 @@ struct Definition<AcceptDraftsOp> {
                                          state("history_range", offsetof(O, history_range)),
                                          write("accepted", offsetof(O, accepted)),
                                          write("drafted", offsetof(O, drafted))};
+  static constexpr Attribute attributes[] = {shown_unless<"synthetic", &O::synthetic, -1>()};
   static std::string shape(const Shapes& v, const O& op) {
     return expect(
         v[op.tokens].storage == Storage::kPinned && v[op.accepted].storage == Storage::kPinned &&
@@ -277,6 +279,7 @@ struct Definition<AcceptDraftsOp> {
       args.tokens[turn] = l.at(op.tokens, turn);
       args.outputs[turn] = {l.at(op.accepted, turn), l.at(op.drafted, turn)};
     }
+    args.synthetic = op.synthetic;
     args.rows = l.rows(op.row_slot);
     l.kernels().accept_drafts(l.stream(), args);
   }

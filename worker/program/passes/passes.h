@@ -67,7 +67,8 @@ AttentionHeads attention_heads_of(const Program& program, int group);
 
 // Narrows weights to the rank's share and inserts the collectives; a sum over ranks that only an
 // AddRmsNormOp reads becomes one op with it. Head groups (a KV head and its
-// query heads) are spread as evenly as they go; what cannot be spread is an error that names it.
+// query heads) are spread as evenly as they go; where there are more ranks, several have a KV head
+// and share its query heads. What cannot be spread is an error that names it.
 Result<Program> shard(const Program& program, int rank, int size);
 
 // A rank's share of `units` units: the first (units mod size) ranks get one more.
@@ -75,6 +76,9 @@ struct UnitRange {
   int64_t begin = 0, end = 0;
 };
 UnitRange rank_share(int64_t units, int rank, int size);
+// The same of KV heads: where there are more ranks than heads, each has one, and neighbours the
+// same.
+UnitRange kv_share(int64_t kv_heads, int rank, int size);
 
 // [begin, end) of Program::ops.
 struct OpRange {

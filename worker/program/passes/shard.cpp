@@ -24,19 +24,29 @@ struct Split {
   int rank = 0, size = 1;
   int64_t q_heads = 0, kv_heads = 0, head_dim = 0, intermediate = 0, vocab = 0;
 
-  UnitRange kv_groups() const { return rank_share(kv_heads, rank, size); }
   int64_t queries_per_kv() const { return kv_heads == 0 ? 1 : q_heads / kv_heads; }
+  UnitRange kv_groups() const { return kv_share(kv_heads, rank, size); }
+  // Of the query heads: all of its KV heads, or its part of those of one that several ranks have.
+  UnitRange queries() const {
+    const UnitRange kv = kv_groups();
+    const int64_t first = kv.begin * queries_per_kv();
+    if (kv_heads == 0 || size <= kv_heads) return {first, kv.end * queries_per_kv()};
+    const UnitRange ranks =
+        rank_share(size, static_cast<int>(kv.begin), static_cast<int>(kv_heads));
+    const UnitRange part = rank_share(queries_per_kv(), rank - static_cast<int>(ranks.begin),
+                                      static_cast<int>(ranks.end - ranks.begin));
+    return {first + part.begin, first + part.end};
+  }
   int64_t vocab_shard() const {
     return (vocab + size * kVocabUnit - 1) / (size * kVocabUnit) * kVocabUnit;
   }
 
   Share share(SplitUnit unit, int64_t full) const {
-    const UnitRange heads = kv_groups();
     switch (unit) {
       case SplitUnit::kQueryHeads:
-        return {heads.begin * queries_per_kv() * head_dim, heads.end * queries_per_kv() * head_dim};
+        return {queries().begin * head_dim, queries().end * head_dim};
       case SplitUnit::kKvHeads:
-        return {heads.begin * head_dim, heads.end * head_dim};
+        return {kv_groups().begin * head_dim, kv_groups().end * head_dim};
       case SplitUnit::kIntermediate: {
         const int64_t units = (full + kIntermediateUnit - 1) / kIntermediateUnit;
         const UnitRange range = rank_share(units, rank, size);
@@ -81,11 +91,11 @@ Result<Split> find_split(const Program& program, int rank, int size) {
         linear->unit == SplitUnit::kIntermediate)
       split.intermediate = program.value(linear->weight).cols;
   }
-  if (split.kv_heads != 0 && split.kv_heads < size)
+  if (split.kv_heads != 0 && split.q_heads < size)
     return fail_field("tensor_parallel_size",
-                      "tensor_parallel_size {} is more than num_key_value_heads {}: every rank "
-                      "needs a KV head, so use {} or fewer",
-                      size, split.kv_heads, split.kv_heads);
+                      "tensor_parallel_size {} is more than num_attention_heads {}: every rank "
+                      "needs a head, so use {} or fewer",
+                      size, split.q_heads, split.q_heads);
   const int64_t units = (split.intermediate + kIntermediateUnit - 1) / kIntermediateUnit;
   if (split.intermediate != 0 && units < size)
     return fail_field("tensor_parallel_size",
@@ -124,7 +134,7 @@ struct Resize {
 
   Value& value(ValueId id) const { return program.values[static_cast<size_t>(id)]; }
   int64_t kv_heads() const { return split.kv_groups().end - split.kv_groups().begin; }
-  int64_t q_heads() const { return kv_heads() * split.queries_per_kv(); }
+  int64_t q_heads() const { return split.queries().end - split.queries().begin; }
   void same_width(ValueId out, ValueId in) const { value(out).cols = value(in).cols; }
 
   void operator()(EmbedOp& op) const {
@@ -167,7 +177,9 @@ void narrow_states(Program& program, const Split& split) {
   for (StateGroup& group : program.states) {
     for (PagedPart& part : group.paged.parts) {
       if (part.split == SplitUnit::kNone) continue;
-      const UnitRange units = rank_share(part.units, split.rank, split.size);
+      const UnitRange units = part.split == SplitUnit::kKvHeads
+                                  ? split.kv_groups()
+                                  : rank_share(part.units, split.rank, split.size);
       part.units = units.end - units.begin;
       part.first_unit = units.begin;
     }
@@ -313,6 +325,12 @@ UnitRange rank_share(int64_t units, int rank, int size) {
   const int64_t each = units / size, more = units % size;
   const int64_t begin = rank * each + std::min<int64_t>(rank, more);
   return {begin, begin + each + (rank < more ? 1 : 0)};
+}
+
+UnitRange kv_share(int64_t kv_heads, int rank, int size) {
+  if (kv_heads == 0 || size <= kv_heads) return rank_share(kv_heads, rank, size);
+  for (int head = 0;; ++head)
+    if (rank < rank_share(size, head, static_cast<int>(kv_heads)).end) return {head, head + 1};
 }
 
 Result<Program> shard(const Program& program, int rank, int size) {
