@@ -5,11 +5,12 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from adapters import write_adapter
-from conftest import BIN, TINY, Server, command_line, wait_for, within
+from conftest import BIN, ROOT, TINY, Server, command_line, wait_for, within
 from test_groups import CONTROL, ask, control, groups, of_groups, worker_of
 from test_two_hosts import EXPECTED, hosts, signal_program  # noqa: F401 (a fixture)
 from test_windows import with_windows
@@ -226,7 +227,19 @@ def test_a_killed_coordinator_adopts_both_and_joins_them_again_R10(start_server,
     assert server.stop() == 0
 
 
-def test_groups_on_two_hosts_move_blocks_over_tcp_R28(hosts, tmp_path):  # noqa: F811
+@pytest.mark.parametrize("pairs, options", [
+    ("1x4,2x2", []), ("2x1", ["--adapters", "2", "--serve", "--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3}']),
+    ("1x2", ["--serve", "--kv-transfer-backend", "ucx"])])
+def test_prompts_of_all_lengths_give_the_tokens_of_one_group_R28(pairs, options):
+    """Fifty prompts of up to 3,000 tokens; the command alone asks 1,000 of up to 32,000."""
+    done = subprocess.run([sys.executable, ROOT / "tools/compare_groups", "--bin", BIN, "--prompts", "50", "--longest", "3000", "--tp", pairs,
+                           *options], capture_output=True, text=True, timeout=within(150))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("all equal") == len(pairs.split(",")), done.stdout
+
+
+@pytest.mark.parametrize("backend, way", [("auto", "tcp"), ("ucx", "ucx")])
+def test_groups_on_two_hosts_move_blocks_R28(hosts, tmp_path, backend, way):  # noqa: F811
     (first, second), (address, _) = hosts
     keys = tmp_path / "keys"
     subprocess.run([BIN / "refrain", "keygen", keys, "prefill", "decode"], check=True, capture_output=True)
@@ -240,7 +253,8 @@ def test_groups_on_two_hosts_move_blocks_over_tcp_R28(hosts, tmp_path):  # noqa:
                      group, "--role", role)
 
     programs = [start(first, "coordinator", "coordinator", "coordinator", "--listen", f"tcp://{address}:5555", "--port",
-                      8000, "--dtype", "float32", "--max-num-seqs", 8, "--prefill-groups", 1, "--decode-groups", 1, *MOVES),
+                      8000, "--dtype", "float32", "--max-num-seqs", 8, "--prefill-groups", 1, "--decode-groups", 1, *MOVES,
+                      "--kv-transfer-backend", backend),
                 worker(first, 0, "prefill"), worker(second, 1, "decode")]
 
     def metric(name):
@@ -256,7 +270,7 @@ def test_groups_on_two_hosts_move_blocks_over_tcp_R28(hosts, tmp_path):  # noqa:
             answer = json.loads(first.ask(8000, "/v1/completions", body))
             assert answer["choices"][0]["token_ids"] == entry["output_ids"], entry["name"]
     answers()
-    assert "of group 0 come over tcp" in (tmp_path / "decode.log").read_text()
+    assert f"of group 0 come over {way}" in (tmp_path / "decode.log").read_text()
     assert metric("kv_transfers_total")[1] == 4
     # Either side comes back, with the other one's connections as they were.
     for group, again in ((1, lambda: worker(second, 1, "decode")), (0, lambda: worker(first, 0, "prefill"))):
