@@ -17,7 +17,7 @@
 namespace refrain {
 
 struct EngineConfig {
-  static constexpr int32_t kMostGroups = 64;
+  static constexpr int32_t kMostGroups = 1024;
 
   // model
   std::string model;                            // directory

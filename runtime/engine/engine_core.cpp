@@ -181,9 +181,9 @@ GroupServiceHandlers EngineCore::handlers_of(int32_t index) {
       guarded([](Self& self, RequestId id) { self.live_.end_without_logit(id); });
   handlers.on_slow_grammar =
       guarded([](Self& self, RequestId id) { self.live_.end_for_grammar(id); });
-  handlers.on_tokens =
-      guarded([](Self& self, const ipc::StepResult& result, const std::vector<TokenEvent>& events) {
-        self.on_tokens(result, events);
+  handlers.on_tokens = guarded(
+      [index](Self& self, const ipc::StepResult& result, const std::vector<TokenEvent>& events) {
+        self.on_tokens(index, result, events);
       });
   handlers.on_kv_export = guarded([index](Self& self, int32_t rank, const ipc::KvExport& own) {
     self.placement_.exported(index, rank, own);
@@ -234,10 +234,11 @@ void EngineCore::on_good_canary(int32_t index, bool proved) {
   publish();
 }
 
-void EngineCore::on_tokens(const ipc::StepResult& result, const std::vector<TokenEvent>& events) {
+void EngineCore::on_tokens(int32_t index, const ipc::StepResult& result,
+                           const std::vector<TokenEvent>& events) {
   Admission& admission = intake_.admission();
   for (const TokenEvent& event : events) admission.token(event.id);
-  admission.step(now(), groups_.waiting());
+  admission.step(now(), groups_.waiting(index));
   live_.deliver(result, events);
   if (std::ranges::any_of(events, [](const auto& e) { return e.stop != StopCause::kNone; }))
     placement_.completed();
@@ -264,6 +265,7 @@ void EngineCore::on_lost(int32_t index, GroupServiceHandlers::Lost lost) {
   const Error error = lost.error;
   const bool over = lost.for_good && groups_.all_failed();
   lost.alone = rounds_.lost(index, lost.in_flight, lost.for_good);
+  groups_.waiting(index);
   if (!groups_.any_ready()) intake_.admission().out_of_service(now());
   if (over) intake_.refuse_from_now_on(error);
   const size_t resumed = placement_.lost(index, std::move(lost), over);
@@ -297,7 +299,7 @@ void EngineCore::pump_all() {
 
 void EngineCore::publish() {
   loads_.settle();
-  for (const auto& each : groups_) each->publish_counts();
+  for (const auto& each : groups_) each->publish_changes();
   stats_.change([this](EngineStats& stats) {
     stats.requests_queued = placement_.num_queued();
     stats.kv_link_bytes_per_second = placement_.choice().link().bytes_a_second();

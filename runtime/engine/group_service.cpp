@@ -154,12 +154,14 @@ void GroupService::set_held(bool held) {
 }
 
 Status GroupService::add(std::unique_ptr<Sequence> sequence, const TokenDigest& given) {
+  changed_ = true;
   if (sequence->params.setup.grammar.empty()) return schedule(std::move(sequence), given);
   gate_.add(std::move(sequence));
   return {};
 }
 
 Status GroupService::schedule(std::unique_ptr<Sequence> sequence, const TokenDigest& given) {
+  changed_ = true;
   return scheduler_->add(std::move(sequence), given);
 }
 
@@ -174,12 +176,14 @@ const Sequence* GroupService::find(RequestId id) const {
 }
 
 void GroupService::cancel(RequestId id) {
+  changed_ = true;
   if (scheduler_) scheduler_->cancel(id);
   gate_.remove(id);
   transfers_.send_orders();
 }
 
 std::vector<std::unique_ptr<Sequence>> GroupService::release_all() {
+  changed_ = true;
   auto requests = scheduler_->release_all();
   for (auto& sequence : gate_.release_all()) requests.push_back(std::move(sequence));
   return requests;
@@ -208,7 +212,8 @@ void GroupService::send_grammars() {
 }
 
 void GroupService::send(const StepPlan& plan) {
-  plan_timer_.planned(scheduler_->stats().waiting > 0);
+  changed_ = true;
+  plan_timer_.planned(waiting() > 0);
   pace_.sent(plan.step(), now());
   if (trace_) {
     trace_->sent(stats_.group(), plan.step(), now(), [this](RequestId id) {
@@ -325,7 +330,13 @@ std::vector<std::unique_ptr<Sequence>> GroupService::take_back() {
   return requests;
 }
 
+void GroupService::publish_changes() {
+  if (changed_ || moves_ || (scheduler_ && scheduler_->has_transfers())) publish_counts();
+}
+
 void GroupService::publish_counts() {
+  changed_ = false;
+  moves_ = scheduler_ && scheduler_->has_transfers();
   const SchedulerStats counts = scheduler_ ? scheduler_->stats() : SchedulerStats{};
   const Sequence* canary = find(kCanaryRequest);
   stats_.change([&](GroupStats& stats) { counts_.fill(counts, gate_.size(), canary, stats); });

@@ -105,7 +105,7 @@ class GroupService : public std::enable_shared_from_this<GroupService> {
   // What its next workers are for, and are told. While it has none.
   void set_role(ipc::GroupRole role, const ipc::WorkerConfig& worker);
   void set_held(bool held);  // for others to see
-  uint64_t waiting() const { return scheduler_->stats().waiting; }
+  uint64_t waiting() const { return scheduler_->num_waiting(); }
   std::vector<std::unique_ptr<Sequence>> release_all();  // nothing is in flight
   void set_trial(bool on) { trial_ = on; }               // then one step runs at a time
   // Its steps, which StepRounds plans: whether it takes one now, and the way to the ranks.
@@ -118,7 +118,7 @@ class GroupService : public std::enable_shared_from_this<GroupService> {
   bool steps_together() const { return ready() && group_->steps_together(); }  // with replicas
   size_t requests_in_flight() const { return ready() ? scheduler_->requests_in_flight() : 0; }
   TimePoint now() const { return executor_->clock().now(); }
-  void publish_counts();
+  void publish_changes();  // of its counts, where something may have changed them
   const StatsBoard& stats() const { return stats_; }
   std::optional<double> seconds_a_token() const { return pace_.seconds_a_token(); }  // of prompts
 
@@ -137,6 +137,7 @@ class GroupService : public std::enable_shared_from_this<GroupService> {
   void on_grammar_ready(RequestId id);
   void on_lost(const Error& error, bool for_good);
   std::vector<std::unique_ptr<Sequence>> take_back();
+  void publish_counts();
   void publish_group();
 
   EngineConfig config_;
@@ -153,6 +154,7 @@ class GroupService : public std::enable_shared_from_this<GroupService> {
   PlanTimer plan_timer_;
   GroupCanary canary_;
   GroupTransfers transfers_;
+  bool changed_ = true, moves_ = false;  // since its counts were published; transfers, by then
   bool trial_ = false;
   bool failed_ = false;     // for good
   bool proving_ = false;    // nothing runs before these workers have answered a canary

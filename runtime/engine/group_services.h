@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "runtime/engine/group_service.h"
@@ -13,7 +14,10 @@ namespace refrain {
 
 class GroupServices {
  public:
-  void add(std::shared_ptr<GroupService> service) { all_.push_back(std::move(service)); }
+  void add(std::shared_ptr<GroupService> service) {
+    all_.push_back(std::move(service));
+    counted_.push_back(0);
+  }
   int32_t size() const { return static_cast<int32_t>(all_.size()); }
   GroupService& operator[](int32_t index) { return *all_[static_cast<size_t>(index)]; }
   const GroupService& operator[](int32_t index) const { return *all_[static_cast<size_t>(index)]; }
@@ -26,11 +30,13 @@ class GroupServices {
   bool all_failed() const {
     return std::ranges::all_of(all_, [](const auto& each) { return each->failed(); });
   }
-  uint64_t waiting() const {  // requests in schedulers that do not run yet
-    uint64_t sum = 0;
-    for (const auto& each : all_)
-      if (each->ready()) sum += each->waiting();
-    return sum;
+  // Requests in schedulers that do not run yet: of this group now, of the others when they were
+  // counted last. A step of one among many groups does not ask them all.
+  uint64_t waiting(int32_t group) {
+    const GroupService& service = (*this)[group];
+    const uint64_t now = service.ready() ? service.waiting() : 0;
+    waiting_ += now - std::exchange(counted_[static_cast<size_t>(group)], now);
+    return waiting_;
   }
   // Any thread, after the last add().
   std::vector<GroupStats> stats() const {
@@ -51,6 +57,8 @@ class GroupServices {
 
  private:
   std::vector<std::shared_ptr<GroupService>> all_;
+  std::vector<uint64_t> counted_;  // by group: those that wait
+  uint64_t waiting_ = 0;           // their sum
 };
 
 }  // namespace refrain

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <tuple>
 #include <utility>
 
@@ -10,41 +11,41 @@
 namespace refrain {
 namespace {
 
-constexpr int32_t kMostGroups = 64;  // bits of a word
-
 uint64_t mix(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
   return x ^ (x >> 31);
 }
 
-uint64_t bit_of(int32_t group) { return uint64_t{1} << group; }
-
 }  // namespace
 
 Router::Router(const std::vector<ipc::GroupRole>& roles, int32_t block_size)
     : block_size_(static_cast<size_t>(block_size)) {
-  REFRAIN_CHECK(!roles.empty() && std::ssize(roles) <= kMostGroups, "{} groups", roles.size());
+  REFRAIN_CHECK(!roles.empty(), "no groups");
   for (const ipc::GroupRole role : roles) groups_.push_back({role});
 }
 
+void Router::open(int32_t group) {
+  Group& opened = groups_[static_cast<size_t>(group)];
+  num_open_[static_cast<size_t>(opened.role)] += opened.open ? 0 : 1;
+  opened.open = true;
+}
+
 void Router::close(int32_t group) {
-  groups_[static_cast<size_t>(group)].open = false;
+  Group& closed = groups_[static_cast<size_t>(group)];
+  num_open_[static_cast<size_t>(closed.role)] -= closed.open ? 1 : 0;
+  closed.open = false;
   for (Known* known : {&known_, &older_})
-    for (auto& [hash, groups] : *known) groups &= ~bit_of(group);
+    for (auto& [hash, groups] : *known) std::erase(groups, group);
 }
 
 void Router::set_role(int32_t group, ipc::GroupRole role) {
+  REFRAIN_CHECK(!is_open(group), "group {} is open", group);
   groups_[static_cast<size_t>(group)].role = role;
 }
 
 bool Router::any_open() const {
-  return std::ranges::any_of(groups_, [](const Group& group) { return group.open; });
-}
-
-bool Router::is_open(ipc::GroupRole role) const {
-  return std::ranges::any_of(
-      groups_, [role](const Group& group) { return group.open && group.role == role; });
+  return std::ranges::any_of(num_open_, [](int32_t count) { return count > 0; });
 }
 
 bool Router::divides() const {
@@ -81,16 +82,23 @@ std::vector<uint64_t> Router::beginnings(std::span<const TokenId> tokens,
   return hashes;
 }
 
-uint64_t Router::groups_with(uint64_t hash) const {
-  uint64_t groups = 0;
-  for (const Known* known : {&known_, &older_})
-    if (const auto found = known->find(hash); found != known->end()) groups |= found->second;
+std::vector<int32_t> Router::groups_with(uint64_t hash) const {
+  static const std::vector<int32_t> kNone;
+  const auto known = known_.find(hash), older = older_.find(hash);
+  const auto& one = known == known_.end() ? kNone : known->second;
+  const auto& other = older == older_.end() ? kNone : older->second;
+  std::vector<int32_t> groups;
+  std::ranges::set_union(one, other, std::back_inserter(groups));
   return groups;
 }
 
 void Router::remember(const std::vector<uint64_t>& hashes, int32_t group) {
   if (known_.size() + hashes.size() > kBlocks) older_ = std::exchange(known_, {});
-  for (const uint64_t hash : hashes) known_[hash] |= bit_of(group);
+  for (const uint64_t hash : hashes) {
+    std::vector<int32_t>& groups = known_[hash];
+    const auto at = std::ranges::lower_bound(groups, group);
+    if (at == groups.end() || *at != group) groups.insert(at, group);
+  }
 }
 
 std::optional<Router::Choice> Router::choose(std::span<const TokenId> tokens,
@@ -98,12 +106,18 @@ std::optional<Router::Choice> Router::choose(std::span<const TokenId> tokens,
                                              std::optional<int32_t> promised) const {
   std::vector<uint64_t> hashes = beginnings(tokens, context);
   std::vector<int64_t> cached(groups_.size(), 0);
-  uint64_t matching = ~uint64_t{0};
-  for (const uint64_t hash : hashes) {
-    matching &= groups_with(hash);
-    if (matching == 0) break;
-    for (size_t group = 0; group < groups_.size(); ++group)
-      if ((matching >> group & 1) != 0) cached[group] += static_cast<int64_t>(block_size_);
+  std::vector<int32_t> matching;
+  for (size_t i = 0; i < hashes.size(); ++i) {
+    const std::vector<int32_t> before = std::exchange(matching, {});
+    const std::vector<int32_t> have = groups_with(hashes[i]);
+    if (i == 0) {
+      matching = have;
+    } else {
+      std::ranges::set_intersection(before, have, std::back_inserter(matching));
+    }
+    if (matching.empty()) break;
+    for (const int32_t group : matching)
+      cached[static_cast<size_t>(group)] += static_cast<int64_t>(block_size_);
   }
   // Blocks that come from another group cost less than any tokens that are computed.
   const bool computed = part != Part::kAnswer;

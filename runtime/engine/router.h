@@ -5,6 +5,7 @@
 // is not for answers only, an answer to the decode group with the least work. Pure; the engine owns
 // it.
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -29,7 +30,7 @@ class Router {
   Router(const std::vector<ipc::GroupRole>& roles, int32_t block_size);  // by group
 
   // A group takes requests only while it is open. One that closes has lost what it has computed.
-  void open(int32_t group) { groups_[static_cast<size_t>(group)].open = true; }
+  void open(int32_t group);
   void close(int32_t group);
   bool is_open(int32_t group) const { return groups_[static_cast<size_t>(group)].open; }
   ipc::GroupRole role(int32_t group) const { return groups_[static_cast<size_t>(group)].role; }
@@ -70,9 +71,10 @@ class Router {
     int32_t group = 0;
     int64_t work = 0;
   };
-  using Known = std::unordered_map<uint64_t, uint64_t>;  // hash of a beginning -> groups, as bits
+  // Hash of a beginning -> the groups that have computed it, in order.
+  using Known = std::unordered_map<uint64_t, std::vector<int32_t>>;
 
-  bool is_open(ipc::GroupRole role) const;
+  bool is_open(ipc::GroupRole role) const { return num_open_[static_cast<size_t>(role)] > 0; }
   struct Choice {
     int32_t group = 0;
     int64_t work = 0;  // that it adds
@@ -84,11 +86,12 @@ class Router {
   void add(const Choice& choice);
   bool takes(const Group& group, Part part) const;
   std::vector<uint64_t> beginnings(std::span<const TokenId> tokens, const Context& context) const;
-  uint64_t groups_with(uint64_t hash) const;
+  std::vector<int32_t> groups_with(uint64_t hash) const;
   void remember(const std::vector<uint64_t>& hashes, int32_t group);
 
   const size_t block_size_;
   std::vector<Group> groups_;
+  std::array<int32_t, 3> num_open_{};  // by role
   std::unordered_map<RequestId, Placed> placed_, promised_;
   Known known_, older_;
   uint64_t num_taken_ = 0;

@@ -139,7 +139,7 @@ std::vector<std::unique_ptr<Sequence>> Scheduler::release_all() {
 
 SchedulerStats Scheduler::stats() const {
   SchedulerStats stats;
-  stats.waiting = queues_.waiting().size() + queues_.receiving().size();
+  stats.waiting = num_waiting();
   stats.running = queues_.running().size();
   stats.preemptions = preemption_.count();
   stats.cascade_steps = step_.cascade_steps();

@@ -110,6 +110,7 @@ class Scheduler {
   // Requests with a row in a step in flight, those that have ended since included.
   size_t requests_in_flight() const { return queues_.requests_in_flight(); }
   size_t num_unfinished() const { return queues_.num_unfinished(); }
+  size_t num_waiting() const { return queues_.waiting().size() + queues_.receiving().size(); }
   SchedulerStats stats() const;
   // Every request that has not ended, oldest first, with the tokens it has; the scheduler is empty
   // afterwards. What is in flight counts as lost with its group of workers; where nothing is, the

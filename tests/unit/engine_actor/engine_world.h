@@ -80,11 +80,12 @@ class EngineWorld {
     parts.config = config;
     parts.model = model;
     parts.engine_executor = scheduler.make_executor("engine");
+    if (wrap_engine) parts.engine_executor = wrap_engine(parts.engine_executor);
     std::vector<std::shared_ptr<Executor>> output_executors;
     for (int i = 0; i < output_threads; ++i)
       output_executors.push_back(scheduler.make_executor("output-" + std::to_string(i)));
     parts.outputs = text_outputs(output_executors, tokenizer);
-    parts.endpoint = *hub->make_server(parts.engine_executor);
+    parts.endpoint = *hub->make_server(parts.engine_executor, high_water_mark);
     parts.watch = [this, executor = parts.engine_executor](const ProcessIdentity& process,
                                                            std::function<void()> gone) {
       const int64_t pid = process.pid;
@@ -199,7 +200,10 @@ class EngineWorld {
   }
 
   ManualScheduler scheduler;
-  int output_threads = 1;  // executors of the output side
+  int output_threads = 1;      // executors of the output side
+  int high_water_mark = 1024;  // frames for the engine that wait
+  // The engine's executor, as it is to run on it; null: as it is.
+  std::function<std::shared_ptr<Executor>(std::shared_ptr<Executor>)> wrap_engine;
   EngineConfig config;
   ModelConfig model;
   std::shared_ptr<const text::Tokenizer> tokenizer = fixture_tokenizer();
