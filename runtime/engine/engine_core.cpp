@@ -8,6 +8,8 @@
 
 namespace refrain {
 
+using Events = std::vector<TokenEvent>;
+
 EngineCore::EngineCore(EngineParts parts)
     : config_(parts.config),
       model_(parts.model),
@@ -181,8 +183,8 @@ GroupServiceHandlers EngineCore::handlers_of(int32_t index) {
       guarded([](Self& self, RequestId id) { self.live_.end_without_logit(id); });
   handlers.on_slow_grammar =
       guarded([](Self& self, RequestId id) { self.live_.end_for_grammar(id); });
-  handlers.on_tokens = guarded(
-      [index](Self& self, const ipc::StepResult& result, const std::vector<TokenEvent>& events) {
+  handlers.on_tokens =
+      guarded([index](Self& self, const ipc::StepResult& result, const Events& events) {
         self.on_tokens(index, result, events);
       });
   handlers.on_kv_export = guarded([index](Self& self, int32_t rank, const ipc::KvExport& own) {
@@ -234,11 +236,9 @@ void EngineCore::on_good_canary(int32_t index, bool proved) {
   publish();
 }
 
-void EngineCore::on_tokens(int32_t index, const ipc::StepResult& result,
-                           const std::vector<TokenEvent>& events) {
-  Admission& admission = intake_.admission();
-  for (const TokenEvent& event : events) admission.token(event.id);
-  admission.step(now(), groups_.waiting(index));
+void EngineCore::on_tokens(int32_t index, const ipc::StepResult& result, const Events& events) {
+  for (const TokenEvent& event : events) intake_.admission().token(event.id);
+  intake_.admission().step(now(), groups_.waiting(index));
   live_.deliver(result, events);
   if (std::ranges::any_of(events, [](const auto& e) { return e.stop != StopCause::kNone; }))
     placement_.completed();

@@ -67,8 +67,7 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   GroupServiceHandlers handlers_of(int32_t index);
   void on_ready(int32_t index);
   void on_good_canary(int32_t index, bool proved);
-  void on_tokens(int32_t index, const ipc::StepResult& result,
-                 const std::vector<TokenEvent>& events);
+  void on_tokens(int32_t index, const ipc::StepResult&, const std::vector<TokenEvent>& events);
   void on_loss(int32_t index, GroupLoss loss);
   void on_lost(int32_t index, GroupServiceHandlers::Lost lost);
   GroupControl::Hooks control_hooks();
