@@ -241,6 +241,8 @@ def test_prompts_of_all_lengths_give_the_tokens_of_one_group_R28(pairs, options)
 @pytest.mark.parametrize("backend, way", [("auto", "tcp"), ("ucx", "ucx")])
 def test_groups_on_two_hosts_move_blocks_R28(hosts, tmp_path, backend, way):  # noqa: F811
     (first, second), (address, _) = hosts
+    if backend == "ucx" and subprocess.run(second.enter("test", "-e", "/sys/class/net/mesh0")).returncode != 0:
+        pytest.skip("a host has no /sys of its own here, where UCX looks for its networks")
     keys = tmp_path / "keys"
     subprocess.run([BIN / "refrain", "keygen", keys, "prefill", "decode"], check=True, capture_output=True)
 
