@@ -7,8 +7,10 @@
 namespace refrain::worker {
 namespace {
 
-// A fault of this process is reported by its own handlers.
+// A fault of this process is reported by its own handlers, and no function of the C library is
+// patched to follow memory: what UCX reads and writes is registered.
 void set_environment() {
+  setenv("UCX_MEM_EVENTS", "n", 0);
   setenv("UCX_HANDLE_ERRORS", "none", 0);
   setenv("UCX_WARN_UNUSED_ENV_VARS", "n", 0);
 }

@@ -17,7 +17,7 @@ constexpr size_t kBytesAtOnce = 64 << 20;                              // begun 
 constexpr int kTurns = 256;  // of UCX's work between two looks at what else there is
 constexpr Duration kCloses = std::chrono::seconds(10);  // a connection, at most
 
-// That has these bytes of the peer's; null: none has them all.
+// That has these bytes of a rank's; null: none has them all.
 const ipc::KvUcxMemory* memory_of(const ipc::KvUcx& told, uint64_t address, size_t bytes) {
   for (const ipc::KvUcxMemory& memory : told.memory)
     if (memory.address <= address && address + bytes <= memory.address + memory.bytes)
@@ -224,6 +224,11 @@ void UcxTransport::read(ReadId id, Job& job, Peer& peer) {
   ucp_request_param_t params{};
   params.op_attr_mask =
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  const auto to = reinterpret_cast<uintptr_t>(read.to);
+  if (const ipc::KvUcxMemory* own = memory_of(own_, to, read.bytes); own != nullptr) {
+    params.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
+    params.memh = registered_[static_cast<size_t>(own - own_.memory.data())];
+  }
   params.user_data = piece.get();
   params.memory_type = memory_type_;
   params.cb.send = [](void* request, ucs_status_t status, void* user_data) {
