@@ -238,7 +238,7 @@ void EngineCore::on_good_canary(int32_t index, bool proved) {
 
 void EngineCore::on_tokens(int32_t index, const ipc::StepResult& result, const Events& events) {
   for (const TokenEvent& event : events) intake_.admission().token(event.id);
-  intake_.admission().step(now(), groups_.waiting(index));
+  intake_.admission().step(now(), groups_.count_waiting(index));
   live_.deliver(result, events);
   if (std::ranges::any_of(events, [](const auto& e) { return e.stop != StopCause::kNone; }))
     placement_.completed();
@@ -265,7 +265,7 @@ void EngineCore::on_lost(int32_t index, GroupServiceHandlers::Lost lost) {
   const Error error = lost.error;
   const bool over = lost.for_good && groups_.all_failed();
   lost.alone = rounds_.lost(index, lost.in_flight, lost.for_good);
-  groups_.waiting(index);
+  groups_.count_waiting(index);
   if (!groups_.any_ready()) intake_.admission().out_of_service(now());
   if (over) intake_.refuse_from_now_on(error);
   const size_t resumed = placement_.lost(index, std::move(lost), over);

@@ -32,7 +32,7 @@ class GroupServices {
   }
   // Requests in schedulers that do not run yet: of this group now, of the others when they were
   // counted last. A step of one among many groups does not ask them all.
-  uint64_t waiting(int32_t group) {
+  uint64_t count_waiting(int32_t group) {
     const GroupService& service = (*this)[group];
     const uint64_t now = service.ready() ? service.waiting() : 0;
     waiting_ += now - std::exchange(counted_[static_cast<size_t>(group)], now);

@@ -2,6 +2,12 @@
 
 namespace refrain::worker {
 
+std::vector<std::byte*> KvMemory::all_regions() const {
+  std::vector<std::byte*> all = regions;
+  if (flags != nullptr) all.push_back(flags);
+  return all;
+}
+
 size_t KvMemory::first_region(size_t group) const {
   size_t first = 0;
   for (size_t i = 0; i < group; ++i) first += static_cast<size_t>(states[i].num_layers);

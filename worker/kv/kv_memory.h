@@ -17,6 +17,7 @@ struct KvMemory {
   // device memory; null: nothing is said while a step runs.
   std::byte* flags = nullptr;
 
+  std::vector<std::byte*> all_regions() const;  // and behind them, where there are any, the flags
   // Of the state group, where its first layer's region stands.
   size_t first_region(size_t group) const;
   size_t flag_bytes() const { return flags == nullptr ? 0 : regions.size() * sizeof(uint64_t); }

@@ -36,8 +36,7 @@ std::unique_ptr<DeviceMemory> DeviceMemory::make(const Share& share, const KvMem
     std::ranges::move(pieces, std::back_inserter(memory->pieces_));
     return true;
   };
-  std::vector<std::byte*> regions = own.regions;
-  if (own.flags != nullptr) regions.push_back(own.flags);
+  const std::vector<std::byte*> regions = own.all_regions();
   const std::vector<size_t> sizes = region_sizes(own.states, own.flags != nullptr);
   for (size_t i = 0; i < regions.size(); ++i)
     if (!add(regions[i], sizes[i])) return nullptr;

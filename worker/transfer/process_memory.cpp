@@ -23,9 +23,8 @@ void* address_of(uint64_t there) {
 }  // namespace
 
 ProcessMemory::ProcessMemory(const KvMemory& own) {
-  for (const std::byte* region : own.regions)
+  for (const std::byte* region : own.all_regions())
     regions_.push_back(reinterpret_cast<uintptr_t>(region));
-  if (own.flags != nullptr) regions_.push_back(reinterpret_cast<uintptr_t>(own.flags));
   let_siblings_read();
 }
 

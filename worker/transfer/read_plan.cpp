@@ -116,4 +116,14 @@ Result<std::vector<std::vector<Read>>> plan_reads(const KvMemory& own, int own_r
   return reads;
 }
 
+std::vector<Read> cut_reads(const std::vector<Read>& reads, size_t most_bytes) {
+  std::vector<Read> cut;
+  for (const Read& read : reads) {
+    for (size_t at = 0; at < read.bytes; at += most_bytes)
+      cut.push_back(
+          {read.region, read.offset + at, read.to + at, std::min(most_bytes, read.bytes - at)});
+  }
+  return cut;
+}
+
 }  // namespace refrain::worker

@@ -18,4 +18,7 @@ Result<std::vector<std::vector<Read>>> plan_reads(const KvMemory& own, int own_r
                                                   const std::vector<ipc::KvExport>& from,
                                                   const std::vector<ipc::KvBlocks>& blocks);
 
+// The same bytes in reads of at most so many.
+std::vector<Read> cut_reads(const std::vector<Read>& reads, size_t most_bytes);
+
 }  // namespace refrain::worker

@@ -7,6 +7,7 @@
 #include "ipc/protocol/crc32c.h"
 #include "runtime/base/check.h"
 #include "runtime/base/log.h"
+#include "worker/transfer/read_plan.h"
 
 namespace refrain::worker {
 namespace {
@@ -45,7 +46,7 @@ TcpTransport::TcpTransport(std::unique_ptr<ipc::RankSockets> sockets, KvMemory o
                            Buffer& pinned)
     : sockets_(std::move(sockets)), own_(std::move(own)), copier_(copier), pinned_(pinned) {
   region_bytes_ = region_sizes(own_.states, own_.flags != nullptr);
-  if (own_.flags != nullptr) own_.regions.push_back(own_.flags);
+  own_.regions = own_.all_regions();
 }
 
 void TcpTransport::describe(ipc::KvExport& own) const {
@@ -80,13 +81,7 @@ void TcpTransport::forget(PeerId peer) {
 }
 
 void TcpTransport::post(ReadId id, PeerId peer, std::vector<Read> reads) {
-  Job job{peer, {}, 0, 0};
-  for (const Read& read : reads) {
-    for (size_t at = 0; at < read.bytes; at += kChunk)
-      job.reads.push_back(
-          {read.region, read.offset + at, read.to + at, std::min(kChunk, read.bytes - at)});
-  }
-  jobs_.emplace(id, std::move(job));
+  jobs_.emplace(id, Job{peer, cut_reads(reads, kChunk), 0, 0});
   if (!peers_.contains(peer)) return end(id, kPeerGone);
   ask();
 }

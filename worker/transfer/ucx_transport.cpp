@@ -8,6 +8,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/clock.h"
+#include "worker/transfer/read_plan.h"
 
 namespace refrain::worker {
 namespace {
@@ -74,8 +75,7 @@ Status UcxTransport::start(const KvMemory& own, bool on_gpu) {
 
 // Regions that lie one behind the other are registered as one.
 Status UcxTransport::register_memory(const KvMemory& own) {
-  std::vector<std::byte*> regions = own.regions;
-  if (own.flags != nullptr) regions.push_back(own.flags);
+  const std::vector<std::byte*> regions = own.all_regions();
   const std::vector<size_t> sizes = region_sizes(own.states, own.flags != nullptr);
   std::vector<std::pair<uint64_t, uint64_t>> ranges;
   for (size_t i = 0; i < regions.size(); ++i) {
@@ -194,12 +194,7 @@ void UcxTransport::forget(PeerId id) {
 }
 
 void UcxTransport::post(ReadId id, PeerId peer, std::vector<Read> reads) {
-  Job job{peer, {}, 0, 0, 0, ""};
-  for (const Read& read : reads) {
-    for (size_t at = 0; at < read.bytes; at += kPieceBytes)
-      job.reads.push_back(
-          {read.region, read.offset + at, read.to + at, std::min(kPieceBytes, read.bytes - at)});
-  }
+  Job job{peer, cut_reads(reads, kPieceBytes), 0, 0, 0, ""};
   if (!peers_.contains(peer)) job.error = kPeerGone;
   jobs_.emplace(id, std::move(job));
   get_on();

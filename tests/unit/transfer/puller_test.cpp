@@ -275,11 +275,17 @@ class TransferThreadTest : public ::testing::TestWithParam<const char*> {
     return std::move(*thread);
   }
   // ThreadSanitizer does not see how ZeroMQ's thread hands a frame over: a megabyte takes minutes.
-  // Nor does it see how UCX's ends meet, in memory that they share.
+  static bool too_slow_here() {
+#ifdef __SANITIZE_THREAD__
+    return GetParam() == std::string("tcp");
+#else
+    return false;
+#endif
+  }
   void SetUp() override {
 #ifdef __SANITIZE_THREAD__
-    if (GetParam() != std::string("auto"))
-      GTEST_SKIP() << "each word of a frame of a library's is a suppressed report";
+    if (GetParam() == std::string("ucx"))
+      GTEST_SKIP() << "how UCX's ends meet, in memory that they share, is not seen";
 #endif
   }
   ipc::Pulled wait_for_end(TransferId id) {
@@ -299,6 +305,7 @@ class TransferThreadTest : public ::testing::TestWithParam<const char*> {
 };
 
 TEST_P(TransferThreadTest, BlocksComeAndAGroupThatIsGoneIsAnError) {
+  if (too_slow_here()) GTEST_SKIP() << "each word of a frame of ZeroMQ's is a suppressed report";
   const auto device = create_host_device({});
   ASSERT_TRUE(device.has_value());
   Shape shape;
@@ -324,6 +331,7 @@ TEST_P(TransferThreadTest, BlocksComeAndAGroupThatIsGoneIsAnError) {
 }
 
 TEST_P(TransferThreadTest, ARunOfBlocksMayBeLargerThanAFrame) {
+  if (too_slow_here()) GTEST_SKIP() << "each word of a frame of ZeroMQ's is a suppressed report";
   const auto device = create_host_device({});
   ASSERT_TRUE(device.has_value());
   const Shape shape{1, 5, 5, 1 << 16, 40};
@@ -349,7 +357,12 @@ TEST_P(TransferThreadTest, ARankThatEndsUnderAPullEndsThePull) {
   other.reset();  // it never answers
   reader->post(ipc::PullBlocks{5, 1, 7, {{{1}, {3}}, {}}});
   reader->post(ipc::CancelPull{5});
-  EXPECT_NE(wait_for_end(5).error, "");
+  const std::string error = wait_for_end(5).error;
+  if (GetParam() == std::string("tcp")) {
+    EXPECT_EQ(error, "cancelled");
+  } else {
+    EXPECT_NE(error, "") << "UCX may see first that the rank is gone";
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, TransferThreadTest, ::testing::Values("auto", "tcp", "ucx"),
