@@ -109,17 +109,19 @@ void EngineCore::enter(AcceptedRequest accepted) {
 
 void EngineCore::cancel(RequestId id) {
   if (!live_.contains(id)) return;
+  const int32_t group = live_.at(id).group;
   placement_.cancel(id);
   live_.end(id, FinishReason::kAbort, std::nullopt);
-  pump_all();
+  pump(group);
   publish();
 }
 
 void EngineCore::ended_by_stop_string(RequestId id) {
   if (!live_.contains(id)) return;
+  const int32_t group = live_.at(id).group;
   placement_.remove(id);
   live_.gone(id, FinishReason::kStop);
-  pump_all();
+  pump(group);
   publish();
 }
 
@@ -195,16 +197,18 @@ GroupServiceHandlers EngineCore::handlers_of(int32_t index) {
     to ? self.pump(*to) : self.pump_all();
     self.look_at_control();
   });
-  handlers.on_transfer_failed = guarded(
-      [](Self& self, Request sequence) { self.placement_.transfer_failed(std::move(sequence)); });
+  handlers.on_transfer_failed = guarded([](Self& self, Request sequence) {
+    self.placement_.transfer_failed(std::move(sequence));
+    self.pump_all();
+  });
   handlers.on_promised = guarded([index](Self& self, PromisedRequest request) {
     self.placement_.promise(index, std::move(request));
   });
   handlers.on_withdrawn = guarded([](Self& self, RequestId id) { self.placement_.withdraw(id); });
   handlers.on_moved =
       guarded([](Self& self, const MovedBlocks& moved) { self.placement_.moved(moved); });
-  handlers.on_transfers = guarded([](Self& self) {
-    self.pump_all();
+  handlers.on_transfers = guarded([index](Self& self) {
+    self.pump(index);
     self.look_at_control();
     self.publish();
   });
@@ -286,6 +290,7 @@ void EngineCore::on_lost(int32_t index, GroupServiceHandlers::Lost lost) {
 }
 
 void EngineCore::pump(int32_t index) {
+  if (index == LiveRequest::kNoGroup) return pump_all();  // it waited for any of them
   GroupService& service = groups_[index];
   if (!service.ready() || service.state() != GroupState::kReady) return;
   if (placement_.go_on(index)) publish();

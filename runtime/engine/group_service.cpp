@@ -72,9 +72,10 @@ GroupService::GroupService(Parts parts, GroupServiceHandlers handlers)
       plan_timer_(*executor_, pace_, to_duration(config_.schedule_lead_ms / 1e3),
                   [this] { handlers_.pump(); }),
       canary_(*executor_, [this] { handlers_.pump(); }),
-      transfers_(scheduler_, handlers_, *executor_, to_duration(config_.kv_transfer_timeout),
-                 {parts_.group.identity.group, [this] { return epoch(); },
-                  [this](const ipc::Message& message) { tell(message); }}),
+      transfers_(
+          scheduler_, handlers_, *executor_, to_duration(config_.kv_transfer_timeout),
+          {parts_.group.identity.group, [this] { return epoch(); },
+           [this](const ipc::Message& message) { tell(message); }, [this] { changed_ = true; }}),
       stats_(executor_->clock(), parts_.group.identity.group,
              config_.groups().at(static_cast<size_t>(parts_.group.identity.group)).role),
       trace_(parts_.trace) {}
@@ -230,6 +231,9 @@ void GroupService::on_ready(const std::vector<ipc::StateGroup>& groups) {
   if (const auto changed = recaptured_otherwise(stats_.snapshot().ready, group_->ready()))
     log::warn("{}", *changed);
   scheduler_ = std::make_unique<Scheduler>(scheduler_options(config_, model_, groups));
+  scheduler_->when_given_back([weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->wake();
+  });
   if (auto stays = state_that_stays(groups); stays && config_.has_roles())
     give_up("start", std::move(*stays));
   // Whether these workers are good decides who is to blame for the losses before.
@@ -245,6 +249,17 @@ void GroupService::on_ready(const std::vector<ipc::StateGroup>& groups) {
   });
   canary_.begin(*scheduler_);
   publish_counts();
+}
+
+// In a turn of its own: a reader has let go of blocks, which are free when its turn has ended.
+void GroupService::wake() {
+  if (std::exchange(wakes_, true)) return;
+  executor_->post([weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (!self) return;
+    self->wakes_ = false;
+    self->transfers_.tell_ended();
+  });
 }
 
 void GroupService::on_step(const ipc::StepResult& result) {
@@ -331,12 +346,11 @@ std::vector<std::unique_ptr<Sequence>> GroupService::take_back() {
 }
 
 void GroupService::publish_changes() {
-  if (changed_ || moves_ || (scheduler_ && scheduler_->has_transfers())) publish_counts();
+  if (changed_) publish_counts();
 }
 
 void GroupService::publish_counts() {
   changed_ = false;
-  moves_ = scheduler_ && scheduler_->has_transfers();
   const SchedulerStats counts = scheduler_ ? scheduler_->stats() : SchedulerStats{};
   const Sequence* canary = find(kCanaryRequest);
   stats_.change([&](GroupStats& stats) { counts_.fill(counts, gate_.size(), canary, stats); });

@@ -43,7 +43,7 @@ struct GroupServiceHandlers {
   std::function<void(PromisedRequest)> on_promised;  // it leaves when its step has ended
   std::function<void(RequestId)> on_withdrawn;       // it does not, after all
   std::function<void(const MovedBlocks&)> on_moved;  // a transfer to this group is done
-  std::function<void()> on_transfers;  // some have ended: blocks of this group or another are free
+  std::function<void()> on_transfers;  // some have ended: blocks of this group may be free
   std::function<void(const ipc::StepResult&)> on_audit;  // of a step that was audited
   std::function<void(GroupLoss)> on_loss;                // first of all
   struct Lost {
@@ -105,6 +105,7 @@ class GroupService : public std::enable_shared_from_this<GroupService> {
   // What its next workers are for, and are told. While it has none.
   void set_role(ipc::GroupRole role, const ipc::WorkerConfig& worker);
   void set_held(bool held);  // for others to see
+  int32_t num_ranks() const { return config_.worker.tensor_parallel_size; }
   uint64_t waiting() const { return scheduler_->num_waiting(); }
   std::vector<std::unique_ptr<Sequence>> release_all();  // nothing is in flight
   void set_trial(bool on) { trial_ = on; }               // then one step runs at a time
@@ -132,6 +133,7 @@ class GroupService : public std::enable_shared_from_this<GroupService> {
 
  private:
   void on_ready(const std::vector<ipc::StateGroup>& groups);
+  void wake();
   void on_step(const ipc::StepResult& result);
   void take_rows_without_logit();
   void on_grammar_ready(RequestId id);
@@ -154,7 +156,8 @@ class GroupService : public std::enable_shared_from_this<GroupService> {
   PlanTimer plan_timer_;
   GroupCanary canary_;
   GroupTransfers transfers_;
-  bool changed_ = true, moves_ = false;  // since its counts were published; transfers, by then
+  bool changed_ = true;  // since its counts were published
+  bool wakes_ = false;   // wake()'s turn is to come
   bool trial_ = false;
   bool failed_ = false;     // for good
   bool proving_ = false;    // nothing runs before these workers have answered a canary

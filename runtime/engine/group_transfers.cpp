@@ -8,7 +8,10 @@ namespace refrain {
 
 void GroupTransfers::send_orders() {
   if (!scheduler_) return;
-  for (const ipc::Message& order : scheduler_->take_orders()) group_.tell(order);
+  for (const ipc::Message& order : scheduler_->take_orders()) {
+    group_.tell(order);
+    group_.changed();
+  }
   if (watches_ || !scheduler_->has_transfers()) return;
   watches_ = true;
   run_later_(timeout_ / 8, [this] {
@@ -40,6 +43,7 @@ bool GroupTransfers::expect(PromisedRequest request) {
 void GroupTransfers::forget(RequestId id) {
   if (!scheduler_) return;
   scheduler_->forget(id);
+  group_.changed();
   send_orders();
   run_later_(Duration::zero(), [this] { handlers_.pump(); });  // others may have its room
 }
@@ -57,14 +61,18 @@ void GroupTransfers::tell_promised() {
 void GroupTransfers::pulled(int32_t rank, const ipc::Pulled& report) {
   if (!scheduler_) return;
   scheduler_->pulled(rank, report, executor_.clock().now());
-  settle();
-  handlers_.on_transfers();
+  tell_ended();
 }
 
-// Told even when nothing is left: a reader may have let go of the last blocks since.
 void GroupTransfers::check() {
   if (!scheduler_) return;
   scheduler_->check_transfers(executor_.clock().now());
+  tell_ended();
+}
+
+void GroupTransfers::tell_ended() {
+  if (!scheduler_) return;
+  group_.changed();
   settle();
   handlers_.on_transfers();
 }

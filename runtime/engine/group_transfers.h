@@ -20,6 +20,7 @@ class GroupTransfers {
     int32_t id = 0;
     std::function<Epoch()> epoch;
     std::function<void(const ipc::Message&)> tell;  // all ranks
+    std::function<void()> changed;                  // its counts
   };
   // All outlive it; `scheduler` is null while the group is not ready, and then nothing happens.
   GroupTransfers(const std::unique_ptr<Scheduler>& scheduler, const GroupServiceHandlers& handlers,
@@ -35,6 +36,8 @@ class GroupTransfers {
   bool expect(PromisedRequest request);
   void forget(RequestId id);
   void pulled(int32_t rank, const ipc::Pulled& report);
+  // What has ended since goes to the engine; a reader may have let go of blocks of this group.
+  void tell_ended();
   // Gives up transfers that are overdue, or whose source is gone.
   void check();
   // What a step that is sent promises, and what of it did not come about.

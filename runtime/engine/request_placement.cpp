@@ -85,10 +85,10 @@ bool RequestPlacement::transfer_pays(const Sequence& sequence) {
     to = to ? std::min(*to, seconds) : seconds;
   };
   double decode_ranks = 1;
-  for (const Group& each : config_.groups()) {
-    const double ranks = each.num_ranks();
-    const auto seconds = groups_[each.id].seconds_a_token();
-    const bool decodes = router_.role(each.id) == ipc::GroupRole::kDecode;
+  for (int32_t group = 0; group < groups_.size(); ++group) {
+    const double ranks = groups_[group].num_ranks();
+    const auto seconds = groups_[group].seconds_a_token();
+    const bool decodes = router_.role(group) == ipc::GroupRole::kDecode;
     if (decodes) decode_ranks = std::max(decode_ranks, ranks);
     if (seconds) best(decodes ? decode : prefill, decodes ? *seconds : *seconds * ranks);
   }

@@ -52,21 +52,14 @@ bool Router::divides() const {
   return is_open(ipc::GroupRole::kPrefill) && is_open(ipc::GroupRole::kDecode);
 }
 
-// A group of the wrong role does the work where no other one can.
-bool Router::takes(const Group& group, Part part) const {
+// By role. A group of the wrong role does the work where no other one can.
+std::array<bool, 3> Router::takers(Part part) const {
   using ipc::GroupRole;
-  if (!group.open) return false;
-  switch (part) {
-    case Part::kPrompt:
-      return group.role != GroupRole::kDecode ||
-             !(is_open(GroupRole::kPrefill) || is_open(GroupRole::kBoth));
-    case Part::kAnswer:
-      return group.role == GroupRole::kDecode;
-    case Part::kAll:
-      return group.role != GroupRole::kPrefill ||
-             !(is_open(GroupRole::kDecode) || is_open(GroupRole::kBoth));
-  }
-  REFRAIN_CHECK(false, "no such part of a request: {}", static_cast<int>(part));
+  if (part == Part::kAnswer) return {false, false, true};
+  const bool both = is_open(GroupRole::kBoth);
+  const bool prefill = part == Part::kPrompt || !(both || is_open(GroupRole::kDecode));
+  const bool decode = part == Part::kAll || !(both || is_open(GroupRole::kPrefill));
+  return {true, prefill, decode};
 }
 
 // Of every whole block of the tokens, with all before it. A collision costs a better place only.
@@ -123,13 +116,18 @@ std::optional<Router::Choice> Router::choose(std::span<const TokenId> tokens,
   const bool computed = part != Part::kAnswer;
   const int64_t length = computed ? static_cast<int64_t>(tokens.size()) : 0;
   if (!computed) std::ranges::fill(cached, 0);
-  const auto cost = [&](size_t group) {
-    return std::tuple(promised != static_cast<int32_t>(group),
-                      groups_[group].work + length - cached[group], groups_[group].taken);
-  };
+  const std::array<bool, 3> takes = takers(part);
   std::optional<size_t> best;
-  for (size_t group = 0; group < groups_.size(); ++group)
-    if (takes(groups_[group], part) && (!best || cost(group) < cost(*best))) best = group;
+  std::tuple<bool, int64_t, uint64_t> least;
+  for (size_t at = 0; at < groups_.size(); ++at) {
+    const Group& group = groups_[at];
+    if (!group.open || !takes[static_cast<size_t>(group.role)]) continue;
+    const std::tuple cost(promised != static_cast<int32_t>(at), group.work - cached[at],
+                          group.taken);
+    if (best && cost >= least) continue;
+    best = at;
+    least = cost;
+  }
   if (!best) return std::nullopt;
   const int64_t work = length - cached[*best] + std::clamp<int64_t>(max_output, 0, kExpectedOutput);
   return Choice{static_cast<int32_t>(*best), work, std::move(hashes)};

@@ -84,7 +84,7 @@ class Router {
                                int64_t max_output, Part part,
                                std::optional<int32_t> promised) const;
   void add(const Choice& choice);
-  bool takes(const Group& group, Part part) const;
+  std::array<bool, 3> takers(Part part) const;
   std::vector<uint64_t> beginnings(std::span<const TokenId> tokens, const Context& context) const;
   std::vector<int32_t> groups_with(uint64_t hash) const;
   void remember(const std::vector<uint64_t>& hashes, int32_t group);

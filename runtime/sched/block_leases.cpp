@@ -8,7 +8,9 @@
 namespace refrain {
 
 BlockLease::~BlockLease() {
-  if (owner_ != nullptr) std::erase(owner_->leases_, this);
+  if (owner_ == nullptr) return;
+  std::erase(owner_->leases_, this);
+  if (!held_.empty() && owner_->given_back_) owner_->given_back_();
 }
 
 bool BlockLease::commit() const {

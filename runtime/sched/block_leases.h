@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/clock.h"
@@ -73,6 +75,8 @@ class BlockLeases {
   // Blocks whose leases were not renewed in time are free again; returns the number of those.
   size_t expire(TimePoint now);
   size_t size() const;  // leases that hold blocks
+  // Called when a reader ends a lease, just before its blocks are free.
+  void when_given_back(std::function<void()> call) { given_back_ = std::move(call); }
 
  private:
   friend class BlockLease;
@@ -80,6 +84,7 @@ class BlockLeases {
 
   const BlockPools& pools_;
   std::vector<BlockLease*> leases_;  // in the order in which they were granted
+  std::function<void()> given_back_;
 };
 
 }  // namespace refrain

@@ -5,6 +5,7 @@
 // room for it and begins to pull. Owned by the Scheduler, on the engine's executor.
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <utility>
@@ -81,6 +82,7 @@ class RequestTransfers {
            !failed_.empty();
   }
   uint64_t leases() const { return leases_.size(); }
+  void when_given_back(std::function<void()> call) { leases_.when_given_back(std::move(call)); }
   uint64_t leases_expired() const { return leases_expired_; }
   TransferCounts counts() const { return arrivals_.counts(); }
 

@@ -6,7 +6,9 @@
 // hold, the planners of decodes and prompts, the step that is built, the results.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "ipc/protocol/messages.h"
@@ -100,6 +102,8 @@ class Scheduler {
   // Gives up what is overdue, and renews the leases of those that wait here.
   void check_transfers(TimePoint now) { transfers_.check(now); }
   bool has_transfers() const { return transfers_.any(); }
+  // Called when another group has read blocks of this one, just before they are free.
+  void when_given_back(std::function<void()> call) { transfers_.when_given_back(std::move(call)); }
   // What all ranks are to be told.
   std::vector<ipc::Message> take_orders() { return transfers_.take_orders(); }
   std::vector<MovedBlocks> take_moved() { return transfers_.take_moved(); }  // that are done

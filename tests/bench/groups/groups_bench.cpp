@@ -43,7 +43,7 @@ class TimedExecutor final : public Executor {
 
 struct Options {
   int32_t groups = 1000;
-  int32_t requests = 4;  // of a group, at a time
+  int32_t requests = 4;  // of a group that computes answers, at a time
   int64_t output = 32;
   bool roles = false;
 };
@@ -89,7 +89,7 @@ int run(const Options& options) {
   }
   const uint64_t steps_before = steps_of(world.engine->stats());
   const double seconds_before = timed->seconds();
-  const int32_t total = options.groups * options.requests;
+  const int32_t total = (options.groups - prefill) * options.requests;
   for (int32_t i = 0; i < total; ++i) {
     std::vector<TokenId> prompt;
     for (int32_t at = 0; at < 5 + i % 20; ++at) prompt.push_back(1 + (i * 7 + at * 13) % 400);
@@ -118,7 +118,7 @@ int main(int argc, char** argv) {
   refrain::testing::Options options;
   CLI::App app("CPU time of a coordinator for a step of a group.", "groups_bench");
   app.add_option("--groups", options.groups)->check(CLI::Range(2, 1024));
-  app.add_option("--requests", options.requests, "Of a group, at a time")
+  app.add_option("--requests", options.requests, "Of a group that computes answers, at a time")
       ->check(CLI::Range(1, 256));
   app.add_option("--output", options.output, "Tokens of an answer")->check(CLI::Range(2, 40));
   app.add_flag("--roles", options.roles, "Half of the groups compute prompts, half answers");

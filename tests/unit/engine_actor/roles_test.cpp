@@ -248,6 +248,19 @@ TEST_F(Roles, ADecodeGroupThatIsFullMakesPromptsWaitAndLosesNone) {
   expect_nothing_left();
 }
 
+// No timer runs: time stands still.
+TEST_F(Roles, APromptThatWaitsForRoomGoesOnWhenAReaderLetsGo) {
+  blocks_ = 24;
+  start_both();
+  std::vector<RequestId> ids;
+  for (TokenId first = 10; first < 22; ++first) ids.push_back(submit(prompt_from(first, 14), 4));
+  world_.scheduler.run_until_idle();
+  for (TokenId first = 10; first < 22; ++first)
+    expect_answer(ids[static_cast<size_t>(first - 10)], prompt_from(first, 14), 4);
+  EXPECT_EQ(group(1).transfers.done, ids.size());
+  expect_nothing_left();
+}
+
 TEST_F(Roles, AWorkerOfAnotherRoleIsRefused_R4) {
   world_.start();
   MockRankOptions options;
