@@ -109,8 +109,7 @@ void EngineCore::enter(AcceptedRequest accepted) {
 
 void EngineCore::cancel(RequestId id) {
   if (!live_.contains(id)) return;
-  const int32_t group = live_.at(id).group;
-  placement_.cancel(id);
+  const int32_t group = placement_.cancel(id);
   live_.end(id, FinishReason::kAbort, std::nullopt);
   pump(group);
   publish();
@@ -118,8 +117,7 @@ void EngineCore::cancel(RequestId id) {
 
 void EngineCore::ended_by_stop_string(RequestId id) {
   if (!live_.contains(id)) return;
-  const int32_t group = live_.at(id).group;
-  placement_.remove(id);
+  const int32_t group = placement_.remove(id);
   live_.gone(id, FinishReason::kStop);
   pump(group);
   publish();
@@ -193,14 +191,11 @@ GroupServiceHandlers EngineCore::handlers_of(int32_t index) {
     self.placement_.exported(index, rank, own);
   });
   handlers.on_handed_over = guarded([index](Self& self, Request sequence) {
-    const auto to = self.placement_.hand_over(index, std::move(sequence));
-    to ? self.pump(*to) : self.pump_all();
+    self.pump(self.placement_.hand_over(index, std::move(sequence)));
     self.look_at_control();
   });
-  handlers.on_transfer_failed = guarded([](Self& self, Request sequence) {
-    self.placement_.transfer_failed(std::move(sequence));
-    self.pump_all();
-  });
+  handlers.on_transfer_failed = guarded(
+      [](Self& self, Request sequence) { self.placement_.transfer_failed(std::move(sequence)); });
   handlers.on_promised = guarded([index](Self& self, PromisedRequest request) {
     self.placement_.promise(index, std::move(request));
   });

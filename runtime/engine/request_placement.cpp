@@ -170,8 +170,7 @@ void RequestPlacement::leave_group(RequestId id) {
   live_.at(id).group = LiveRequest::kNoGroup;
 }
 
-std::optional<int32_t> RequestPlacement::hand_over(int32_t from,
-                                                   std::unique_ptr<Sequence> sequence) {
+int32_t RequestPlacement::hand_over(int32_t from, std::unique_ptr<Sequence> sequence) {
   const RequestId id = sequence->id;
   const SequenceParams& params = sequence->params;
   leave_group(id);
@@ -181,16 +180,17 @@ std::optional<int32_t> RequestPlacement::hand_over(int32_t from,
   if (promised && promised != to) groups_[*promised].transfers().forget(id);
   if (!to) {
     route(std::move(sequence));
-    return std::nullopt;
+    return LiveRequest::kNoGroup;
   }
   if (!kv_exchange_.joined(from, *to)) sequence->source.reset();
   to_group(*to, std::move(sequence));
-  return to;
+  return *to;
 }
 
 void RequestPlacement::transfer_failed(std::unique_ptr<Sequence> sequence) {
   leave_group(sequence->id);
   route(std::move(sequence));
+  for (const auto& each : groups_) each->pump();
 }
 
 void RequestPlacement::schedule(int32_t index, std::unique_ptr<Sequence> sequence) {
@@ -199,15 +199,15 @@ void RequestPlacement::schedule(int32_t index, std::unique_ptr<Sequence> sequenc
     live_.end(id, FinishReason::kError, added.error());
 }
 
-void RequestPlacement::remove(RequestId id) {
+int32_t RequestPlacement::remove(RequestId id) {
   const int32_t index = live_.at(id).group;
-  if (index == LiveRequest::kNoGroup) return queue_.remove(id);
-  groups_[index].cancel(id);
+  index == LiveRequest::kNoGroup ? queue_.remove(id) : groups_[index].cancel(id);
+  return index;
 }
 
-void RequestPlacement::cancel(RequestId id) {
+int32_t RequestPlacement::cancel(RequestId id) {
   if (const Sequence* sequence = find(id)) trials_.leaves(*sequence);
-  remove(id);
+  return remove(id);
 }
 
 void RequestPlacement::end_where(const std::function<bool(const LiveRequest&)>& wanted,

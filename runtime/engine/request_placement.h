@@ -28,8 +28,8 @@ class RequestPlacement {
   // To the group that takes it, or into the queue.
   void route(std::unique_ptr<Sequence> sequence);
   // Its first token is told, its blocks are under a lease. Goes to a decode group, which is
-  // returned; nothing: there is none, and it goes on as any request does.
-  std::optional<int32_t> hand_over(int32_t from, std::unique_ptr<Sequence> sequence);
+  // returned; LiveRequest::kNoGroup: there is none, and it goes on as any request does.
+  int32_t hand_over(int32_t from, std::unique_ptr<Sequence> sequence);
   void transfer_failed(std::unique_ptr<Sequence> sequence);
   // It will be handed over when its step has ended: a decode group that has room begins to pull.
   // Or it will not, after all.
@@ -37,10 +37,10 @@ class RequestPlacement {
   void withdraw(RequestId id);
   // All ranks have its grammar: the group's scheduler takes it.
   void schedule(int32_t index, std::unique_ptr<Sequence> sequence);
-  // Out of its group, or out of the queue.
-  void remove(RequestId id);
+  // Out of its group, which is returned, or out of the queue (LiveRequest::kNoGroup).
+  int32_t remove(RequestId id);
   // The same of one whose client leaves.
-  void cancel(RequestId id);
+  int32_t cancel(RequestId id);
   // They end with this error, wherever they are.
   void end_where(const std::function<bool(const LiveRequest&)>& wanted, const Error& error);
   const Sequence* find(RequestId id) const;
