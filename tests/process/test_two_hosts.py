@@ -153,9 +153,9 @@ def test_a_rank_lost_at_each_phase_ends_the_group_which_serves_again(hosts, tmp_
         group.add(0)
     if phase != "before hello":
         # The other rank ends with its collective, or when it is told to; the coordinator, whose host it shares, ends it
-        # if it still waits for its peer by then.
+        # if it still waits for its peer by then, or captures on a busy machine.
         code = group.workers.pop(0).wait(timeout=within(30))
-        assert code in ((0, 70, 75) if how == "killed" else (0, 70, 75, -signal.SIGKILL)), group.log("rank 0")
+        assert code in (0, 70, 75, -signal.SIGKILL), group.log("rank 0")
     group.add(0)
     group.add(1)
     group.wait_ready()
