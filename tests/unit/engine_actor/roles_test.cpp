@@ -239,12 +239,10 @@ TEST_F(Roles, EitherGroupServesAlone_R8) {
 TEST_F(Roles, ADecodeGroupThatIsFullMakesPromptsWaitAndLosesNone) {
   blocks_ = 24;
   start_both();
-  std::vector<RequestId> ids;
-  for (TokenId first = 10; first < 30; ++first) ids.push_back(submit(prompt_from(first, 14), 30));
+  const auto ids = submit_all(20, 30);
   world_.scheduler.run_until_idle();
   for (int i = 0; i < 60; ++i) world_.scheduler.advance(milliseconds(500));
-  for (TokenId first = 10; first < 30; ++first)
-    expect_answer(ids[static_cast<size_t>(first - 10)], prompt_from(first, 14), 30);
+  expect_answers(ids, 30);
   expect_nothing_left();
 }
 
@@ -252,11 +250,9 @@ TEST_F(Roles, ADecodeGroupThatIsFullMakesPromptsWaitAndLosesNone) {
 TEST_F(Roles, APromptThatWaitsForRoomGoesOnWhenAReaderLetsGo) {
   blocks_ = 24;
   start_both();
-  std::vector<RequestId> ids;
-  for (TokenId first = 10; first < 22; ++first) ids.push_back(submit(prompt_from(first, 14), 4));
+  const auto ids = submit_all(12, 4);
   world_.scheduler.run_until_idle();
-  for (TokenId first = 10; first < 22; ++first)
-    expect_answer(ids[static_cast<size_t>(first - 10)], prompt_from(first, 14), 4);
+  expect_answers(ids, 4);
   EXPECT_EQ(group(1).transfers.done, ids.size());
   expect_nothing_left();
 }

@@ -64,6 +64,16 @@ class Roles : public ::testing::TestWithParam<uint64_t> {
     sampling.temperature = 0;
     return world_.submit(prompt, sampling);
   }
+  // Requests of 14 tokens each, all different.
+  std::vector<RequestId> submit_all(TokenId count, int64_t tokens) {
+    std::vector<RequestId> ids;
+    for (TokenId i = 0; i < count; ++i) ids.push_back(submit(prompt_from(10 + i, 14), tokens));
+    return ids;
+  }
+  void expect_answers(const std::vector<RequestId>& ids, size_t tokens) {
+    for (size_t i = 0; i < ids.size(); ++i)
+      expect_answer(ids[i], prompt_from(10 + static_cast<TokenId>(i), 14), tokens);
+  }
   void expect_nothing_left() {
     for (size_t i = 0; i < 2; ++i) {
       EXPECT_EQ(group(i).leases, 0u);
