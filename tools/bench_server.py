@@ -53,9 +53,12 @@ def served(model, name, *options):
                 raise SystemExit(f"the server ended with {server.returncode}")
             try:
                 get(base + "/ready")
-                break
+                # Ready with its first group; the others may still begin.
+                if not re.search(r"^refrain:group_ready\{.*\} 0$", get(base + "/metrics"), re.MULTILINE):
+                    break
             except OSError:
-                time.sleep(0.2)
+                pass
+            time.sleep(0.2)
         yield base
         metrics = get(base + "/metrics")
         check_unmoved(metrics)

@@ -142,6 +142,12 @@ class Server:
     async def wait_ready(self, seconds=START_SECONDS):
         await self.until(self.is_ready, seconds, "ready")
 
+    async def wait_all_groups(self, seconds=START_SECONDS):
+        """A server is ready with its first group, which does the work of all until the others are."""
+        async def all_are():
+            return not re.search(r"^refrain:group_ready\{.*\} 0$", (await self.client.fetch("/metrics"))[1], re.M)
+        await self.until(all_are, seconds, "all groups are ready", every=0.02)
+
     async def until(self, condition, seconds, what, every=0.01):
         """Polls a coroutine function; an error when the server ends or time is over."""
         limit = time.monotonic() + seconds

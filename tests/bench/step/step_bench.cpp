@@ -9,10 +9,10 @@
 //        230
 //                                   in sum TOKENS, default mode and sizes, two steps in flight;
 //                                   of the last TOKENS each kind of op, too
-//        step_bench MODEL_DIRECTORY verify CONTEXT DRAFTS HEAD|- BATCH...   a step that checks so
-//        many
+//        step_bench MODEL_DIRECTORY verify CONTEXT DRAFTS HEAD|MODEL|- BATCH...   a step that checks
+//        so many
 //                                   drafts a row beside a step of one token, drafts from the text
-//                                   (-) or from an EAGLE-3 head of that directory
+//                                   (-), or from an EAGLE-3 head or a draft model of that directory
 
 #include <chrono>
 #include <cstdio>
@@ -246,7 +246,7 @@ void bench_mixed(const std::string& model, int context, int batch,
 }
 
 // Steps of one token a row and steps that check `drafts` drafts a row, two in flight.
-void bench_verify(const std::string& model, int context, int drafts, const std::string& head,
+void bench_verify(const std::string& model, int context, int drafts, const std::string& draft,
                   int batch) {
   constexpr int kFew = 5, kMany = 25, kSteps = 2 * kFew + kMany;
   const int q = 1 + drafts;
@@ -255,9 +255,12 @@ void bench_verify(const std::string& model, int context, int drafts, const std::
   options.config.cudagraph_capture_sizes = {batch, batch * q};
   options.config.num_speculative_tokens = drafts;
   options.config.prompt_lookup_max = 3;
-  if (head != "-") {
-    options.config.draft_head = ipc::DraftHead::kEagle3;
-    options.draft = head;
+  const char* from = "no head";
+  if (draft != "-") {
+    const bool is_head = load_model_config(draft)->architecture.find("Eagle3") != std::string::npos;
+    if (is_head) options.config.draft_head = ipc::DraftHead::kEagle3;
+    options.draft = draft;
+    from = is_head ? "EAGLE-3 head" : "draft model";
   }
   Session session(model, options);
   session.start();
@@ -279,8 +282,7 @@ void bench_verify(const std::string& model, int context, int drafts, const std::
   };
   const double one = steps_of(1), verified = steps_of(q);
   std::printf("batch %d context %d, %s: 1 token a row %.1f us, %d tokens %.1f us, ratio %.3f\n",
-              batch, context, head == "-" ? "no head" : "EAGLE-3 head", one, q, verified,
-              verified / one);
+              batch, context, from, one, q, verified, verified / one);
 }
 
 }  // namespace
