@@ -31,7 +31,6 @@ if(REFRAIN_SANITIZE STREQUAL "address")
   # fuzzers are built with all of them.
   set(_sanitize -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
       -fno-sanitize=null,alignment,vptr,object-size,nonnull-attribute,returns-nonnull-attribute)
-  set(_sanitize_others -fno-sanitize=undefined)
 elseif(REFRAIN_SANITIZE STREQUAL "thread")
   set(_sanitize -fsanitize=thread -Wno-tsan -fno-omit-frame-pointer)
 endif()
@@ -56,7 +55,7 @@ endif()
 # of a target may define the same name, in unnamed namespaces neither.
 if(CMAKE_UNITY_BUILD)
   set(CMAKE_UNITY_BUILD_BATCH_SIZE 10)
-  target_compile_options(refrain_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
+  target_compile_options(refrain_flags INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
 endif()
 
 # refrain_library(name [DEPS targets...] [PRIVATE_DEPS targets...]): every .cpp of the calling folder

@@ -146,10 +146,8 @@ void RequestPlacement::to_group(int32_t index, std::unique_ptr<Sequence> sequenc
 void RequestPlacement::promise(int32_t from, PromisedRequest request) {
   const Sequence& sequence = *request.stands_for;
   const RequestId id = sequence.id;
-  const SequenceParams& params = sequence.params;
   if (!live_.contains(id) || live_.at(id).group != from) return;
-  const auto to = router_.promise(id, sequence.tokens, {params.cache_salt, params.adapter},
-                                  params.max_tokens - sequence.output_len());
+  const auto to = router_.promise(id, sequence.params.max_tokens - sequence.output_len());
   if (!to) return;
   GroupService& group = groups_[*to];
   if (kv_exchange_.joined(from, *to) && group.transfers().expect(std::move(request))) return;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <functional>
 #include <iterator>
-#include <tuple>
 #include <utility>
 
 #include "runtime/base/check.h"
@@ -25,16 +24,21 @@ Router::Router(const std::vector<ipc::GroupRole>& roles, int32_t block_size)
   for (const ipc::GroupRole role : roles) groups_.push_back({role});
 }
 
+Router::Rank Router::rank(int32_t group) const {
+  const Group& of = groups_[static_cast<size_t>(group)];
+  return {of.work, of.taken, group};
+}
+
 void Router::open(int32_t group) {
   Group& opened = groups_[static_cast<size_t>(group)];
-  num_open_[static_cast<size_t>(opened.role)] += opened.open ? 0 : 1;
   opened.open = true;
+  ranks_[static_cast<size_t>(opened.role)].insert(rank(group));
 }
 
 void Router::close(int32_t group) {
   Group& closed = groups_[static_cast<size_t>(group)];
-  num_open_[static_cast<size_t>(closed.role)] -= closed.open ? 1 : 0;
   closed.open = false;
+  ranks_[static_cast<size_t>(closed.role)].erase(rank(group));
   for (Known* known : {&known_, &older_})
     for (auto& [hash, groups] : *known) std::erase(groups, group);
 }
@@ -45,7 +49,7 @@ void Router::set_role(int32_t group, ipc::GroupRole role) {
 }
 
 bool Router::any_open() const {
-  return std::ranges::any_of(num_open_, [](int32_t count) { return count > 0; });
+  return std::ranges::any_of(ranks_, [](const auto& open) { return !open.empty(); });
 }
 
 bool Router::divides() const {
@@ -94,68 +98,86 @@ void Router::remember(const std::vector<uint64_t>& hashes, int32_t group) {
   }
 }
 
-std::optional<Router::Choice> Router::choose(std::span<const TokenId> tokens,
-                                             const Context& context, int64_t max_output, Part part,
-                                             std::optional<int32_t> promised) const {
-  std::vector<uint64_t> hashes = beginnings(tokens, context);
-  std::vector<int64_t> cached(groups_.size(), 0);
+// By group, the tokens of the beginnings that it has without a gap.
+std::map<int32_t, int64_t> Router::cached(const std::vector<uint64_t>& beginnings) const {
+  std::map<int32_t, int64_t> tokens;
   std::vector<int32_t> matching;
-  for (size_t i = 0; i < hashes.size(); ++i) {
+  for (size_t i = 0; i < beginnings.size(); ++i) {
     const std::vector<int32_t> before = std::exchange(matching, {});
-    const std::vector<int32_t> have = groups_with(hashes[i]);
+    const std::vector<int32_t> have = groups_with(beginnings[i]);
     if (i == 0) {
       matching = have;
     } else {
       std::ranges::set_intersection(before, have, std::back_inserter(matching));
     }
     if (matching.empty()) break;
-    for (const int32_t group : matching)
-      cached[static_cast<size_t>(group)] += static_cast<int64_t>(block_size_);
+    for (const int32_t group : matching) tokens[group] += static_cast<int64_t>(block_size_);
   }
-  // Blocks that come from another group cost less than any tokens that are computed.
-  const bool computed = part != Part::kAnswer;
-  const int64_t length = computed ? static_cast<int64_t>(tokens.size()) : 0;
-  if (!computed) std::ranges::fill(cached, 0);
-  const std::array<bool, 3> takes = takers(part);
-  std::optional<size_t> best;
-  std::tuple<bool, int64_t, uint64_t> least;
-  for (size_t at = 0; at < groups_.size(); ++at) {
-    const Group& group = groups_[at];
-    if (!group.open || !takes[static_cast<size_t>(group.role)]) continue;
-    const std::tuple cost(promised != static_cast<int32_t>(at), group.work - cached[at],
-                          group.taken);
-    if (best && cost >= least) continue;
-    best = at;
-    least = cost;
-  }
-  if (!best) return std::nullopt;
-  const int64_t work = length - cached[*best] + std::clamp<int64_t>(max_output, 0, kExpectedOutput);
-  return Choice{static_cast<int32_t>(*best), work, std::move(hashes)};
+  return tokens;
 }
 
-void Router::add(const Choice& choice) {
-  Group& group = groups_[static_cast<size_t>(choice.group)];
-  group.work += choice.work;
-  group.taken = ++num_taken_;
+// The least of its role, unless a group has some of it cached or was promised.
+std::optional<Router::Choice> Router::choose(int64_t length,
+                                             const std::map<int32_t, int64_t>& cached,
+                                             int64_t max_output, Part part,
+                                             std::optional<int32_t> promised) const {
+  struct Offer {
+    bool elsewhere;  // than promised
+    Rank rank;
+    auto operator<=>(const Offer&) const = default;
+  };
+  const std::array<bool, 3> takes = takers(part);
+  std::optional<Offer> least;
+  const auto offer = [&](int32_t group, int64_t tokens) {
+    const Group& of = groups_[static_cast<size_t>(group)];
+    if (!of.open || !takes[static_cast<size_t>(of.role)]) return;
+    const Offer made{promised != group, {of.work - tokens, of.taken, group}};
+    if (!least || made < *least) least = made;
+  };
+  for (const auto& ranks : ranks_)
+    if (!ranks.empty()) offer(ranks.begin()->group, 0);
+  for (const auto& [group, tokens] : cached) offer(group, tokens);
+  if (promised) offer(*promised, 0);
+  if (!least) return std::nullopt;
+  const int32_t best = least->rank.group;
+  const int64_t saved = groups_[static_cast<size_t>(best)].work - least->rank.work;
+  return Choice{best, length - saved + std::clamp<int64_t>(max_output, 0, kExpectedOutput)};
 }
+
+void Router::change_work(int32_t group, int64_t by, bool takes) {
+  Group& of = groups_[static_cast<size_t>(group)];
+  auto& ranks = ranks_[static_cast<size_t>(of.role)];
+  auto node = ranks.extract(rank(group));  // empty where it is closed
+  of.work += by;
+  if (takes) of.taken = ++num_taken_;
+  if (node.empty()) return;
+  node.value() = rank(group);
+  ranks.insert(std::move(node));
+}
+
+void Router::add(const Choice& choice) { change_work(choice.group, choice.work, true); }
 
 std::optional<int32_t> Router::place(RequestId id, std::span<const TokenId> tokens,
                                      const Context& context, int64_t max_output, Part part) {
   if (groups_.size() == 1) return groups_.front().open ? std::optional(0) : std::nullopt;
   const std::optional<int32_t> promised = take_promise(id);
-  const auto choice = choose(tokens, context, max_output, part, promised);
+  const std::vector<uint64_t> hashes = beginnings(tokens, context);
+  // Blocks that come from another group cost less than any tokens that are computed.
+  const bool computed = part != Part::kAnswer;
+  const auto choice =
+      choose(computed ? std::ssize(tokens) : 0,
+             computed ? cached(hashes) : std::map<int32_t, int64_t>{}, max_output, part, promised);
   if (!choice) return std::nullopt;
   add(*choice);
   const bool is_new = placed_.emplace(id, Placed{choice->group, choice->work}).second;
   REFRAIN_CHECK(is_new, "request {} was placed twice", id);
-  remember(choice->beginnings, choice->group);
+  remember(hashes, choice->group);
   return choice->group;
 }
 
-std::optional<int32_t> Router::promise(RequestId id, std::span<const TokenId> tokens,
-                                       const Context& context, int64_t max_output) {
+std::optional<int32_t> Router::promise(RequestId id, int64_t max_output) {
   take_promise(id);
-  const auto choice = choose(tokens, context, max_output, Part::kAnswer, std::nullopt);
+  const auto choice = choose(0, {}, max_output, Part::kAnswer, std::nullopt);
   if (!choice) return std::nullopt;
   add(*choice);
   promised_[id] = {choice->group, choice->work};
@@ -171,7 +193,7 @@ std::optional<int32_t> Router::take_promise(RequestId id) {
   const auto found = promised_.find(id);
   if (found == promised_.end()) return std::nullopt;
   const Placed promised = found->second;
-  groups_[static_cast<size_t>(promised.group)].work -= promised.work;
+  change_work(promised.group, -promised.work, false);
   promised_.erase(found);
   return promised.group;
 }
@@ -179,7 +201,7 @@ std::optional<int32_t> Router::take_promise(RequestId id) {
 void Router::gone(RequestId id) {
   const auto found = placed_.find(id);
   if (found == placed_.end()) return;
-  groups_[static_cast<size_t>(found->second.group)].work -= found->second.work;
+  change_work(found->second.group, -found->second.work, false);
   placed_.erase(found);
 }
 

@@ -6,8 +6,11 @@
 // it.
 
 #include <array>
+#include <compare>
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -51,8 +54,7 @@ class Router {
   void gone(RequestId id);  // it has ended, or was taken back from its group
   // The group that will take its answer: place() of that finds it where it is open then. Nothing:
   // none would take it.
-  std::optional<int32_t> promise(RequestId id, std::span<const TokenId> tokens,
-                                 const Context& context, int64_t max_output);
+  std::optional<int32_t> promise(RequestId id, int64_t max_output);
   std::optional<int32_t> promised(RequestId id) const;
   std::optional<int32_t> take_promise(RequestId id);  // back; the group that it was of
   int64_t work(int32_t group) const { return groups_[static_cast<size_t>(group)].work; }
@@ -71,27 +73,37 @@ class Router {
     int32_t group = 0;
     int64_t work = 0;
   };
-  // Hash of a beginning -> the groups that have computed it, in order.
-  using Known = std::unordered_map<uint64_t, std::vector<int32_t>>;
-
-  bool is_open(ipc::GroupRole role) const { return num_open_[static_cast<size_t>(role)] > 0; }
+  // What a group is chosen by: the least.
+  struct Rank {
+    int64_t work = 0;
+    uint64_t taken = 0;
+    int32_t group = 0;
+    auto operator<=>(const Rank&) const = default;
+  };
   struct Choice {
     int32_t group = 0;
     int64_t work = 0;  // that it adds
-    std::vector<uint64_t> beginnings;
   };
-  std::optional<Choice> choose(std::span<const TokenId> tokens, const Context& context,
+  // Hash of a beginning -> the groups that have computed it, in order.
+  using Known = std::unordered_map<uint64_t, std::vector<int32_t>>;
+
+  bool is_open(ipc::GroupRole role) const { return !ranks_[static_cast<size_t>(role)].empty(); }
+  Rank rank(int32_t group) const;
+  // `cached`: tokens that groups would not have to compute.
+  std::optional<Choice> choose(int64_t length, const std::map<int32_t, int64_t>& cached,
                                int64_t max_output, Part part,
                                std::optional<int32_t> promised) const;
   void add(const Choice& choice);
+  void change_work(int32_t group, int64_t by, bool takes);
   std::array<bool, 3> takers(Part part) const;
   std::vector<uint64_t> beginnings(std::span<const TokenId> tokens, const Context& context) const;
   std::vector<int32_t> groups_with(uint64_t hash) const;
+  std::map<int32_t, int64_t> cached(const std::vector<uint64_t>& beginnings) const;
   void remember(const std::vector<uint64_t>& hashes, int32_t group);
 
   const size_t block_size_;
   std::vector<Group> groups_;
-  std::array<int32_t, 3> num_open_{};  // by role
+  std::array<std::set<Rank>, 3> ranks_;  // by role; of the groups that are open
   std::unordered_map<RequestId, Placed> placed_, promised_;
   Known known_, older_;
   uint64_t num_taken_ = 0;

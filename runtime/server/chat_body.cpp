@@ -1,12 +1,8 @@
 #include "runtime/server/chat_body.h"
 
+#include "runtime/server/ignored_fields.h"
+
 namespace refrain {
-namespace {
-
-constexpr size_t kMostNames = 8;
-constexpr size_t kLongestName = 64;
-
-}  // namespace
 
 OrderedJson ChatBody::take(const char* name) {
   const auto at = given_.find(name);
@@ -25,8 +21,8 @@ void ChatBody::add_message(OrderedJson message) { chat_["messages"].push_back(st
 std::vector<std::string> ChatBody::left() const {
   std::vector<std::string> names;
   for (const auto& [name, value] : given_.items()) {
-    if (names.size() == kMostNames) break;
-    if (!value.is_null()) names.push_back(name.substr(0, kLongestName));
+    if (names.size() == kMostIgnoredFields) break;
+    if (!value.is_null()) names.push_back(name.substr(0, kLongestIgnoredField));
   }
   return names;
 }

@@ -5,9 +5,7 @@
 namespace refrain {
 namespace {
 
-constexpr size_t kMostOfARequest = 8;
 constexpr size_t kMostInAll = 256;
-constexpr size_t kLongestName = 64;
 
 const std::set<std::string> kBoth = {"add_special_tokens",
                                      "allowed_token_ids",
@@ -69,10 +67,10 @@ const std::set<std::string> kChat = {"add_generation_prompt",
 std::vector<std::string> ignored_fields(const Json& body, bool chat) {
   std::vector<std::string> names;
   for (const auto& [name, value] : body.items()) {
-    if (names.size() == kMostOfARequest) break;
+    if (names.size() == kMostIgnoredFields) break;
     if (value.is_null() || kBoth.contains(name) || (chat ? kChat : kCompletion).contains(name))
       continue;
-    names.push_back(name.substr(0, kLongestName));
+    names.push_back(name.substr(0, kLongestIgnoredField));
   }
   return names;
 }

@@ -11,7 +11,10 @@
 
 namespace refrain {
 
-// Names of the body's members that nothing reads, at most a few.
+inline constexpr size_t kMostIgnoredFields = 8;     // named of a request
+inline constexpr size_t kLongestIgnoredField = 64;  // bytes of a name that are said
+
+// Names of the body's members that nothing reads.
 std::vector<std::string> ignored_fields(const Json& body, bool chat);
 
 class IgnoredFields {

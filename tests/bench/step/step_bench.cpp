@@ -9,8 +9,8 @@
 //        230
 //                                   in sum TOKENS, default mode and sizes, two steps in flight;
 //                                   of the last TOKENS each kind of op, too
-//        step_bench MODEL_DIRECTORY verify CONTEXT DRAFTS HEAD|MODEL|- BATCH...   a step that checks
-//        so many
+//        step_bench MODEL_DIRECTORY verify CONTEXT DRAFTS HEAD|MODEL|- BATCH...   a step that
+//        checks so many
 //                                   drafts a row beside a step of one token, drafts from the text
 //                                   (-), or from an EAGLE-3 head or a draft model of that directory
 

@@ -96,23 +96,74 @@ TEST(Router, AGroupThatClosedHasForgotten) {
 TEST(Router, AnAnswerGoesWhereItWasPromised) {
   using enum ipc::GroupRole;
   Router router({kPrefill, kDecode, kDecode}, kBlock);
-  EXPECT_EQ(router.promise(1, prompt(0, 8), {}, 16), std::nullopt);
+  EXPECT_EQ(router.promise(1, 16), std::nullopt);
   for (int32_t group = 0; group < 3; ++group) router.open(group);
   EXPECT_EQ(router.place(1, prompt(0, 8), {}, 16, Router::Part::kPrompt), 0);
-  EXPECT_EQ(router.promise(1, prompt(0, 8), {}, 16), 1);
-  EXPECT_EQ(router.promise(2, prompt(50, 8), {}, 16), 2) << "the other one has less work now";
+  EXPECT_EQ(router.promise(1, 16), 1);
+  EXPECT_EQ(router.promise(2, 16), 2) << "the other one has less work now";
   EXPECT_EQ(router.take_promise(2), 2);
   EXPECT_EQ(router.take_promise(2), std::nullopt);
   EXPECT_EQ(router.work(2), 0);
   router.gone(1);
   EXPECT_EQ(router.place(1, prompt(0, 9), {}, 16, Router::Part::kAnswer), 1);
   EXPECT_EQ(router.promised(1), std::nullopt);
-  EXPECT_EQ(router.promise(3, prompt(0, 8), {}, 16), 2);
+  EXPECT_EQ(router.promise(3, 16), 2);
   router.close(2);
   EXPECT_EQ(router.place(3, prompt(0, 9), {}, 16, Router::Part::kAnswer), 1) << "it is gone";
   router.gone(1);
   router.gone(3);
   for (int32_t group = 0; group < 3; ++group) EXPECT_EQ(router.work(group), 0);
+}
+
+// Of new beginnings: whatever came and went, the least work among the groups that may take the
+// part, and of those the one that took none for longest.
+RC_GTEST_PROP(Router, TheLeastOfManyGroupsIsFound, ()) {
+  using enum ipc::GroupRole;
+  using Part = Router::Part;
+  const auto roles = *rc::gen::container<std::vector<ipc::GroupRole>>(
+      12, rc::gen::element(kBoth, kPrefill, kDecode));
+  Router router(roles, kBlock);
+  std::vector<RequestId> placed;
+  std::vector<RequestId> taken(roles.size(), 0);
+  for (RequestId id = 1; id <= 150; ++id) {
+    const auto group = *rc::gen::inRange<int32_t>(0, 12);
+    if (*rc::gen::inRange(0, 4) == 0)
+      router.is_open(group) ? router.close(group) : router.open(group);
+    if (!placed.empty() && *rc::gen::inRange(0, 3) == 0) {
+      std::swap(placed[*rc::gen::inRange<size_t>(0, placed.size())], placed.back());
+      router.gone(placed.back());
+      placed.pop_back();
+    }
+    const Part part = *rc::gen::element(Part::kAll, Part::kPrompt, Part::kAnswer);
+    const auto open = [&](ipc::GroupRole role) {
+      for (int32_t at = 0; at < 12; ++at)
+        if (router.is_open(at) && router.role(at) == role) return true;
+      return false;
+    };
+    const auto may = [&](int32_t at) {
+      const ipc::GroupRole role = router.role(at);
+      if (!router.is_open(at)) return false;
+      if (part == Part::kAnswer || role == kBoth)
+        return (part == Part::kAnswer) == (role == kDecode);
+      const bool wanted = (part == Part::kPrompt) == (role == kPrefill);
+      return wanted || !(open(kBoth) || open(role == kPrefill ? kDecode : kPrefill));
+    };
+    std::optional<int32_t> least;
+    for (int32_t at = 0; at < 12; ++at) {
+      const auto rank = [&](int32_t of) {
+        return std::pair(router.work(of), taken[static_cast<size_t>(of)]);
+      };
+      if (may(at) && (!least || rank(at) < rank(*least))) least = at;
+    }
+    const auto length = *rc::gen::inRange<size_t>(1, 40);
+    const auto to = router.place(id, prompt(static_cast<TokenId>(100 * id), length), {}, 16, part);
+    RC_ASSERT(to == least);
+    if (!to) continue;
+    placed.push_back(id);
+    taken[static_cast<size_t>(*to)] = id;
+  }
+  for (const RequestId id : placed) router.gone(id);
+  for (int32_t at = 0; at < 12; ++at) RC_ASSERT(router.work(at) == 0);
 }
 
 // Work is what is placed and not gone; groups differ by no more than one request's.
