@@ -27,11 +27,10 @@ void RequestDeadlines::end_overdue() {
   timer_.reset();
   for (const RequestId id : admission_.take_overdue(executor_.clock().now())) {
     if (!live_.contains(id)) continue;
+    admission_.started(id);  // waits no longer, whatever comes: before its client is told
     const Sequence* sequence = placement_.find(id);
-    if (sequence != nullptr && sequence->admitted_before) {  // it runs, or ran before a loss
-      admission_.started(id);
-      continue;
-    }
+    // It runs, or ran before a loss.
+    if (sequence != nullptr && sequence->admitted_before) continue;
     admission_.late();
     placement_.remove(id);
     live_.end(id, FinishReason::kError,
