@@ -121,17 +121,12 @@ std::optional<Router::Choice> Router::choose(int64_t length,
                                              const std::map<int32_t, int64_t>& cached,
                                              int64_t max_output, Part part,
                                              std::optional<int32_t> promised) const {
-  struct Offer {
-    bool elsewhere;  // than promised
-    Rank rank;
-    auto operator<=>(const Offer&) const = default;
-  };
   const std::array<bool, 3> takes = takers(part);
-  std::optional<Offer> least;
+  std::optional<std::pair<bool, Rank>> least;  // elsewhere than promised
   const auto offer = [&](int32_t group, int64_t tokens) {
     const Group& of = groups_[static_cast<size_t>(group)];
     if (!of.open || !takes[static_cast<size_t>(of.role)]) return;
-    const Offer made{promised != group, {of.work - tokens, of.taken, group}};
+    const std::pair made(promised != group, Rank{of.work - tokens, of.taken, group});
     if (!least || made < *least) least = made;
   };
   for (const auto& ranks : ranks_)
@@ -139,9 +134,9 @@ std::optional<Router::Choice> Router::choose(int64_t length,
   for (const auto& [group, tokens] : cached) offer(group, tokens);
   if (promised) offer(*promised, 0);
   if (!least) return std::nullopt;
-  const int32_t best = least->rank.group;
-  const int64_t saved = groups_[static_cast<size_t>(best)].work - least->rank.work;
-  return Choice{best, length - saved + std::clamp<int64_t>(max_output, 0, kExpectedOutput)};
+  const Rank& rank = least->second;
+  const int64_t saved = work(rank.group) - rank.work;
+  return Choice{rank.group, length - saved + std::clamp<int64_t>(max_output, 0, kExpectedOutput)};
 }
 
 void Router::change_work(int32_t group, int64_t by, bool takes) {

@@ -6,13 +6,13 @@
 // it.
 
 #include <array>
-#include <compare>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <set>
 #include <span>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -78,7 +78,9 @@ class Router {
     int64_t work = 0;
     uint64_t taken = 0;
     int32_t group = 0;
-    auto operator<=>(const Rank&) const = default;
+    bool operator<(const Rank& other) const {
+      return std::tie(work, taken, group) < std::tie(other.work, other.taken, other.group);
+    }
   };
   struct Choice {
     int32_t group = 0;
