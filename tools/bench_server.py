@@ -10,6 +10,8 @@ import time
 import urllib.request
 from pathlib import Path
 
+from drills.server import all_groups_ready
+
 BIN = Path(os.environ.get("REFRAIN_BUILD_DIR", Path(__file__).resolve().parent.parent / "build")) / "bin"
 MUST_BE_ZERO = ("worker_group_restarts_total", "requests_resumed_total", "request_failure_total", "audit_differences_total")
 
@@ -53,8 +55,7 @@ def served(model, name, *options):
                 raise SystemExit(f"the server ended with {server.returncode}")
             try:
                 get(base + "/ready")
-                # Ready with its first group; the others may still begin.
-                if not re.search(r"^refrain:group_ready\{.*\} 0$", get(base + "/metrics"), re.MULTILINE):
+                if all_groups_ready(get(base + "/metrics")):
                     break
             except OSError:
                 pass

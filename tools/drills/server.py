@@ -31,6 +31,11 @@ def knows_incidents(binaries):
     return "--incident-dir" in text.stdout
 
 
+def all_groups_ready(metrics):
+    """By the text of /metrics. A server is ready with its first group, which does the work of all until the others are."""
+    return not re.search(r"^refrain:group_ready\{.*\} 0$", metrics, re.MULTILINE)
+
+
 def process_table():
     """pid -> parent of every process that lives."""
     parents = {}
@@ -143,9 +148,8 @@ class Server:
         await self.until(self.is_ready, seconds, "ready")
 
     async def wait_all_groups(self, seconds=START_SECONDS):
-        """A server is ready with its first group, which does the work of all until the others are."""
         async def all_are():
-            return not re.search(r"^refrain:group_ready\{.*\} 0$", (await self.client.fetch("/metrics"))[1], re.M)
+            return all_groups_ready((await self.client.fetch("/metrics"))[1])
         await self.until(all_are, seconds, "all groups are ready", every=0.02)
 
     async def until(self, condition, seconds, what, every=0.01):
