@@ -230,7 +230,7 @@ TEST_P(GpuGroup, AGatherThatOneRankNeverJoinsEndsByItsDeadline_R9) {
   const auto results = run_ranks(size_, [&](int r) -> std::string {
     Rank rank(token_, r, size_, 1500);
     if (r == size_ - 1) {
-      std::this_thread::sleep_for(std::chrono::seconds(4));
+      std::this_thread::sleep_for(std::chrono::seconds(4));  // past the others' deadline
       return "stayed away";
     }
     constexpr int64_t kCount = 32064;

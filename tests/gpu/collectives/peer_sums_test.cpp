@@ -112,7 +112,7 @@ TEST_P(PeerSums, APeerSumThatOneRankNeverJoinsEndsByItsDeadline_R9) {
     Rank rank(token_, r, size_, 1500);
     rank.communicator->reserve_peer_sums(1, 64);
     if (r == size_ - 1) {
-      std::this_thread::sleep_for(std::chrono::seconds(4));
+      std::this_thread::sleep_for(std::chrono::seconds(4));  // past the others' deadline
       return "stayed away";
     }
     auto memory = rank.device->allocate(64 * 64 * 4, MemoryTag::kOther);

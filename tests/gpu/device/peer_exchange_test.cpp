@@ -118,7 +118,7 @@ TEST_F(PeerExchangeTest, ARankThatComesLateIsWaitedFor) {
     put(kCount, static_cast<float>(round));
     const int late = round % kRanks;
     launch(1 - late, kCount);
-    std::this_thread::sleep_for(milliseconds(3));
+    std::this_thread::sleep_for(milliseconds(3));  // the other one waits meanwhile
     const auto begun = steady_clock::now();
     launch(late, kCount);
     finish();
@@ -146,7 +146,7 @@ TEST_F(PeerExchangeTest, TheHostCanStopAWait_R9) {
   put(kCount, 1);
   launch(0, kCount);
   const auto done = ranks_[0].stream->record();
-  std::this_thread::sleep_for(milliseconds(20));
+  std::this_thread::sleep_for(milliseconds(20));  // long enough for a sum that waits for nobody
   EXPECT_FALSE(done->query());
   ranks_[0].tell(kAbort);
   done->synchronize();  // or the test does not end
