@@ -60,7 +60,7 @@ int run_serve(const EngineConfig& given, const std::vector<std::string>& argumen
     code = ended;
     io.stop();
   });
-  io.on_signals({SIGINT, SIGTERM}, strand, [&supervisor](int) { supervisor.stop(); });
+  io.on_signals_for_good({SIGINT, SIGTERM}, strand, [&supervisor](int) { supervisor.stop(); });
   strand->post([&supervisor] { supervisor.start(); });
   io.run();
   return code;

@@ -77,6 +77,14 @@ struct LineReader : std::enable_shared_from_this<LineReader> {
   std::function<void(std::string)> handler;
 };
 
+void add_signals(asio::signal_set& set, const std::vector<int>& signals) {
+  for (const int number : signals) {
+    boost::system::error_code error;
+    set.add(number, error);
+    REFRAIN_CHECK(!error, "signal {} cannot be handled: {}", number, error.message());
+  }
+}
+
 }  // namespace
 
 void IoContext::on_lines(int fd, std::shared_ptr<Executor> strand,
@@ -88,12 +96,18 @@ void IoContext::on_signals(const std::vector<int>& signals, std::shared_ptr<Exec
                            std::function<void(int)> handler) {
   auto watch =
       std::make_shared<SignalWatch>(state_->context, std::move(strand), std::move(handler));
-  for (const int number : signals) {
-    boost::system::error_code error;
-    watch->set.add(number, error);
-    REFRAIN_CHECK(!error, "signal {} cannot be handled: {}", number, error.message());
-  }
+  add_signals(watch->set, signals);
   watch->wait();
+}
+
+void IoContext::on_signals_for_good(const std::vector<int>& signals,
+                                    std::shared_ptr<Executor> strand,
+                                    std::function<void(int)> handler) {
+  // Never destroyed: the default action comes back with the end of the last set that has a signal.
+  static auto* const nowhere = new asio::io_context;
+  static auto* const kept = new asio::signal_set(*nowhere);
+  add_signals(*kept, signals);
+  on_signals(signals, std::move(strand), std::move(handler));
 }
 
 bool IoContext::on_process_exit(int64_t pid, std::shared_ptr<Executor> strand,

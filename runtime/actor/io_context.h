@@ -31,6 +31,11 @@ class IoContext {
   // Calls `handler(signal)` on the strand for each of the signals, until the context stops.
   void on_signals(const std::vector<int>& signals, std::shared_ptr<Executor> strand,
                   std::function<void(int)> handler);
+  // The same to the end of the process: when the context is gone, the signals do nothing, where
+  // on_signals() gives them their default action back. For programs, which are not to be killed
+  // while they clear up.
+  void on_signals_for_good(const std::vector<int>& signals, std::shared_ptr<Executor> strand,
+                           std::function<void(int)> handler);
   // Calls `handler()` once on the strand when the process ends (a pidfd; R-7: within 50 ms). False
   // when the process cannot be watched (another host, already gone).
   bool on_process_exit(int64_t pid, std::shared_ptr<Executor> strand,

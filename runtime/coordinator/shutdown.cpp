@@ -29,7 +29,7 @@ Shutdown::Shutdown(Engine& engine, IoContext& io, HttpSide* http, EndingWatch& w
     : engine_(engine), io_(io), http_(http), watch_(watch), strand_(std::move(strand)) {}
 
 void Shutdown::take_signals(int64_t parent) {
-  io_.on_signals({SIGINT, SIGTERM}, strand_, [this](int number) { on_signal(number); });
+  io_.on_signals_for_good({SIGINT, SIGTERM}, strand_, [this](int number) { on_signal(number); });
   if (http_ == nullptr) return;
   http_->drain_by(parent,
                   [this, strand = strand_] { strand->post([this] { on_signal(SIGTERM); }); });

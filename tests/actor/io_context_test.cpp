@@ -119,6 +119,29 @@ TEST_F(Signals, ArriveOnTheStrandEachTime) {
   EXPECT_EQ(seen, (std::vector<int>{SIGUSR1, SIGUSR1, SIGUSR2}));
 }
 
+int ends_with_a_signal_after(void (IoContext::*on_signals)(const std::vector<int>&,
+                                                           std::shared_ptr<Executor>,
+                                                           std::function<void(int)>)) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    {
+      IoContext io;
+      (io.*on_signals)({SIGTERM}, io.make_strand(), [](int) {});
+    }
+    std::raise(SIGTERM);
+    ::_exit(0);
+  }
+  int status = -1;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return status;
+}
+
+TEST(SignalsAfterTheContext, KillAgainUnlessTheyWereTakenForGood) {
+  const int status = ends_with_a_signal_after(&IoContext::on_signals);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
+  EXPECT_EQ(ends_with_a_signal_after(&IoContext::on_signals_for_good), 0);
+}
+
 // the death of a process is noticed within 50 ms. The least of some deaths: a machine that
 // stalls for that long does not do so at each of them.
 TEST_F(ProcessExit, IsNoticedWithinFiftyMilliseconds_R7) {

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 
 import openai
 import pytest
@@ -217,6 +218,21 @@ def test_workers_started_by_hand_end_with_their_coordinator(tmp_path):
     coordinator.send_signal(signal.SIGTERM)
     assert coordinator.wait(timeout=within(20)) == 0
     assert worker.wait(timeout=within(20)) == 0
+
+
+def test_signals_that_keep_coming_kill_nobody_who_clears_up(tmp_path):
+    address = f"ipc://{tmp_path}/run/engine"
+    options = ["--model", TINY / "qwen3"]
+    coordinator = start_by_hand("coordinator", *options, "--listen", address, "--port", 0, log=tmp_path / "coordinator.log")
+    worker = start_by_hand("worker", *options, "--rank", 0, "--tensor-parallel-size", 1, "--coordinator", address,
+                           log=tmp_path / "worker.log")
+    wait_for(lambda: "ready:" in (tmp_path / "coordinator.log").read_text(), 30, "ready")
+    programs, deadline = [coordinator, worker], time.monotonic() + within(20)
+    while any(program.poll() is None for program in programs) and time.monotonic() < deadline:
+        for program in programs:
+            program.send_signal(signal.SIGTERM)  # of one that has ended: nothing
+        time.sleep(0.0005)
+    assert [program.poll() for program in programs] == [0, 0]
 
 
 def run(*argv, timeout=within(60)):

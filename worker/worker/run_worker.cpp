@@ -124,7 +124,7 @@ int run_worker(const WorkerOptions& options) {
         result = code;
         io.stop();
       });
-  io.on_signals({SIGINT, SIGTERM}, strand, [&](int signal) {
+  io.on_signals_for_good({SIGINT, SIGTERM}, strand, [&](int signal) {
     worker->end(kExitOk, signal == SIGINT ? "interrupted" : "terminated");
   });
   if (fault) {
