@@ -2,6 +2,7 @@
 import json
 import subprocess
 import threading
+import time
 import xml.etree.ElementTree
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -71,6 +72,7 @@ class Misbehaving(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     EVENT = b'data: {"choices":[{"text":"a"}]}\n\n'
     DONE = b"data: [DONE]\n\n"
+    FIRST, NEXT, NUM_TOKENS = 1.0, 0.6, 3  # seconds to the first token and between two of a paced answer
 
     def log_message(self, *_):
         pass
@@ -79,7 +81,10 @@ class Misbehaving(BaseHTTPRequestHandler):
         self.send_error(404)
 
     def do_POST(self):
+        begun = time.monotonic()
         model = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["model"]
+        if model == "paced":
+            return self.answer_paced(begun)
         body = {"good": self.EVENT * 3 + self.DONE, "no-end": self.EVENT, "empty": self.DONE,
                 "error": b'data: {"error":{"message":"it broke"}}\n\n' + self.DONE, "cut": self.EVENT}[model]
         self.send_response(200)
@@ -88,6 +93,16 @@ class Misbehaving(BaseHTTPRequestHandler):
         self.wfile.write(body)
         if model == "cut":
             self.close_connection = True
+
+    def answer_paced(self, begun):
+        """Each token at its time from the request's begin, never before."""
+        self.send_response(200)
+        self.send_header("Content-Length", str(self.NUM_TOKENS * len(self.EVENT) + len(self.DONE)))
+        self.end_headers()
+        for i in range(self.NUM_TOKENS):
+            time.sleep(max(0, begun + self.FIRST + i * self.NEXT - time.monotonic()))
+            self.wfile.write(self.EVENT)
+        self.wfile.write(self.DONE)
 
 
 @pytest.fixture
@@ -106,6 +121,18 @@ def misbehaving():
 def test_an_answer_that_is_not_whole_is_a_failure(misbehaving, model, why):
     done = load(misbehaving, "--model", model, "--num-prompts", 3)
     assert done.returncode == 70 and why in done.stdout and "failed 3 times" in done.stdout, done.stdout
+
+
+def test_times_are_those_that_the_server_took(misbehaving):
+    """Not less than they were; how much more depends on the machine, but not as much as another token."""
+    done = load(misbehaving, "--model", "paced", "--num-prompts", 6, "--json")
+    result, late = json.loads(done.stdout), within(0.9 * Misbehaving.NEXT)
+    first, whole = Misbehaving.FIRST, Misbehaving.FIRST + (Misbehaving.NUM_TOKENS - 1) * Misbehaving.NEXT
+    assert first <= result["median_ttft_ms"] / 1000 < first + late
+    assert whole <= result["median_e2el_ms"] / 1000 < whole + late
+    assert result["mean_tpot_ms"] == pytest.approx(
+        (result["mean_e2el_ms"] - result["mean_ttft_ms"]) / (Misbehaving.NUM_TOKENS - 1))
+    assert result["mean_itl_ms"] == pytest.approx(result["mean_tpot_ms"])
 
 
 def test_another_server_is_measured_without_counters_of_ours(misbehaving):
