@@ -100,6 +100,7 @@ struct GroupStats {
   std::string state_detail;  // "rank 1: capture 12/86"
   Epoch epoch = 0;
   uint64_t requests_running = 0, requests_waiting = 0;
+  uint64_t steps_in_flight = 0;  // sent and not answered
   uint64_t prompt_tokens = 0, generated_tokens = 0, cached_prompt_tokens = 0;
   uint64_t preemptions = 0, steps = 0, group_restarts = 0;
   uint64_t cascade_steps = 0;  // of them: a prefix that all rows share was read once (CG-13)

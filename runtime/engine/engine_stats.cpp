@@ -170,6 +170,7 @@ void add(const GroupStats& group, GroupStats& all) {
   if (all.audit_first.empty()) all.audit_first = group.audit_first;
   all.blocks_total += group.blocks_total;
   all.blocks_free += group.blocks_free;
+  all.steps_in_flight += group.steps_in_flight;
   all.leases += group.leases;
   all.leases_expired += group.leases_expired;
   all.transfers = all.transfers + group.transfers;

@@ -28,6 +28,7 @@ class GroupCounts {
     const bool canary_waits = canary != nullptr && !canary_runs;
     stats.requests_running = now.running - (canary_runs ? 1 : 0);
     stats.requests_waiting = now.waiting + gated - (canary_waits ? 1 : 0);
+    stats.steps_in_flight = now.steps_in_flight;
     stats.prompt_tokens = past_.prompt_tokens + now.prompt_tokens;
     stats.cached_prompt_tokens = past_.cached_prompt_tokens + now.cached_prompt_tokens;
     stats.preemptions = past_.preemptions + now.preemptions;

@@ -211,11 +211,11 @@ void serialize(Archive& ar, TransferCounts& m) {
 
 template <class Archive>
 void serialize(Archive& ar, GroupStats& m) {
-  static_assert(ipc::wire::field_count<GroupStats>() == 31);
+  static_assert(ipc::wire::field_count<GroupStats>() == 32);
   ar(m.group, Choice<GroupState>{"state", m.state, GroupState::kStopped},
      Text{"detail", m.state_detail, kMostText}, m.epoch, m.requests_running, m.requests_waiting,
-     m.prompt_tokens, m.generated_tokens, m.cached_prompt_tokens, m.preemptions, m.steps,
-     m.group_restarts, m.cascade_steps, m.drafts, m.audited_steps, m.audit_differences,
+     m.steps_in_flight, m.prompt_tokens, m.generated_tokens, m.cached_prompt_tokens, m.preemptions,
+     m.steps, m.group_restarts, m.cascade_steps, m.drafts, m.audited_steps, m.audit_differences,
      Choice<ipc::GroupRole>{"role", m.role, ipc::GroupRole::kDecode}, m.held, m.leases,
      m.leases_expired, m.transfers, m.audit_worst_logit, m.audit_worst_kv,
      Text{"audit_first", m.audit_first, kMostText}, m.blocks_total, m.blocks_free,

@@ -141,6 +141,7 @@ SchedulerStats Scheduler::stats() const {
   SchedulerStats stats;
   stats.waiting = num_waiting();
   stats.running = queues_.running().size();
+  stats.steps_in_flight = steps_in_flight();
   stats.preemptions = preemption_.count();
   stats.cascade_steps = step_.cascade_steps();
   stats.prompt_tokens = admission_.prompt_tokens();

@@ -29,6 +29,7 @@ namespace refrain {
 
 struct SchedulerStats {
   uint64_t waiting = 0, running = 0;
+  uint64_t steps_in_flight = 0;  // sent and not answered
   uint64_t preemptions = 0;
   uint64_t cascade_steps = 0;
   uint64_t prompt_tokens = 0, cached_prompt_tokens = 0, generated_tokens = 0;

@@ -161,6 +161,8 @@ std::string Metrics::render(const EngineStats& stats, const AdmissionStats& admi
         static_cast<double>(stats.requests_running));
   gauge("refrain:num_requests_waiting", "Requests in the queue",
         static_cast<double>(stats.requests_waiting));
+  gauge("refrain:steps_in_flight", "Steps sent to the workers and not answered",
+        static_cast<double>(stats.steps_in_flight));
   const double used = stats.blocks_total == 0 ? 0.0
                                               : 1.0 - static_cast<double>(stats.blocks_free) /
                                                           static_cast<double>(stats.blocks_total);

@@ -232,7 +232,8 @@ def test_signals_that_keep_coming_kill_nobody_who_clears_up(tmp_path):
         for program in programs:
             program.send_signal(signal.SIGTERM)  # of one that has ended: nothing
         time.sleep(0.0005)
-    assert [program.poll() for program in programs] == [0, 0]
+    logs = [(tmp_path / f"{name}.log").read_text() for name in ("coordinator", "worker")]
+    assert [program.poll() for program in programs] == [0, 0], logs
 
 
 def run(*argv, timeout=within(60)):

@@ -106,6 +106,13 @@ def test_I5_blocks_in_use():
     assert [fault.rule for fault in ledger.check_blocks(None)] == ["I5"]
 
 
+def test_I1_requests_that_nobody_waits_for():
+    idle = {"refrain:num_requests_running": 0.0, "refrain:num_requests_waiting": 0.0, "refrain:steps_in_flight": 0.0}
+    assert ledger.check_busy(idle) == []
+    for name in idle:
+        assert [fault.rule for fault in ledger.check_busy({**idle, name: 2.0})] == ["I1"], name
+
+
 def test_I5_what_is_held_for_other_groups():
     idle = {"refrain:kv_cache_usage_perc": 0.0, "refrain:group_kv_leases": 0.0}
     assert ledger.check_idle(idle) == []

@@ -232,6 +232,16 @@ def check_blocks(usage):
     return [Fault("I5", "server", f"{usage:.4%} of the KV blocks are in use")] if usage > 0 else []
 
 
+BUSY = {"refrain:num_requests_running": "requests run", "refrain:num_requests_waiting": "requests wait",
+        "refrain:steps_in_flight": "steps run"}
+
+
+def check_busy(metrics):
+    """I1: what nobody waits for, the step that runs when its clients leave included; the second of I5 begins when there is none."""
+    return [Fault("I1", "server", f"{metrics[name]:.0f} {what}, and no client waits") for name, what in BUSY.items()
+            if metrics.get(name)]
+
+
 MOVING = {"refrain:group_kv_leases": "leases are held", "refrain:group_kv_transfers_running": "transfers run",
           "refrain:group_kv_transfers_quarantined": "transfers are in quarantine"}
 

@@ -4,6 +4,8 @@
 
 #include <cstdlib>
 
+#include "runtime/base/shared_library.h"
+
 namespace refrain::worker {
 namespace {
 
@@ -19,24 +21,16 @@ void set_environment() {
 
 Result<std::unique_ptr<UcxLibrary>> UcxLibrary::load() {
   set_environment();
+  REFRAIN_ASSIGN_OR_RETURN(
+      const SharedLibrary file,
+      SharedLibrary::load("REFRAIN_UCX", "libucp.so.0", RTLD_NOW | RTLD_GLOBAL,
+                          "--kv-transfer-backend ucx needs UCX (libucx0 of Debian, libucx-cu13 of "
+                          "PyPI where GPUs are)"));
   auto library = std::make_unique<UcxLibrary>();
-  const char* given = std::getenv("REFRAIN_UCX");
-  library->path = given != nullptr && *given != '\0' ? given : "libucp.so.0";
-  void* handle = dlopen(library->path.c_str(), RTLD_NOW | RTLD_GLOBAL);
-  if (handle == nullptr) {
-    const char* reason = dlerror();
-    return fail(ErrorCode::kNotFound,
-                "--kv-transfer-backend ucx needs UCX, which cannot be loaded ({}); install it "
-                "(libucx0 of Debian, libucx-cu13 of PyPI where GPUs are), put its folder on "
-                "LD_LIBRARY_PATH, or name the file in REFRAIN_UCX",
-                reason == nullptr ? library->path : reason);
-  }
+  library->path = file.path();
   Status all{};
   const auto find = [&](const char* name, auto& function) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(handle, name));
-    if (function == nullptr && all)
-      all = fail(ErrorCode::kNotFound, "{} has no {}; UCX 1.13 or later is needed", library->path,
-                 name);
+    if (all) all = file.require(name, "UCX 1.13", function);
   };
   find("ucp_init_version", library->init);
   find("ucp_cleanup", library->cleanup);

@@ -95,6 +95,7 @@ TEST_F(Roles, BlocksArePulledWhileTheStepOfThePromptRuns_R28) {
   ASSERT_EQ(decode_->pulls.size(), 1u);
   EXPECT_EQ(decode_->pulls[0].step, prefill_->steps.back().step);
   EXPECT_TRUE(decode_->steps.empty());
+  EXPECT_EQ(group(0).steps_in_flight, 1u);
   EXPECT_EQ(group(1).transfers.running, 1u);
   EXPECT_EQ(group(1).transfers.done, 0u);
   EXPECT_EQ(group(0).leases, 0u);
@@ -364,6 +365,32 @@ TEST_P(RolesSeeds, EveryRequestEndsOnceWithItsOwnTokens_R28) {
     if (!cancelled.contains(id))
       expect_answer(id, request.first, static_cast<size_t>(request.second));
   expect_nothing_left();
+}
+
+// Nothing but the last answers comes after the clients have gone, and no time goes by.
+TEST_P(RolesSeeds, WhatIsFreeWhenAllClientsLeftIsShownAtOnce_R28) {
+  start_both();
+  std::mt19937_64 random(GetParam());
+  std::set<RequestId> running;
+  for (int wave = 0; wave < 8; ++wave) {
+    prefill_->hold_answers = random() % 2 == 0;
+    decode_->hold_answers = random() % 4 == 0;
+    decode_->hold_pulls = random() % 4 == 0;
+    for (auto i = random() % 8; i > 0; --i)
+      running.insert(
+          submit(prompt_from(static_cast<TokenId>(10 + random() % 5), 3 + random() % 40), 20));
+    for (auto i = random() % 60; i > 0 && world_.scheduler.run_one();) --i;
+    for (const RequestId id : std::exchange(running, {})) world_.engine->cancel(id);
+    if (random() % 2 == 0) world_.scheduler.run_until_idle();
+    for (MockRank* rank : {prefill_, decode_}) {
+      rank->hold_answers = false;
+      while (!rank->held.empty()) rank->answer();
+    }
+    decode_->hold_pulls = false;
+    for (const auto& order : std::exchange(decode_->held_pulls, {})) decode_->pull(order);
+    world_.scheduler.run_until_idle();
+    expect_nothing_left();
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, RolesSeeds, ::testing::Range(uint64_t{1}, uint64_t{41}));

@@ -76,6 +76,7 @@ class Roles : public ::testing::TestWithParam<uint64_t> {
   }
   void expect_nothing_left() {
     for (size_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(group(i).steps_in_flight, 0u);
       EXPECT_EQ(group(i).leases, 0u);
       EXPECT_EQ(group(i).transfers.running, 0u);
       EXPECT_EQ(group(i).transfers.quarantined, 0u);

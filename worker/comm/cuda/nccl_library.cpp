@@ -4,18 +4,13 @@
 
 #include <cstdlib>
 
+#include "runtime/base/shared_library.h"
+
 namespace refrain::worker {
 
 namespace {
 
 constexpr int kOldestVersion = NCCL_VERSION(2, 18, 0);
-
-template <class Function>
-Status find(void* handle, const char* name, const std::string& path, Function& function) {
-  function = reinterpret_cast<Function>(dlsym(handle, name));
-  if (function != nullptr) return {};
-  return fail(ErrorCode::kInternal, "{} has no {}; NCCL 2.18 or later is needed", path, name);
-}
 
 // Read by NCCL when it makes a communicator. Multicast (NVLS) leaves state behind in the NVLink
 // switches when a process dies; no mixing means no extra event nodes in every graph.
@@ -28,34 +23,33 @@ void set_environment() {
 
 Result<std::unique_ptr<NcclLibrary>> NcclLibrary::load() {
   set_environment();
+  REFRAIN_ASSIGN_OR_RETURN(const SharedLibrary file,
+                           SharedLibrary::load("REFRAIN_NCCL", "libnccl.so.2",
+                                               RTLD_NOW | RTLD_LOCAL, "several GPUs need NCCL"));
   auto library = std::make_unique<NcclLibrary>();
-  const char* given = std::getenv("REFRAIN_NCCL");
-  library->path = given != nullptr && *given != '\0' ? given : "libnccl.so.2";
-  void* handle = dlopen(library->path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) {
-    const char* reason = dlerror();
-    return fail(ErrorCode::kNotFound,
-                "several GPUs need NCCL, which cannot be loaded ({}); install it, put its folder "
-                "on LD_LIBRARY_PATH, or name the file in REFRAIN_NCCL",
-                reason == nullptr ? library->path : reason);
-  }
+  library->path = file.path();
+  Status all{};
+  const auto find = [&](const char* name, auto& function) {
+    if (all) all = file.require(name, "NCCL 2.18", function);
+  };
   decltype(&ncclGetVersion) get_version = nullptr;
-  REFRAIN_RETURN_IF_ERROR(find(handle, "ncclGetVersion", library->path, get_version));
+  find("ncclGetVersion", get_version);
+  REFRAIN_RETURN_IF_ERROR(all);
   if (get_version(&library->version) != ncclSuccess || library->version < kOldestVersion) {
     return fail(ErrorCode::kInternal, "{} is NCCL of version code {}; 2.18 or later is needed",
                 library->path, library->version);
   }
-  const std::string& path = library->path;
-  REFRAIN_RETURN_IF_ERROR(find(handle, "ncclGetUniqueId", path, library->get_unique_id));
-  REFRAIN_RETURN_IF_ERROR(find(handle, "ncclCommInitRankConfig", path, library->init_rank));
-  REFRAIN_RETURN_IF_ERROR(find(handle, "ncclCommDestroy", path, library->destroy));
-  REFRAIN_RETURN_IF_ERROR(find(handle, "ncclAllReduce", path, library->all_reduce));
-  REFRAIN_RETURN_IF_ERROR(find(handle, "ncclAllGather", path, library->all_gather));
-  REFRAIN_RETURN_IF_ERROR(find(handle, "ncclReduceScatter", path, library->reduce_scatter));
-  REFRAIN_RETURN_IF_ERROR(find(handle, "ncclBroadcast", path, library->broadcast));
-  REFRAIN_RETURN_IF_ERROR(find(handle, "ncclGetErrorString", path, library->error_string));
-  REFRAIN_RETURN_IF_ERROR(find(handle, "ncclGetLastError", path, library->last_error));
-  library->revoke = reinterpret_cast<decltype(library->revoke)>(dlsym(handle, "ncclCommRevoke"));
+  find("ncclGetUniqueId", library->get_unique_id);
+  find("ncclCommInitRankConfig", library->init_rank);
+  find("ncclCommDestroy", library->destroy);
+  find("ncclAllReduce", library->all_reduce);
+  find("ncclAllGather", library->all_gather);
+  find("ncclReduceScatter", library->reduce_scatter);
+  find("ncclBroadcast", library->broadcast);
+  find("ncclGetErrorString", library->error_string);
+  find("ncclGetLastError", library->last_error);
+  REFRAIN_RETURN_IF_ERROR(all);
+  file.find("ncclCommRevoke", library->revoke);
   return library;
 }
 
