@@ -227,6 +227,33 @@ TEST_F(ZmqEndpoint, PeerThatReadsNothingNeverBlocksTheSender_R6) {
   });
 }
 
+// ZeroMQ's heartbeats end the process when they are due on a line that broke with frames unread.
+TEST_F(ZmqEndpoint, ALineThatBreaksWithFramesUnreadEndsNobody_R6) {
+  auto small = options();
+  small.high_water_mark = 16;
+  small.linger_ms = 0;
+  Inbox inbox, late;
+  Endpoint& bound = server(small);
+  start(bound, inbox.handler());
+  auto quiet = options("rank-0");
+  quiet.high_water_mark = 16;
+  Endpoint& peer = client(quiet);  // reads later
+  EXPECT_TRUE(send(peer, {}, "hello"));
+  const auto received = inbox.wait(1);
+  ASSERT_EQ(received.size(), 1u);
+  loop_.call([&] {
+    const std::vector<std::byte> frame(1 << 20);
+    while (bound.send(received[0].first, frame)) {
+    }
+  });
+  std::this_thread::sleep_for(milliseconds(200));  // until what fits is there
+  loop_.call([&] { bound.close(); });
+  std::this_thread::sleep_for(milliseconds(1500));
+  start(peer, late.handler());
+  EXPECT_GE(late.wait(1).size(), 1u);
+  loop_.call([&] { peer.close(); });
+}
+
 TEST_F(ZmqEndpoint, OversizedMessagesAreDroppedAndTheLineLivesOn_R5) {
   auto limited = options();
   limited.max_message_bytes = 64 << 10;
