@@ -7,7 +7,7 @@
 namespace refrain {
 
 Result<SharedLibrary> SharedLibrary::load(const char* variable, const char* name, int flags,
-                                          const std::string& need) {
+                                          const std::string& missing) {
   SharedLibrary library;
   const char* given = std::getenv(variable);
   library.path_ = given != nullptr && *given != '\0' ? given : name;
@@ -15,9 +15,8 @@ Result<SharedLibrary> SharedLibrary::load(const char* variable, const char* name
   if (library.handle_ != nullptr) return library;
   const char* reason = ::dlerror();
   return fail(ErrorCode::kNotFound,
-              "{}, which cannot be loaded ({}); install it, put its folder on LD_LIBRARY_PATH, or "
-              "name the file in {}",
-              need, reason == nullptr ? library.path_ : reason, variable);
+              "{} ({}); install it, put its folder on LD_LIBRARY_PATH, or name the file in {}",
+              missing, reason == nullptr ? library.path_ : reason, variable);
 }
 
 void* SharedLibrary::symbol(const char* name) const { return ::dlsym(handle_, name); }

@@ -12,9 +12,10 @@ namespace refrain {
 class SharedLibrary {
  public:
   // The file that the variable of the environment names, else `name` where the system finds it;
-  // `flags` as of dlopen. kNotFound: what the loader says, and `need`, what to install.
+  // `flags` as of dlopen. kNotFound: `missing`, what is needed and cannot be
+  // loaded, and what the loader says.
   static Result<SharedLibrary> load(const char* variable, const char* name, int flags,
-                                    const std::string& need);
+                                    const std::string& missing);
 
   const std::string& path() const { return path_; }
   // Null where it has none.

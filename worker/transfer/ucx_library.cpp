@@ -25,7 +25,7 @@ Result<std::unique_ptr<UcxLibrary>> UcxLibrary::load() {
       const SharedLibrary file,
       SharedLibrary::load("REFRAIN_UCX", "libucp.so.0", RTLD_NOW | RTLD_GLOBAL,
                           "--kv-transfer-backend ucx needs UCX (libucx0 of Debian, libucx-cu13 of "
-                          "PyPI where GPUs are)"));
+                          "PyPI where GPUs are), which cannot be loaded"));
   auto library = std::make_unique<UcxLibrary>();
   library->path = file.path();
   Status all{};

@@ -23,9 +23,10 @@ void set_environment() {
 
 Result<std::unique_ptr<NcclLibrary>> NcclLibrary::load() {
   set_environment();
-  REFRAIN_ASSIGN_OR_RETURN(const SharedLibrary file,
-                           SharedLibrary::load("REFRAIN_NCCL", "libnccl.so.2",
-                                               RTLD_NOW | RTLD_LOCAL, "several GPUs need NCCL"));
+  REFRAIN_ASSIGN_OR_RETURN(
+      const SharedLibrary file,
+      SharedLibrary::load("REFRAIN_NCCL", "libnccl.so.2", RTLD_NOW | RTLD_LOCAL,
+                          "several GPUs need NCCL, which cannot be loaded"));
   auto library = std::make_unique<NcclLibrary>();
   library->path = file.path();
   Status all{};
