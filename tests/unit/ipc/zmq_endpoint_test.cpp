@@ -49,6 +49,16 @@ class ZmqEndpoint : public testing::Test {
   Status send(Endpoint& endpoint, const PeerId& to, const std::string& text) {
     return loop_.call([&] { return endpoint.send(to, as_frame(text)); });
   }
+  // Makes a server, and a client that has said hello and reads nothing; their queues are short.
+  PeerId add_quiet_client(Inbox& of_server) {
+    auto small = options();
+    small.high_water_mark = 16;
+    start(server(small), of_server.handler());
+    small.identity = "rank-0";
+    EXPECT_TRUE(send(client(small), {}, "hello"));
+    const auto received = of_server.wait(1);
+    return received.empty() ? PeerId{} : received[0].first;
+  }
 
   TemporaryDirectory directory_;
   std::string address_ = "ipc://" + (directory_.path() / "run/socket").string();
@@ -189,17 +199,8 @@ TEST_F(ZmqEndpoint, UnknownAndDepartedPeersAreUnavailable) {
 
 // sends to a peer that reads nothing are refused at the mark, not waited for.
 TEST_F(ZmqEndpoint, PeerThatReadsNothingNeverBlocksTheSender_R6) {
-  auto small = options();
-  small.high_water_mark = 16;
   Inbox inbox;
-  Endpoint& bound = server(small);
-  start(bound, inbox.handler());
-  auto quiet = options("rank-0");
-  quiet.high_water_mark = 16;
-  Endpoint& peer = client(quiet);  // never started
-  EXPECT_TRUE(send(peer, {}, "hello"));
-  const auto received = inbox.wait(1);
-  ASSERT_EQ(received.size(), 1u);
+  const PeerId quiet = add_quiet_client(inbox);
   loop_.call([&] {
     const std::vector<std::byte> frame(1 << 20);
     int refused = 0;
@@ -209,7 +210,7 @@ TEST_F(ZmqEndpoint, PeerThatReadsNothingNeverBlocksTheSender_R6) {
       rusage after{};
       ::getrusage(RUSAGE_THREAD, &before);
       const auto start = std::chrono::steady_clock::now();
-      const auto status = bound.send(received[0].first, frame);
+      const auto status = endpoints_[0]->send(quiet, frame);
       const std::chrono::duration<double, std::milli> took =
           std::chrono::steady_clock::now() - start;
       ::getrusage(RUSAGE_THREAD, &after);
@@ -229,29 +230,19 @@ TEST_F(ZmqEndpoint, PeerThatReadsNothingNeverBlocksTheSender_R6) {
 
 // ZeroMQ's heartbeats end the process when they are due on a line that broke with frames unread.
 TEST_F(ZmqEndpoint, ALineThatBreaksWithFramesUnreadEndsNobody_R6) {
-  auto small = options();
-  small.high_water_mark = 16;
-  small.linger_ms = 0;
   Inbox inbox, late;
-  Endpoint& bound = server(small);
-  start(bound, inbox.handler());
-  auto quiet = options("rank-0");
-  quiet.high_water_mark = 16;
-  Endpoint& peer = client(quiet);  // reads later
-  EXPECT_TRUE(send(peer, {}, "hello"));
-  const auto received = inbox.wait(1);
-  ASSERT_EQ(received.size(), 1u);
+  const PeerId quiet = add_quiet_client(inbox);
   loop_.call([&] {
     const std::vector<std::byte> frame(1 << 20);
-    while (bound.send(received[0].first, frame)) {
+    while (endpoints_[0]->send(quiet, frame)) {
     }
   });
   std::this_thread::sleep_for(milliseconds(200));  // until what fits is there
-  loop_.call([&] { bound.close(); });
+  loop_.call([&] { endpoints_[0]->close(); });
   std::this_thread::sleep_for(milliseconds(1500));
-  start(peer, late.handler());
+  start(*endpoints_[1], late.handler());
   EXPECT_GE(late.wait(1).size(), 1u);
-  loop_.call([&] { peer.close(); });
+  loop_.call([&] { endpoints_[1]->close(); });
 }
 
 TEST_F(ZmqEndpoint, OversizedMessagesAreDroppedAndTheLineLivesOn_R5) {
