@@ -169,7 +169,9 @@ def test_a_rank_lost_at_each_phase_ends_the_group_which_serves_again(hosts, tmp_
                                              else (0, 64, 70, 75))
     group.assert_golden()
     if stream is not None:
-        rest, errors = stream.communicate(timeout=within(60))
+        # communicate() would pass over what came together with the first line.
+        rest, errors = stream.stdout.read(), stream.stderr.read()
+        stream.wait(timeout=within(60))
         chunks = [json.loads(line[6:]) for line in [begun, *rest.splitlines()] if line.startswith("data: {")]
         tokens = [token for chunk in chunks for token in chunk["choices"][0].get("token_ids") or []]
         assert tokens == whole, errors
