@@ -129,7 +129,8 @@ bool IoContext::on_process_exit(int64_t pid, std::shared_ptr<Executor> strand,
   return true;
 }
 
-bool IoContext::on_process_exit(const ProcessIdentity& process, std::shared_ptr<Executor> strand,
+bool IoContext::on_process_exit(const ProcessIdentity& process,
+                                const std::shared_ptr<Executor>& strand,
                                 std::function<void()> handler) {
   auto called = std::make_shared<bool>(false);  // on the strand only
   const auto once = [called, handler = std::move(handler)] {

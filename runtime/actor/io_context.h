@@ -42,7 +42,7 @@ class IoContext {
                        std::function<void()> handler);
   // The same of the process that is meant and no other that has its pid by now: one that is
   // gone already calls the handler at once.
-  bool on_process_exit(const ProcessIdentity& process, std::shared_ptr<Executor> strand,
+  bool on_process_exit(const ProcessIdentity& process, const std::shared_ptr<Executor>& strand,
                        std::function<void()> handler);
   // Calls `handler(line)` on the strand for each line read from the pipe, until its writers are
   // gone; takes the descriptor. A line longer than 1 MiB ends it.
