@@ -24,7 +24,7 @@ namespace asio = boost::asio;
 constexpr int kBatch = 64;  // messages in one turn on the strand; then others get theirs
 // A host that is gone is noticed by the kernel, within 10 s: quiet lines are asked, what is sent
 // has its time. ZeroMQ's own heartbeats end the process when one is due on a line that broke while
-// frames were unread (an assertion of stream_engine_base.cpp in 4.3.4 and 4.3.5).
+// frames were unread (an assertion of stream_engine_base.cpp in 4.3.4).
 constexpr int kKeepAliveIdleS = 5, kKeepAliveIntervalS = 1, kKeepAliveCount = 5;
 constexpr int kUnacknowledgedMs = 10'000;
 
