@@ -3,7 +3,6 @@
 // closed: such libraries keep threads of their own.
 
 #include <string>
-#include <type_traits>
 
 #include "runtime/base/result.h"
 
@@ -12,8 +11,8 @@ namespace refrain {
 class SharedLibrary {
  public:
   // The file that the variable of the environment names, else `name` where the system finds it;
-  // `flags` as of dlopen. kNotFound: `missing`, what is needed and cannot be
-  // loaded, and what the loader says.
+  // `flags` as of dlopen. kNotFound: `missing`, which says what cannot be loaded and for what, and
+  // the loader's reason.
   static Result<SharedLibrary> load(const char* variable, const char* name, int flags,
                                     const std::string& missing);
 
