@@ -44,17 +44,40 @@ def test_prompts_are_at_edges_and_anywhere_and_begin_as_others(tool):
     assert bodies == tool.make_bodies(120, 5000, 500, seed=3, names=["", "a"])
 
 
+def answers(tool, count):
+    return [tool.Answer([number, 5, 6], [-1.0, -2.0, -3.0], [-0.5, -0.6, -0.7]) for number in range(count)]
+
+
 def test_a_token_that_differs_is_found(tool):
     bodies = tool.make_bodies(4, 30, 500, seed=1)
-    right = [[number, 5, 6] for number in range(6)]
-    assert tool.differences(bodies, right, right) == []
-    wrong = [list(answer) for answer in right]
-    wrong[1][2] = 9    # of the first round
-    wrong[5].pop()     # of the second
-    found = tool.differences(bodies, right, wrong)
+    right = answers(tool, 6)
+    assert tool.differences(bodies, right, right) == ([], 0)
+    wrong = answers(tool, 6)
+    wrong[1].tokens[2] = 9    # of the first round
+    wrong[5].tokens.pop()     # of the second
+    found, _ = tool.differences(bodies, right, wrong)
     assert len(found) == 2 and "token 2 of 3 differs" in found[0] and f"{len(bodies[2]['prompt'])} tokens" in found[1]
+    assert tool.differences(bodies, right, wrong, rounds=True)[0] == found    # neither was drawn
     with pytest.raises(ValueError):
         tool.differences(bodies, right, right[:5])
+
+
+def test_a_log_probability_that_differs_is_found_and_a_draw_at_a_border_is_none(tool):
+    bodies = tool.make_bodies(8, 30, 500, seed=1)    # the fourth and the eighth have a temperature
+    right, wrong = answers(tool, 12), answers(tool, 12)
+    wrong[0].logprobs[1] -= 0.01
+    [fault], _ = tool.differences(bodies, right, wrong)
+    assert "token 1 has log-probability -2.010000 instead of -2.000000" in fault
+    wrong = answers(tool, 12)
+    wrong[3].tokens[2], wrong[3].logprobs[2] = 9, -8.0
+    assert len(tool.differences(bodies, right, wrong)[0]) == 1
+    assert tool.differences(bodies, right, wrong, rounds=True) == ([], 1)
+    wrong[7].tokens[1] = 9
+    [fault], drawn = tool.differences(bodies, right, wrong, rounds=True)
+    assert drawn == 2 and "2 answers part" in fault
+    wrong = answers(tool, 12)
+    wrong[3].tokens[2], wrong[3].best[2] = 9, -0.8    # no draw of the same distribution
+    assert "differs" in tool.differences(bodies, right, wrong, rounds=True)[0][0]
 
 
 @pytest.mark.parametrize("changed", [{"kv_transfers_failed_total": 1}, {"prompt_tokens_total": 30}, {"kv_transfers_total": 10},
