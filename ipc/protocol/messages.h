@@ -231,7 +231,7 @@ struct BlockUpdates {
 // One step for every rank: its runs, in order (CG-39). Without a run the rank is idle.
 struct Step {
   StepId step = 0;
-  bool cascade = false;              // rows share their first blocks, which are read once (CG-13)
+  bool cascade = false;              // decodes share their first blocks, read once (CG-13)
   uint8_t allowed_modes = 7;         // bit i: RuntimeMode i may be used
   std::vector<Run> runs;             // of the language model, and of its draft model
   std::vector<BlockUpdates> blocks;  // by state group
@@ -240,6 +240,7 @@ struct Step {
   bool has_lora = false;  // a row has a LoRA adapter (CG-15)
   std::vector<AdapterPlacement> placements;  // of LoRA adapters; none is in use by a row before
   int32_t shared_prefix = 0;                 // with cascade: tokens of these blocks
+  int32_t shared_rows = 0;                   // with cascade: so many first rows share them
   // Of all replicas, by group, its own included: all run the key that these have in common. Then a
   // run without rows runs too. Empty: the group steps by itself.
   std::vector<StepSize> together;

@@ -157,13 +157,14 @@ void serialize(Archive& ar, StepSize& m) {
 
 template <class Archive>
 void serialize(Archive& ar, Step& m) {
-  static_assert(wire::field_count<Step>() == 11);
+  static_assert(wire::field_count<Step>() == 12);
   ar(m.step, m.cascade, m.allowed_modes, wire::Items<Run>{"runs", m.runs, kMaxRuns, kMinRunBytes},
      wire::Items<BlockUpdates>{"blocks", m.blocks, kMaxStateGroups, kMinBlockUpdatesBytes},
      wire::Items<SlotSetup>{"setups", m.setups, kMaxRows, kMinSlotSetupBytes}, m.audit, m.has_lora,
      wire::Items<AdapterPlacement>{"placements", m.placements, kMaxAdapters,
                                    kAdapterPlacementBytes},
-     m.shared_prefix, wire::Items<StepSize>{"together", m.together, kMaxReplicas, kStepSizeBytes});
+     m.shared_prefix, m.shared_rows,
+     wire::Items<StepSize>{"together", m.together, kMaxReplicas, kStepSizeBytes});
 }
 
 template <class Archive>

@@ -36,14 +36,17 @@ class Planner {
                   rows_.tokens.size(), shape_.max_tokens, shape_.max_reqs);
     const Parts prefix(0, rows_.shared_prefix, kCascadePartKeys, kMaxPlanParts / 2);
     const int32_t before = rows_.shared_prefix > 0 ? prefix.count : 0;
+    int32_t sharing = 0;  // tokens
+    for (const int32_t count : rows_.tokens.first(shared_rows())) sharing += count;
     for (int32_t part = 0; part < before; ++part)
-      add({.tokens = tokens,
+      add({.tokens = sharing,
            .begin = prefix.begin_of(part),
            .end = prefix.end_of(part),
            .position = prefix.end,
            .part = part},
           true);
-    for (size_t row = 0; row < rows_.tokens.size(); ++row) add_row(row, before);
+    for (size_t row = 0; row < rows_.tokens.size(); ++row)
+      add_row(row, row < shared_rows() ? before : 0);
     plan_[kPlanHeader + token_] = parts_;
     plan_[0] = units_;
     plan_[1] = tokens;
@@ -51,18 +54,20 @@ class Planner {
   }
 
  private:
-  // The keys of a row after the shared prefix.
+  size_t shared_rows() const { return static_cast<size_t>(rows_.shared_rows); }
+
+  // The keys of a row, after the shared prefix if it has `before` parts of one.
   void add_row(size_t row, int32_t before) {
     const int32_t tokens = rows_.tokens[row], computed = rows_.computed[row];
     const bool splits = tokens <= shape_.split_tokens, known = computed >= 0;
     REFRAIN_CHECK(before == 0 || (splits && (!known || computed >= rows_.shared_prefix)),
                   "attention plan: row {} of {} tokens after {} shares a prefix of {}", row, tokens,
                   computed, rows_.shared_prefix);
-    int32_t begin = rows_.shared_prefix;
+    int32_t begin = before > 0 ? rows_.shared_prefix : 0;
     if (rows_.sliding_window > 0 && known)
       begin = std::max(0, computed - rows_.sliding_window + 1) / kPlanKeys * kPlanKeys;
     const Parts parts(begin, known ? computed + tokens : begin + 1,
-                      before > 0 ? kCascadePartKeys : kPlanPartKeys,
+                      rows_.shared_prefix > 0 ? kCascadePartKeys : kPlanPartKeys,
                       splits ? kMaxPlanParts - before : 1);
     for (int32_t i = 0; i < tokens; ++i) {
       plan_[kPlanHeader + token_ + i] = parts_;
@@ -75,7 +80,8 @@ class Planner {
            .begin = parts.begin_of(part),
            .end = parts.end_of(part),
            .position = known ? computed : -1,
-           .part = before + parts.count > 1 ? before + part : -1},
+           .part = before + parts.count > 1 ? before + part : -1,
+           .row_tokens = tokens},
           false);
     token_ += tokens;
   }

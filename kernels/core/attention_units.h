@@ -1,8 +1,8 @@
 #pragma once
 // The plan of planned_attention, made on the host from a step's lengths: units of queries against
 // keys, and which of them are merged. Long contexts are split into parts (FlashDecoding: Dao et
-// al., 2023); a prefix that all rows share is read once for all of them (cascade attention: Ye et
-// al., 2024). Pure; any thread.
+// al., 2023); a prefix that the first rows share is read once for all of them (cascade attention:
+// Ye et al., 2024). Pure; any thread.
 
 #include <cstdint>
 #include <span>
@@ -18,7 +18,7 @@ struct AttentionUnit {
   int32_t position = 0;        // of the first token; of a shared prefix `end`: all see all of it.
                                // -1: only the device knows it, and the end
   int32_t part = -1;           // of each token's parts; -1: there is no other, and no merge
-  int32_t unused = 0;
+  int32_t row_tokens = 0;      // of its row, in all its units; 0: of a shared prefix
 };
 
 inline constexpr int32_t kPlanKeys = 64;       // parts begin at multiples of it
@@ -62,7 +62,8 @@ struct AttentionPlanShape {
 struct AttentionRows {
   std::span<const int32_t> slots, tokens;  // of each row
   std::span<const int32_t> computed;  // in the cache before them; negative: only the device knows
-  int32_t shared_prefix = 0;   // keys that all rows begin with; then every row is one that is split
+  int32_t shared_prefix = 0;   // keys that the first rows begin with; these are rows that are split
+  int32_t shared_rows = 0;     // so many
   int32_t sliding_window = 0;  // 0: full attention; else no prefix is shared
 };
 

@@ -53,6 +53,7 @@ struct KernelTable {
   Kernel<AttentionArgs> attention = nullptr;
   Kernel<AttentionArgs> plain_attention = nullptr;  // no library's kernels; null: nor has attention
   Kernel<AttentionArgs> planned_attention = nullptr;     // by the plan in AttentionArgs::planned
+  Kernel<AttentionArgs> cascade_attention = nullptr;     // the same where decodes share a prefix
   Kernel<AttentionArgs> flashinfer_attention = nullptr;  // likewise; null: not of this device
   Kernel<LinearRecurrenceArgs> linear_recurrence = nullptr;
   Kernel<SelectRowsArgs> select_rows = nullptr;

@@ -57,6 +57,7 @@ const KernelTable& cuda_kernel_table() {
       .plain_attention = &checked<&plain_attention>,
       .planned_attention = &planned<&planned_attention>,
       .flashinfer_attention =
+      .cascade_attention = &planned<&cascade_attention>,
           [](StreamRef stream, const AttentionArgs& args) {
             cuda::check_flashinfer(args);
             planned<&flashinfer_attention>(stream, args);

@@ -37,6 +37,7 @@ void rope_kv_write(StreamRef stream, const RopeKvWriteArgs& args);
 void attention(StreamRef stream, const AttentionArgs& args);
 void plain_attention(StreamRef stream, const AttentionArgs& args);
 void planned_attention(StreamRef stream, const AttentionArgs& args);
+void cascade_attention(StreamRef stream, const AttentionArgs& args);
 void flashinfer_attention(StreamRef stream, const AttentionArgs& args);
 void linear_recurrence(StreamRef stream, const LinearRecurrenceArgs& args);
 void select_rows(StreamRef stream, const SelectRowsArgs& args);

@@ -2,10 +2,12 @@
 // KV head, then a launch that merges each token's parts by log-sum-exp, in their order. The launch
 // shape follows from the counts that the launch is given (of a key in a graph); a block takes every
 // so many units. Decode is bound by memory; a shared prefix, read once for the queries of all
-// rows on tensor cores, by arithmetic. bfloat16 of the head sizes of attention_mma.cu; all else on
-// plain cores, a warp for each query.
+// rows on tensor cores, by arithmetic. Prompts beside decodes that share a prefix go to
+// attention_flashinfer.cu where it can take them. bfloat16 of the head sizes of attention_mma.cu;
+// all else on plain cores, a warp for each query.
 
 #include <algorithm>
+#include <limits>
 
 #include "kernels/core/attention_units.h"
 #include "kernels/cuda/attention_tile.cuh"
@@ -114,15 +116,17 @@ constexpr size_t kSharedBytes = FewQueries<kDim>::kSharedBytes > ManyQueries<kDi
                                     ? FewQueries<kDim>::kSharedBytes
                                     : ManyQueries<kDim>::kSharedBytes;
 
-// grid: KV heads, units.
+// grid: KV heads, units. Rows of more than `most_tokens` tokens are left out.
 template <int kDim>
-__global__ void __launch_bounds__(kWarps * 32, kBlocks) planned_kernel(AttentionArgs args) {
+__global__ void __launch_bounds__(kWarps * 32, kBlocks)
+    planned_kernel(AttentionArgs args, int32_t most_tokens) {
   extern __shared__ __align__(16) uint8_t shared[];
   let_successor_start();
   wait_for_predecessor();
   const int32_t units = args.planned.plan[0];
   for (auto u = static_cast<int32_t>(blockIdx.y); u < units; u += static_cast<int32_t>(gridDim.y)) {
     const AttentionUnit unit = unit_of(args, u);
+    if (unit.row_tokens > most_tokens) continue;
     const Work work = work_of(args, unit);
     QueryTile tile;
     tile.token = unit.token;
@@ -259,27 +263,28 @@ unsigned unit_blocks(StreamRef stream, const AttentionArgs& args, int32_t heads)
 }
 
 template <int kDim>
-void launch_planned(StreamRef stream, const AttentionArgs& args) {
+void launch_planned(StreamRef stream, const AttentionArgs& args, int32_t most_tokens) {
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(args.kv_heads), unit_blocks(stream, args, args.kv_heads));
   shape.threads = kWarps * 32;
   shape.shared_bytes = kSharedBytes<kDim>;
-  launch<&planned_kernel<kDim>, kSharedBytes<kDim>>(stream, "attention", shape, args);
+  launch<&planned_kernel<kDim>, kSharedBytes<kDim>>(stream, "attention", shape, args, most_tokens);
 }
 
-void launch_units(StreamRef stream, const AttentionArgs& args) {
+// Of rows of at most `most_tokens` tokens, where tensor cores do it; else of all rows.
+void launch_units(StreamRef stream, const AttentionArgs& args, int32_t most_tokens) {
   if (can_attend_mma(args)) {
     switch (args.head_dim) {
       case 32:
-        return launch_planned<32>(stream, args);
+        return launch_planned<32>(stream, args, most_tokens);
       case 64:
-        return launch_planned<64>(stream, args);
+        return launch_planned<64>(stream, args, most_tokens);
       case 80:
-        return launch_planned<80>(stream, args);
+        return launch_planned<80>(stream, args, most_tokens);
       case 96:
-        return launch_planned<96>(stream, args);
+        return launch_planned<96>(stream, args, most_tokens);
       case 128:
-        return launch_planned<128>(stream, args);
+        return launch_planned<128>(stream, args, most_tokens);
     }
   }
   LaunchShape shape;
@@ -288,15 +293,30 @@ void launch_units(StreamRef stream, const AttentionArgs& args) {
   launch<&planned_simple_kernel>(stream, "attention", shape, args);
 }
 
-}  // namespace
-
-void planned_attention(StreamRef stream, const AttentionArgs& args) {
-  launch_units(stream, args);
+void launch_merge(StreamRef stream, const AttentionArgs& args) {
   LaunchShape merge;
   merge.grid =
       dim3(static_cast<unsigned>(ceil_div(args.q_heads, kWarps)), grid_y(args.tokens.padded));
   merge.threads = kWarps * 32;
   launch<&merge_parts_kernel>(stream, "merge_attention_parts", merge, args);
+}
+
+}  // namespace
+
+void planned_attention(StreamRef stream, const AttentionArgs& args) {
+  launch_units(stream, args, std::numeric_limits<int32_t>::max());
+  launch_merge(stream, args);
+}
+
+void cascade_attention(StreamRef stream, const AttentionArgs& args) {
+  const int32_t few = std::max(kWarpQueries / (args.q_heads / args.kv_heads),
+                               args.planned.shape.split_tokens);  // of a row that may be split
+  const int32_t longest = args.uniform_query_len > 0 ? args.uniform_query_len : args.tokens.padded;
+  if (longest <= few || !can_attend_mma(args) || !can_attend_flashinfer(stream, args))
+    return planned_attention(stream, args);
+  launch_units(stream, args, few);
+  launch_merge(stream, args);
+  attention_flashinfer(stream, args, few);
 }
 
 }  // namespace refrain::kernels

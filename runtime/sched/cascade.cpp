@@ -26,11 +26,11 @@ bool Cascade::same_block(const Sequence& a, const Sequence& b, int32_t index) co
   });
 }
 
-// Leading blocks that are the same in all rows, whose tokens are all computed.
-int32_t Cascade::shared_blocks(const std::vector<PlannedRow>& rows) const {
-  const Sequence& first = *rows.front().sequence;
+// Leading blocks that are the same in all of them, whose tokens are all computed.
+int32_t Cascade::shared_blocks(std::span<const PlannedRow> decodes) const {
+  const Sequence& first = *decodes.front().sequence;
   int32_t blocks = std::numeric_limits<int32_t>::max();
-  for (const PlannedRow& row : rows) {
+  for (const PlannedRow& row : decodes) {
     // What is computed is known for sure up to the last answer.
     const int32_t computed =
         row.computed == ipc::kComputedOnDevice ? row.sequence->num_computed : row.computed - 1;
@@ -53,12 +53,15 @@ int32_t Cascade::shared_blocks(const std::vector<PlannedRow>& rows) const {
 
 // Reading them once spares all rows but one their keys. It pays from so many on
 // (docs/scheduling.md).
-int32_t Cascade::prefix(ipc::ForwardMode mode, const std::vector<PlannedRow>& rows) const {
-  const auto others = static_cast<int64_t>(rows.size()) - 1;
-  const bool decodes = mode == ipc::ForwardMode::kDecode || mode == ipc::ForwardMode::kTargetVerify;
-  if (least_keys_ == 0 || others < 1 || !decodes) return 0;
-  const int32_t prefix = shared_blocks(rows) * block_size_;
-  return others * prefix < least_keys_ ? 0 : prefix;
+SharedPrefix Cascade::prefix(std::span<const PlannedRow> rows) const {
+  if (least_keys_ == 0) return {};
+  const auto chunk = std::ranges::find_if_not(rows, &PlannedRow::decodes);
+  const auto decodes = rows.first(static_cast<size_t>(chunk - rows.begin()));
+  if (decodes.size() < 2) return {};
+  const int32_t tokens = shared_blocks(decodes) * block_size_;
+  const auto others = static_cast<int64_t>(decodes.size()) - 1;
+  if (others * tokens < least_keys_) return {};
+  return {tokens, static_cast<int32_t>(decodes.size())};
 }
 
 }  // namespace refrain

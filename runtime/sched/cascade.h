@@ -1,8 +1,9 @@
 #pragma once
-// Cascade attention (CG-13): the blocks that all rows of a decode step begin with, and whether it
-// pays to read them once for all. Pure; owned by the StepBuilder.
+// Cascade attention (CG-13): the blocks that all decodes of a step begin with, and whether it pays
+// to read them once for all. Pure; owned by the StepBuilder.
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "ipc/protocol/messages.h"
@@ -10,15 +11,20 @@
 
 namespace refrain {
 
+struct SharedPrefix {
+  int32_t tokens = 0;  // that the first rows begin with and that are read once; 0: none
+  int32_t rows = 0;    // so many
+};
+
 class Cascade {
  public:
   Cascade(const std::vector<ipc::StateGroup>& groups, int32_t block_size);
 
-  // Tokens that all rows begin with and that are read once; 0: there are none, or too few of them.
-  int32_t prefix(ipc::ForwardMode mode, const std::vector<PlannedRow>& rows) const;
+  // Of a step's decodes, which are its first rows; none where it would spare too little.
+  SharedPrefix prefix(std::span<const PlannedRow> rows) const;
 
  private:
-  int32_t shared_blocks(const std::vector<PlannedRow>& rows) const;
+  int32_t shared_blocks(std::span<const PlannedRow> decodes) const;
   bool same_block(const Sequence& a, const Sequence& b, int32_t index) const;
 
   std::vector<size_t> groups_;  // that cascade attention reads

@@ -17,6 +17,11 @@ struct PlannedRow {
   int32_t most;        // more than that where drafts may be right
   int32_t scored = 0;  // prompt tokens that it scores
   int32_t from = 0;    // of them the first is the one after so many
+
+  // One token behind others, or drafts to verify; else a chunk of a prompt.
+  bool decodes() const {
+    return computed == ipc::kComputedOnDevice || (from > 0 && computed - from == 1);
+  }
 };
 
 struct PlannedStep {

@@ -96,8 +96,10 @@ PlannedStep StepBuilder::finish(std::vector<ipc::AdapterPlacement> placements) {
   run.mode = forward_mode(run.rows);
   if (prebuilt_rows_ && run.mode == ipc::ForwardMode::kDecode)
     run.mode = ipc::ForwardMode::kPrebuilt;
-  step.shared_prefix = cascade_.prefix(run.mode, building_.rows);
-  step.cascade = step.shared_prefix > 0;
+  const SharedPrefix shared = cascade_.prefix(building_.rows);
+  step.shared_prefix = shared.tokens;
+  step.shared_rows = shared.rows;
+  step.cascade = shared.rows > 0;
   if (step.cascade) ++cascade_steps_;
   step.has_lora =
       options_.max_loras > 0 && std::ranges::any_of(building_.rows, [](const PlannedRow& row) {

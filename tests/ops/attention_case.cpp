@@ -132,7 +132,15 @@ int32_t AttentionCase::make_plan(int32_t split_tokens, bool known, bool cascade,
     tokens.push_back(row.query_len);
     computed.push_back(known ? row.context : -1);
   }
-  const AttentionRows of{slots, tokens, computed, cascade ? shared_prefix_ : 0,
+  const auto chunk = std::ranges::find_if(rows_, [&](const RowSpec& row) {
+    return row.query_len > split_tokens || row.context < shared_prefix_;
+  });
+  const auto sharing = static_cast<int32_t>(chunk - rows_.begin());
+  const AttentionRows of{slots,
+                         tokens,
+                         computed,
+                         cascade ? shared_prefix_ : 0,
+                         cascade ? sharing : 0,
                          args_.sliding_window};
   if (flashinfer) {
     make_flashinfer_plan(shape, of, plan.data());

@@ -31,7 +31,8 @@ class AttentionCase {
 
   // From now on there is a plan (attention_units.h), of a batch whose rows have `split_tokens`
   // tokens at most where they are split. `known`: the host knows how long each row is. `cascade`:
-  // the shared prefix is read once. `flashinfer`: the plan of FlashInfer's kernels. Its units.
+  // the first rows, up to one that is not split or begins within it, read the shared prefix once.
+  // `flashinfer`: the plan of FlashInfer's kernels. Its units.
   int32_t make_plan(int32_t split_tokens, bool known = true, bool cascade = false,
                     bool flashinfer = false);
 

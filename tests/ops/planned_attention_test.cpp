@@ -12,6 +12,7 @@ class PlannedAttentionTest : public OpsTest {
     int32_t split_tokens = 1;
     bool known = true;
     int32_t shared_prefix = 0;
+    bool wide = false;  // rows as in a model
   };
   void check(HeadShape shape, DType dtype, std::vector<RowSpec> rows, Planned planned,
              int padded = 0, int32_t window = 0) {
@@ -19,12 +20,14 @@ class PlannedAttentionTest : public OpsTest {
                  << "heads " << shape.q_heads << "/" << shape.kv_heads << " of " << shape.head_dim
                  << ", block " << shape.block_size << ", " << to_string(dtype) << ", window "
                  << window << ", prefix " << planned.shared_prefix << ", known " << planned.known);
-    AttentionCase c(harness(), shape, dtype, std::move(rows), padded, window, false,
+    AttentionCase c(harness(), shape, dtype, std::move(rows), padded, window, planned.wide,
                     planned.shared_prefix);
     c.make_plan(planned.split_tokens, planned.known, planned.shared_prefix > 0);
     const auto expected = c.expected();
-    expect_close(c.run(&KernelTable::planned_attention), expected,
-                 std::vector<double>(expected.size(), harness().attention_error(dtype)), dtype);
+    const std::vector<double> error(expected.size(), harness().attention_error(dtype));
+    expect_close(c.run(&KernelTable::planned_attention), expected, error, dtype);
+    if (planned.shared_prefix > 0)
+      expect_close(c.run(&KernelTable::cascade_attention), expected, error, dtype);
   }
 };
 
@@ -71,6 +74,21 @@ TEST_P(PlannedAttentionTest, ReadsASharedPrefixOnceForAllRows) {
   }
 }
 
+// Decodes come first; prompts of any length behind them, some of which begin with it, too.
+TEST_P(PlannedAttentionTest, DecodesBesidePromptsReadTheirPrefixOnce_CG13) {
+  for (const DType dtype : kFloatTypes) {
+    for (const int32_t dim : {32, 64, 128}) {
+      for (const int32_t drafts : {0, 2, 6}) {
+        std::vector<RowSpec> rows;
+        for (int32_t i = 0; i < 7; ++i) rows.push_back({608 + i * 77 % 300, 1 + drafts});
+        for (const RowSpec& chunk : {RowSpec{608, 3}, {624, 150}, {0, 70}, {300, 1}, {640, 9}})
+          rows.push_back(chunk);
+        check({8, 2, dim, 16}, dtype, rows, {1 + drafts, true, 608, true}, 3);
+      }
+    }
+  }
+}
+
 TEST_P(PlannedAttentionTest, ManyRowsBehindALongPrefix) {
   std::vector<RowSpec> rows;
   for (int32_t i = 0; i < 130; ++i) rows.push_back({1024 + i % 37, 1});
@@ -113,7 +131,7 @@ TEST(AttentionPlan, RowsBehindAPrefixHaveTheirOwnKeysAloneAndShareItsParts) {
   std::vector<int32_t> plan(static_cast<size_t>(shape.ints()));
   const std::vector<int32_t> tokens = {1, 1, 1}, contexts = {1100, 1024, 1800};
   const std::vector<int32_t> slots = {0, 1, 2};
-  make_attention_plan(shape, {slots, tokens, contexts, 1024}, plan.data());
+  make_attention_plan(shape, {slots, tokens, contexts, 1024, 3}, plan.data());
   const int32_t units = plan[0];
   const auto* unit = reinterpret_cast<const AttentionUnit*>(plan.data() + shape.units_at());
   EXPECT_EQ(units, 2 + 1 + 1 + 2);
@@ -122,6 +140,23 @@ TEST(AttentionPlan, RowsBehindAPrefixHaveTheirOwnKeysAloneAndShareItsParts) {
   EXPECT_EQ(unit[2].begin, 1024);
   EXPECT_EQ(unit[2].part, 2);
   EXPECT_EQ(plan[kPlanHeader + 3], 3 + 3 + 4);
+}
+
+TEST(AttentionPlan, OnlyTheFirstRowsReadASharedPrefixOnce) {
+  const AttentionPlanShape shape{64, 8, 1, 4};
+  std::vector<int32_t> plan(static_cast<size_t>(shape.ints()));
+  const std::vector<int32_t> tokens = {1, 1, 40}, contexts = {1100, 1024, 1024};
+  const std::vector<int32_t> slots = {0, 1, 2};
+  make_attention_plan(shape, {slots, tokens, contexts, 1024, 2}, plan.data());
+  const auto* unit = reinterpret_cast<const AttentionUnit*>(plan.data() + shape.units_at());
+  EXPECT_EQ(plan[0], 2 + 1 + 1 + 3);
+  EXPECT_EQ(unit[0].tokens, 2);
+  EXPECT_EQ(unit[0].row_tokens, 0);
+  EXPECT_EQ(unit[3].begin, 1024);
+  EXPECT_EQ(unit[4].begin, 0);
+  EXPECT_EQ(unit[4].end, 1024 + 16);
+  EXPECT_EQ(unit[4].row_tokens, 40);
+  EXPECT_EQ(unit[4].part, -1);
 }
 
 TEST(AttentionPlan, OfFlashinferSplitsRowsOfOneTokenAlone) {

@@ -97,7 +97,8 @@ void AttentionBench::measure(const AttentionOp& op, const AttentionBackend& back
     const std::vector<int32_t> queries(slots.size(), batch.query),
         contexts(slots.size(), batch.context);
     make_plan(shape,
-              {slots, queries, contexts, batch.cascade ? batch.shared : 0, args.sliding_window},
+              {slots, queries, contexts, batch.cascade ? batch.shared : 0,
+               batch.cascade ? batch.requests : 0, args.sliding_window},
               plan.data());
     plan_at = device.put(plan);
     parts = device.scratch(static_cast<size_t>(shape.max_parts() * op.q_heads) *
@@ -105,7 +106,7 @@ void AttentionBench::measure(const AttentionOp& op, const AttentionBackend& back
     args.planned = {static_cast<int32_t*>(plan_at->data()), static_cast<float*>(parts->data()),
                     shape, shape.max_units(tokens, batch.requests, batch.cascade)};
   }
-  const auto kernel = batch.cascade ? &kernels::KernelTable::planned_attention : backend.kernel;
+  const auto kernel = batch.cascade ? &kernels::KernelTable::cascade_attention : backend.kernel;
   const auto seconds = device.time([&](int i) {
     args.cache = caches.part(cache_bytes, i);
     (device.kernels().*kernel)(device.stream().ref(), args);

@@ -39,7 +39,7 @@ class Launch {
     // A shared prefix is in the plan of those that can read it once.
     const bool planned = cascade() && backend.plan == kernels::AttentionPlanKind::kNone &&
                          args.planned.plan != nullptr;
-    (c_.kernels->*(planned ? &kernels::KernelTable::planned_attention : backend.kernel))(
+    (c_.kernels->*(planned ? &kernels::KernelTable::cascade_attention : backend.kernel))(
         c_.stream_ref, args);
   }
   const Program& program() const { return *c_.program; }

@@ -38,7 +38,7 @@ void AttentionPlanner::plan(const kernels::AttentionRows& rows, uint32_t turn, S
     if (cascade && rows.shared_prefix == 0) continue;
     kernels::AttentionRows of_group = rows;
     of_group.sliding_window = group.window;
-    if (group.window > 0) of_group.shared_prefix = 0;
+    if (group.window > 0) of_group.shared_prefix = of_group.shared_rows = 0;
     auto* plan =
         static_cast<int32_t*>(pinned_[turn % kernels::kTurns]->data()) + group.first_pinned;
     const auto make = group.backend->plan == kernels::AttentionPlanKind::kFlashinfer

@@ -113,8 +113,8 @@ void StepRunner::submit(const ipc::Step& step) {
     if (step.audit) audit_->before(flight.slots, stream());
     flight.turn = context_.buffers->begin_turn();
     const ipc::Rows& rows = rows_of(step);
-    planner_.plan({rows.slot, rows.num_tokens, rows.computed, step.shared_prefix}, flight.turn,
-                  stream());
+    planner_.plan({rows.slot, rows.num_tokens, rows.computed, step.shared_prefix, step.shared_rows},
+                  flight.turn, stream());
     if (num_in_flight_ == 0) slots_.grammars->post({}, flight.turn, std::move(flight.masks));
     run_ops(step, shape, flight);
     if (flight.ends) {

@@ -113,6 +113,7 @@ KernelTable make_table() {
     launch<&planned_attention<S>>(stream, args, "attention");
     launch<&merge_attention_parts<S>>(stream, args, "merge_attention_parts");
   };
+  table.cascade_attention = table.planned_attention;
   table.linear_recurrence = [](StreamRef stream, const LinearRecurrenceArgs& args) {
     check_args(args);
     launch<&linear_recurrence<S>>(stream, args, "linear_recurrence");

@@ -22,6 +22,8 @@ Answers serve_behind(Served& served) {
   served.run();
   for (int request = 2; request <= 1 + kBehind; ++request)
     served.add(static_cast<RequestId>(request), behind(request), 24);
+  served.run(6);
+  served.add(2 + kBehind, prompt(70, 90), 6);  // beside their decodes
   served.run();
   Answers answers;
   for (const auto& [id, outcome] : served.outcomes) answers.push_back(outcome.tokens);

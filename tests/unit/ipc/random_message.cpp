@@ -130,7 +130,7 @@ void fill(Generator& g, Run& m) {
   g.set(m.rows.token_ids, tokens);
 }
 void fill(Generator& g, Step& m) {
-  g.all(m.step, m.cascade, m.shared_prefix, m.allowed_modes, m.audit, m.has_lora);
+  g.all(m.step, m.cascade, m.shared_prefix, m.shared_rows, m.allowed_modes, m.audit, m.has_lora);
   m.placements.resize(g.count() % 4);
   for (auto& placement : m.placements) g.all(placement.place, placement.adapter);
   m.runs.resize(g.count() % 3);

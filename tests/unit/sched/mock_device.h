@@ -132,9 +132,13 @@ class MockDevice {
     REFRAIN_CHECK(step.runs.size() == (drafts_ > 0 ? 2u : 1u), "{} runs", step.runs.size());
     const ipc::Rows& rows = step.runs.front().rows;
     check_adapters(rows, step.has_lora);
-    REFRAIN_CHECK(step.cascade == (step.shared_prefix > 0), "cascade without a shared prefix");
-    shared_prefix_ = step.shared_prefix;
-    if (shared_prefix_ > 0) shared_ = &slots_.at(rows.slot.at(0));
+    REFRAIN_CHECK(
+        step.cascade == (step.shared_prefix > 0) && step.cascade == (step.shared_rows > 1),
+        "cascade without a shared prefix");
+    for (size_t row = 0; row < rows.slot.size(); ++row)
+      slots_.at(rows.slot[row]).shared_prefix =
+          std::cmp_less(row, step.shared_rows) ? step.shared_prefix : 0;
+    if (step.cascade) shared_ = &slots_.at(rows.slot.at(0));
     run_rows(rows, result);
     for (size_t row = 0; drafts_ > 0 && row < rows.slot.size(); ++row)
       if ((rows.flags[row] & ipc::kSamples) != 0) draft(slots_.at(rows.slot[row]));
@@ -230,6 +234,7 @@ class MockDevice {
     Counts generated;            // sampled here, or fed again at positions beyond the prompt
     std::vector<TokenId> state;  // of a slot group: the tokens that passed by
     bool wrong = false;          // a group had something else than the first one
+    int32_t shared_prefix = 0;   // in this step: keys that are read from the first row's blocks
   };
 
   void write(const ipc::BlockUpdates& updates, size_t group) {
@@ -333,10 +338,10 @@ class MockDevice {
   }
   TokenId sample(Slot& slot, int32_t length) {
     std::vector<TokenId> tokens;
-    REFRAIN_CHECK(shared_prefix_ < length, "{} tokens share a prefix of {}", length,
-                  shared_prefix_);
+    REFRAIN_CHECK(slot.shared_prefix < length, "{} tokens share a prefix of {}", length,
+                  slot.shared_prefix);
     for (int32_t position = 0; position < length; ++position) {
-      Slot& reads = position < shared_prefix_ ? *shared_ : slot;  // once for all rows
+      Slot& reads = position < slot.shared_prefix ? *shared_ : slot;  // once for all
       tokens.push_back(at(reads, 0, position) - mark(slot, 0));
     }
     const uint64_t draw =
@@ -354,8 +359,7 @@ class MockDevice {
   std::vector<std::vector<TokenId>> caches_;  // of each group
   std::map<std::pair<size_t, BlockId>, std::vector<TokenId>> checkpoints_;
   std::map<SlotId, Slot> slots_;
-  int32_t shared_prefix_ = 0;  // of this step's rows
-  Slot* shared_ = nullptr;     // whose blocks it is read from
+  Slot* shared_ = nullptr;  // whose blocks a shared prefix is read from
   std::map<int32_t, AdapterId> in_place_;
   ipc::Step first_part_;  // of the run of parts that began last
   int32_t next_part_ = 0;

@@ -56,10 +56,43 @@ TEST(SchedulerCascade, CG13StepsOfDecodesShareTheBlocksThatAllBeginWith) {
       if (!step.cascade) continue;
       ++cascades;
       EXPECT_EQ(step.shared_prefix, 20);
+      EXPECT_EQ(step.shared_rows, std::ssize(step.runs[0].rows.slot));
       EXPECT_EQ(step.runs[0].mode, ipc::ForwardMode::kDecode);
     }
     EXPECT_GT(cascades, 5);
     EXPECT_EQ(harness.scheduler.stats().cascade_steps, static_cast<uint64_t>(cascades));
+  }
+}
+
+// Prompts in a step share nothing with its decodes, which read their prefix once all the same.
+TEST(SchedulerCascade, CG13DecodesBesidePromptsShareTheirPrefixToo) {
+  for (const int depth : {1, 2}) {
+    Harness harness(cascade_options(1), depth);
+    ASSERT_TRUE(harness.add(1, behind(20, 61, 23), 20));
+    for (int i = 0; i < 4; ++i) {
+      harness.send();
+      harness.receive();
+    }
+    for (RequestId id = 2; id <= 3; ++id)
+      ASSERT_TRUE(harness.add(id, behind(20, static_cast<TokenId>(60 + id), 24), 20));
+    for (int i = 0; i < 4; ++i) {
+      harness.send();
+      harness.receive();
+    }
+    ASSERT_TRUE(harness.add(4, prompt_of(40, 99), 4));
+    ASSERT_TRUE(harness.run());
+    int mixed = 0;
+    for (const ipc::Step& step : harness.steps) {
+      if (!step.cascade || step.runs[0].mode != ipc::ForwardMode::kMixed) continue;
+      ++mixed;
+      EXPECT_EQ(step.shared_rows, 3);
+      EXPECT_EQ(step.shared_prefix, 20);
+    }
+    EXPECT_GT(mixed, 0);
+    for (RequestId id = 2; id <= 3; ++id)
+      EXPECT_EQ(harness.outcomes[id].output,
+                alone(behind(20, static_cast<TokenId>(60 + id), 24), 20));
+    EXPECT_EQ(harness.outcomes[4].output, alone(prompt_of(40, 99), 4));
   }
 }
 

@@ -137,18 +137,26 @@ TEST(Cascade, APrefixIsReadOnceFromSoManySparedKeysOn_CG13) {
   BlockManager manager(16);
   const auto one = holder(manager, nullptr, 0), two = holder(manager, one.get(), 2),
              three = holder(manager, one.get(), 1);
-  const auto prefix = [&](ipc::ForwardMode mode, std::initializer_list<Sequence*> sequences) {
-    std::vector<PlannedRow> rows;
-    for (Sequence* sequence : sequences) rows.push_back({sequence, 13, 1, 1});
-    return cascade.prefix(mode, rows);
+  std::vector<PlannedRow> rows;
+  const auto prefix = [&](std::initializer_list<Sequence*> decodes) {
+    rows.clear();
+    for (Sequence* sequence : decodes) rows.push_back({sequence, 13, 1, 1, 0, 12});
+    return cascade.prefix(rows).tokens;
   };
-  using enum ipc::ForwardMode;
-  EXPECT_EQ(prefix(kDecode, {one.get(), two.get()}), 8);
-  EXPECT_EQ(prefix(kTargetVerify, {one.get(), two.get()}), 8);
-  EXPECT_EQ(prefix(kMixed, {one.get(), two.get()}), 0);
-  EXPECT_EQ(prefix(kDecode, {one.get()}), 0);
-  EXPECT_EQ(prefix(kDecode, {one.get(), three.get()}), 0);             // four keys are too few
-  EXPECT_EQ(prefix(kDecode, {one.get(), two.get(), three.get()}), 4);  // twice four are not
+  EXPECT_EQ(prefix({one.get(), two.get()}), 8);
+  EXPECT_EQ(prefix({one.get()}), 0);
+  EXPECT_EQ(prefix({one.get(), three.get()}), 0);             // four keys are too few
+  EXPECT_EQ(prefix({one.get(), two.get(), three.get()}), 4);  // twice four are not
+  EXPECT_EQ(cascade.prefix(rows).rows, 3);
+  // Chunks of prompts behind the decodes have no part in it, whatever they begin with.
+  rows[2] = {three.get(), 12, 0, 0, 0, 8};
+  EXPECT_EQ(cascade.prefix(rows).tokens, 8);
+  EXPECT_EQ(cascade.prefix(rows).rows, 2);
+  rows[1] = {two.get(), 1, 1, 1, 0, 0};  // a prompt of one token
+  EXPECT_EQ(cascade.prefix(rows).rows, 0);
+  rows[1] = {two.get(), ipc::kComputedOnDevice, 1, 3};  // drafts
+  two->num_computed = 12;
+  EXPECT_EQ(cascade.prefix(rows).rows, 2);
 }
 
 }  // namespace
