@@ -11,12 +11,13 @@ namespace refrain::ipc {
 
 template <class Archive>
 void serialize(Archive& ar, WorkerConfig& m) {
-  static_assert(wire::field_count<WorkerConfig>() == 44);
+  static_assert(wire::field_count<WorkerConfig>() == 45);
   ar(m.tensor_parallel_size, m.max_num_seqs, m.max_num_batched_tokens, m.max_model_len,
      m.block_size, wire::Name{"dtype", m.dtype}, wire::Name{"kv_cache_dtype", m.kv_cache_dtype},
      wire::Name{"attention_backend", m.attention_backend}, m.disable_cascade_attn,
-     m.kv_cache_memory_bytes, m.gpu_memory_utilization, m.num_gpu_blocks_override, m.load_dummy,
-     m.seed, m.enforce_eager, wire::Name{"cudagraph_mode", m.cudagraph_mode}, m.has_capture_sizes,
+     m.batch_invariant, m.kv_cache_memory_bytes, m.gpu_memory_utilization,
+     m.num_gpu_blocks_override, m.load_dummy, m.seed, m.enforce_eager,
+     wire::Name{"cudagraph_mode", m.cudagraph_mode}, m.has_capture_sizes,
      wire::List<int32_t>{"cudagraph_capture_sizes", m.cudagraph_capture_sizes, kMaxShortList},
      m.max_cudagraph_capture_size, m.cudagraph_num_of_warmups, m.num_speculative_tokens,
      m.draft_model, wire::Choice<DraftHead>{"draft_head", m.draft_head, DraftHead::kEagle3},

@@ -19,6 +19,7 @@ struct WorkerConfig {
   std::string kv_cache_dtype = "auto";  // auto: as dtype
   std::string attention_backend = "auto";
   bool disable_cascade_attn = false;
+  bool batch_invariant = false;  // a request's bits depend on no other request, padding or chunk
   int64_t kv_cache_memory_bytes = 0;  // 0: the device decides (gpu_memory_utilization)
   double gpu_memory_utilization = 0.9;
   int64_t num_gpu_blocks_override = 0;

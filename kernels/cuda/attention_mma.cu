@@ -5,15 +5,19 @@
 //  prefill  64 queries a block, 16 a warp, all keys; bound by arithmetic. Where
 //           attention_flashinfer.cu can, it does this.
 // A batch that is not a uniform decode gets both launches: each row belongs to one of them; a
-// prompt known to be alone needs the second only. Launch shapes depend on the counts that the
-// launch is given, the key's in a graph and the batch's own outside; lengths are read on the
-// device.
+// prompt known to be alone needs the second only. With --batch-invariant all rows are the second's.
+// Launch shapes depend on the counts that the launch is given, the key's in a graph and the batch's
+// own outside; lengths are read on the device.
 //
 // H200, 32 query and 8 KV heads of 128, of 4543 GB/s: decode 76 % (32 requests of 1024), 43 % (8 of
 // 1024); 8.0 us for one of 512. Prefill of 8192: 218 TFLOP/s.
 
+#include <type_traits>
+
 #include "kernels/cuda/attention_tile.cuh"
+#include "kernels/cuda/clear_padding.cuh"
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/invariant.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
 
@@ -93,10 +97,10 @@ __global__ void __launch_bounds__(DecodeAttend<kDim, kStages>::kThreads, kStages
   attend.merge_cluster(splits);
 }
 
-// The row and the first token of tile `tile`, tiles counted over the rows that are not short. The
-// first warp finds it; false: there is no such tile.
-__device__ bool find_tile(const AttentionArgs& args, int32_t per_tile, int32_t group, int32_t tile,
-                          int32_t& row_out, int32_t& in_row) {
+// The row and the first token of tile `tile`, tiles counted over the rows of more than
+// `short_tokens` tokens. The first warp finds it; false: there is no such tile.
+__device__ bool find_tile(const AttentionArgs& args, int32_t per_tile, int32_t short_tokens,
+                          int32_t tile, int32_t& row_out, int32_t& in_row) {
   __shared__ int32_t found[2];
   if (threadIdx.x == 0) found[0] = -1;
   __syncthreads();
@@ -108,7 +112,7 @@ __device__ bool find_tile(const AttentionArgs& args, int32_t per_tile, int32_t g
       if (first + lane < reqs) {
         const int32_t n =
             args.inputs.query_start[first + lane + 1] - args.inputs.query_start[first + lane];
-        count = is_short(n, group) ? 0 : (n + per_tile - 1) / per_tile;
+        count = n <= short_tokens ? 0 : (n + per_tile - 1) / per_tile;
       }
       int32_t sum = count;
       for (int offset = 1; offset < 32; offset *= 2) {
@@ -131,7 +135,8 @@ __device__ bool find_tile(const AttentionArgs& args, int32_t per_tile, int32_t g
 
 // grid: KV heads times tiles at most; the heads of a tile follow each other.
 template <int kDim>
-__global__ void __launch_bounds__(kPrefillWarps * 32, 2) prefill_kernel(AttentionArgs args) {
+__global__ void __launch_bounds__(kPrefillWarps * 32, 2)
+    prefill_kernel(AttentionArgs args, int32_t short_tokens) {
   extern __shared__ __align__(16) uint8_t shared[];
   let_successor_start();
   wait_for_predecessor();
@@ -140,7 +145,7 @@ __global__ void __launch_bounds__(kPrefillWarps * 32, 2) prefill_kernel(Attentio
   int32_t row, in_row;
   const auto kv_heads = static_cast<uint32_t>(args.kv_heads);
   const auto place = static_cast<int32_t>(blockIdx.x / kv_heads);
-  if (!find_tile(args, per_tile, group, place, row, in_row)) return;
+  if (!find_tile(args, per_tile, short_tokens, place, row, in_row)) return;
   const int32_t first = args.inputs.query_start[row];
   const int32_t tokens = args.inputs.query_start[row + 1] - first;
   QueryTile tile;
@@ -198,6 +203,19 @@ void launch_decode(StreamRef stream, const AttentionArgs& args) {
   launch_decode<kDim, 3>(stream, args, splits);
 }
 
+// Rows of more than `short_tokens` tokens.
+template <int kDim>
+void launch_prefill(StreamRef stream, const AttentionArgs& args, int32_t short_tokens) {
+  LaunchShape prefill;
+  const int64_t per_tile = PrefillAttend<kDim>::kQueries / (args.q_heads / args.kv_heads);
+  const int64_t tiles = args.tokens.padded / per_tile + args.reqs.padded;
+  prefill.grid = dim3(static_cast<unsigned>(args.kv_heads * tiles));
+  prefill.threads = PrefillAttend<kDim>::kThreads;
+  prefill.shared_bytes = PrefillAttend<kDim>::kSharedBytes;
+  launch<&prefill_kernel<kDim>, PrefillAttend<kDim>::kSharedBytes>(stream, "attention", prefill,
+                                                                   args, short_tokens);
+}
+
 template <int kDim>
 void launch_mma(StreamRef stream, const AttentionArgs& args, bool flashinfer) {
   const int32_t group = args.q_heads / args.kv_heads;
@@ -207,14 +225,7 @@ void launch_mma(StreamRef stream, const AttentionArgs& args, bool flashinfer) {
   if (!one_prompt) launch_decode<kDim>(stream, args);
   if (is_short(longest, group)) return;  // so is every row
   if (flashinfer) return attention_flashinfer(stream, args, kWarpQueries / group);
-  LaunchShape prefill;
-  const int64_t per_tile = PrefillAttend<kDim>::kQueries / group;
-  const int64_t tiles = args.tokens.padded / per_tile + args.reqs.padded;
-  prefill.grid = dim3(static_cast<unsigned>(args.kv_heads * tiles));
-  prefill.threads = PrefillAttend<kDim>::kThreads;
-  prefill.shared_bytes = PrefillAttend<kDim>::kSharedBytes;
-  launch<&prefill_kernel<kDim>, PrefillAttend<kDim>::kSharedBytes>(stream, "attention", prefill,
-                                                                   args);
+  launch_prefill<kDim>(stream, args, kWarpQueries / group);
 }
 
 }  // namespace
@@ -228,19 +239,36 @@ bool can_attend_mma(const AttentionArgs& args) {
          is_wide(args.cache);
 }
 
-void attention_mma(StreamRef stream, const AttentionArgs& args, bool flashinfer) {
-  switch (args.head_dim) {
+namespace {
+
+// `launch` with the head size of the cache.
+template <class Launch>
+void by_head_dim(int32_t head_dim, const Launch& launch) {
+  switch (head_dim) {
     case 32:
-      return launch_mma<32>(stream, args, flashinfer);
+      return launch(std::integral_constant<int, 32>());
     case 64:
-      return launch_mma<64>(stream, args, flashinfer);
+      return launch(std::integral_constant<int, 64>());
     case 80:
-      return launch_mma<80>(stream, args, flashinfer);
+      return launch(std::integral_constant<int, 80>());
     case 96:
-      return launch_mma<96>(stream, args, flashinfer);
+      return launch(std::integral_constant<int, 96>());
     case 128:
-      return launch_mma<128>(stream, args, flashinfer);
+      return launch(std::integral_constant<int, 128>());
   }
+}
+
+}  // namespace
+
+void attention_mma(StreamRef stream, const AttentionArgs& args, bool flashinfer) {
+  by_head_dim(args.head_dim,
+              [&](auto dim) { launch_mma<decltype(dim)::value>(stream, args, flashinfer); });
+}
+
+void invariant_attention_mma(StreamRef stream, const AttentionArgs& args) {
+  launch_clear_padding(stream, args);
+  by_head_dim(args.head_dim,
+              [&](auto dim) { launch_prefill<decltype(dim)::value>(stream, args, 0); });
 }
 
 }  // namespace refrain::kernels

@@ -3,6 +3,7 @@
 // of the faster kernel and the path of float32; bound by instructions, its speed not measured.
 
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/invariant.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/limits.h"
 #include "kernels/cuda/ops.h"
@@ -132,6 +133,14 @@ void attention(StreamRef stream, const AttentionArgs& args) {
 void plain_attention(StreamRef stream, const AttentionArgs& args) {
   if (can_attend_mma(args)) {
     attention_mma(stream, args, false);
+  } else {
+    attention_simple(stream, args);
+  }
+}
+
+void invariant_attention(StreamRef stream, const AttentionArgs& args) {
+  if (can_attend_mma(args)) {
+    invariant_attention_mma(stream, args);
   } else {
     attention_simple(stream, args);
   }

@@ -13,6 +13,7 @@
 #pragma nv_diagnostic pop
 
 #include "kernels/core/attention_units.h"
+#include "kernels/cuda/clear_padding.cuh"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
@@ -106,29 +107,10 @@ void run(StreamRef stream, const AttentionArgs& args) {
   }
 }
 
-// grid: tokens. Zeros for those that are padding.
-__global__ void clear_padding_kernel(AttentionArgs args) {
-  let_successor_start();
-  wait_for_predecessor();
-  const int32_t cols = args.q_heads * args.head_dim;
-  auto* out = static_cast<Element*>(args.out.data);
-  for (auto t = static_cast<int32_t>(blockIdx.y); t < args.tokens.padded;
-       t += static_cast<int32_t>(gridDim.y)) {
-    if (t < live_rows(args.tokens)) continue;
-    for (int32_t c = static_cast<int32_t>(threadIdx.x); c < cols;
-         c += static_cast<int32_t>(blockDim.x))
-      out[t * args.out.stride + c] = __float2bfloat16_rn(0.0f);
-  }
-}
-
 }  // namespace
 
 void flashinfer_attention(StreamRef stream, const AttentionArgs& args) {
-  if (args.tokens.live != nullptr) {
-    LaunchShape shape;
-    shape.grid = dim3(1, grid_y(args.tokens.padded));
-    launch<&clear_padding_kernel>(stream, "attention", shape, args);
-  }
+  launch_clear_padding(stream, args);
   if (args.head_dim == 64) {
     run<64>(stream, args);
   } else {

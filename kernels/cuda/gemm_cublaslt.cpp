@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/gemm_choices.h"
 #include "kernels/cuda/gemm_shape.h"
+#include "kernels/cuda/invariant.h"
 #include "kernels/cuda/launcher.h"
 #include "kernels/cuda/ops.h"
 #include "runtime/base/check.h"
@@ -26,6 +27,9 @@ constexpr int32_t top_of_range(int32_t rows) {
   const auto up_to = [rows](int32_t step) { return (rows + step - 1) / step * step; };
   return up_to(rows <= 64 ? 16 : rows <= 512 ? 32 : rows <= 2048 ? 128 : 512);
 }
+
+// That the algorithm of all rows is chosen for, where there is one: decodes and prompts have it.
+constexpr int64_t kInvariantRows = 128;
 
 // Beyond that the first proposal is the fastest, or nearly.
 constexpr int64_t kMostTimedRows = 512;
@@ -79,10 +83,19 @@ struct GemmPlans::Plans {
     Gemm gemm;
     make_descriptors(key, gemm);
     GemmKey range = key;
-    range.m = top_of_range(static_cast<int32_t>(key.m));
+    range.m = key.invariant ? kInvariantRows : top_of_range(static_cast<int32_t>(key.m));
     const auto [at, fresh] = by_range.try_emplace(range);
-    if (fresh) at->second = choose(launcher, range, gemm, args);
+    if (fresh)
+      at->second =
+          key.invariant ? in_one_sequence(launcher, range) : choose(launcher, range, gemm, args);
     gemm.algo = at->second;
+    if (key.invariant) {
+      REFRAIN_CHECK(!gemm.algo || takes(launcher, gemm, *gemm.algo),
+                    "batch_invariant: cuBLASLt's algorithm of a linear [{}, {}] does not take {} "
+                    "rows",
+                    key.n, key.k, key.m);
+      return gemm;
+    }
     if (gemm.algo && range.m != key.m && !takes(launcher, gemm, *gemm.algo))
       gemm.algo = first(propose(launcher, key, gemm));
     return gemm;
@@ -91,6 +104,19 @@ struct GemmPlans::Plans {
  private:
   static std::optional<Algo> first(const std::vector<Algo>& proposals) {
     return proposals.empty() ? std::nullopt : std::optional(proposals.front());
+  }
+
+  static std::optional<Algo> in_one_sequence(const CudaLauncher& launcher, const GemmKey& key) {
+    Gemm gemm;
+    make_descriptors(key, gemm);
+    for (const Algo& algo : propose(launcher, key, gemm)) {
+      int32_t splits = 0;
+      check_cublas(cublasLtMatmulAlgoConfigGetAttribute(&algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM,
+                                                        &splits, sizeof(splits), nullptr),
+                   "cublasLtMatmulAlgoConfigGetAttribute(SPLITK_NUM)");
+      if (splits <= 1) return algo;
+    }
+    return std::nullopt;
   }
 
   // Of a range, by the shape in it that comes first.
@@ -138,11 +164,12 @@ size_t GemmPlans::size() const { return plans_->by_key.size(); }
 size_t GemmPlans::algorithms() const { return plans_->by_range.size(); }
 int64_t GemmPlans::timed() const { return plans_->timed; }
 
-bool GemmPlans::run(StreamRef stream, const LinearArgs& args) {
+bool GemmPlans::run(StreamRef stream, const LinearArgs& args, bool invariant) {
   if (args.residual.data != nullptr && args.residual.dtype != args.out.dtype) return false;
   if (args.in.dtype != args.weight.dtype) return false;
   const CudaLauncher& launcher = kernels::launcher(stream);
-  const GemmKey key = key_of(args);
+  GemmKey key = key_of(args);
+  key.invariant = invariant;
   const auto [at, fresh] = plans_->by_key.try_emplace(key);
   Gemm& gemm = at->second;
   if (fresh) gemm = plans_->make(launcher, key, args);
@@ -176,6 +203,13 @@ void linear(StreamRef stream, const LinearArgs& args) {
   if (can_cluster(args)) return linear_cluster(stream, args, false);
   GemmPlans* plans = launcher(stream).gemm_plans;
   if (plans != nullptr && plans->run(stream, args)) return;
+  if (plans != nullptr) plans->note_simple(args);
+  linear_simple(stream, args);
+}
+
+void invariant_linear(StreamRef stream, const LinearArgs& args) {
+  GemmPlans* plans = launcher(stream).gemm_plans;
+  if (plans != nullptr && plans->run_invariant(stream, args)) return;
   if (plans != nullptr) plans->note_simple(args);
   linear_simple(stream, args);
 }

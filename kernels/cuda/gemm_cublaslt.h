@@ -24,7 +24,9 @@ class GemmPlans {
 
   // Enqueues out = in · weightᵀ (+ residual) (+ bias); false, and nothing enqueued, if cuBLASLt has
   // no algorithm for these types, strides and alignments.
-  bool run(StreamRef stream, const LinearArgs& args);
+  bool run(StreamRef stream, const LinearArgs& args) { return run(stream, args, false); }
+  // The same with the algorithm of invariant.h; all M have one, or none has.
+  bool run_invariant(StreamRef stream, const LinearArgs& args) { return run(stream, args, true); }
   size_t size() const;        // shapes known
   size_t algorithms() const;  // chosen
   int64_t timed() const;      // of them: by their times
@@ -38,6 +40,8 @@ class GemmPlans {
 
  private:
   struct Plans;
+  bool run(StreamRef stream, const LinearArgs& args, bool invariant);
+
   std::unique_ptr<Plans> plans_;
   int64_t simple_launches_ = 0;
   std::set<std::string> simple_kinds_;

@@ -90,7 +90,9 @@ std::vector<cublasLtMatmulAlgo_t> propose(const CudaLauncher& launcher, const Ge
   };
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{launcher.workspace_bytes});
   // Parts of a split sum are added in float32, never in the output's type.
-  set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+  set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+      uint32_t{key.invariant ? CUBLASLT_REDUCTION_SCHEME_NONE
+                             : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.weight_align);
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.in_align);
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,

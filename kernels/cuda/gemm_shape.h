@@ -20,6 +20,7 @@ struct GemmKey {
   DType in, weight, out;
   bool bias, residual;
   uint32_t in_align, weight_align, out_align, residual_align;
+  bool invariant = false;  // one algorithm for any m, which adds in one sequence
   auto operator<=>(const GemmKey&) const = default;
 };
 

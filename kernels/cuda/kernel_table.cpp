@@ -6,6 +6,7 @@
 #include "kernels/core/no_room.h"
 #include "kernels/cuda/check_args.h"
 #include "kernels/cuda/gemm_cublaslt.h"
+#include "kernels/cuda/invariant.h"
 #include "kernels/cuda/launcher.h"
 #include "kernels/cuda/limits.h"
 #include "kernels/cuda/ops.h"
@@ -56,8 +57,8 @@ const KernelTable& cuda_kernel_table() {
       .attention = &checked<&attention>,
       .plain_attention = &checked<&plain_attention>,
       .planned_attention = &planned<&planned_attention>,
-      .flashinfer_attention =
       .cascade_attention = &planned<&cascade_attention>,
+      .flashinfer_attention =
           [](StreamRef stream, const AttentionArgs& args) {
             cuda::check_flashinfer(args);
             planned<&flashinfer_attention>(stream, args);
@@ -78,6 +79,22 @@ const KernelTable& cuda_kernel_table() {
                    kMaxLoraCols, kMaxPeerRanks, &can_rope_attend},
       .planned_rows = &planned_rows,
   };
+  return table;
+}
+
+const KernelTable& invariant_cuda_kernel_table() {
+  static const KernelTable table = [] {
+    KernelTable invariant = cuda_kernel_table();
+    invariant.linear = &checked<&invariant_linear>;
+    invariant.attention = &checked<&invariant_attention>;
+    invariant.plain_attention = &checked<&invariant_attention>;
+    // What they would do depends on how many rows there are.
+    invariant.fused_linear = nullptr;
+    invariant.lora_linear = nullptr;
+    invariant.rope_attention = nullptr;
+    invariant.few_rows = {};
+    return invariant;
+  }();
   return table;
 }
 

@@ -44,7 +44,8 @@ inline CudaLauncher& launcher(StreamRef stream) {
 // Throws FatalError naming the call when the status is not success.
 void check_cuda(cudaError_t status, const char* call);
 
-// The kernels of this device.
+// The kernels of this device; the second: of --batch-invariant (invariant.h).
 const KernelTable& cuda_kernel_table();
+const KernelTable& invariant_cuda_kernel_table();
 
 }  // namespace refrain::kernels

@@ -254,6 +254,10 @@ void add_graph_options(CLI::App& app, EngineConfig& config) {
   app.add_flag("--disable-cascade-attn", worker.disable_cascade_attn,
                "A prefix that requests share is read for each of them")
       ->group(group);
+  app.add_flag(
+         "--batch-invariant", worker.batch_invariant,
+         "A request's answer depends to the bit on nothing else that runs, on CUDA too (slower)")
+      ->group(group);
 }
 
 void add_speculation_options(CLI::App& app, EngineConfig& config) {

@@ -174,6 +174,12 @@ std::vector<float> AttentionCase::run(Kernel<AttentionArgs> KernelTable::*kernel
   return output();
 }
 
+std::vector<float> AttentionCase::run_kernel(Kernel<AttentionArgs> kernel) {
+  args_.out = fresh_matrix(harness_, live_tokens_ + padded_, cols(), dtype_, 8);
+  kernel(harness_.stream(), args_);
+  return output();
+}
+
 std::vector<float> AttentionCase::output() {
   auto out = get_matrix(harness_, args_.out, live_tokens_ + padded_, cols());
   for (size_t i = live_tokens_ * cols(); i < out.size(); ++i) {

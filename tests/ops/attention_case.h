@@ -43,6 +43,8 @@ class AttentionCase {
 
   // Runs attention; [live tokens, q_heads * head_dim]. Checks that padded tokens hold zeros.
   std::vector<float> run(Kernel<AttentionArgs> KernelTable::*kernel = &KernelTable::attention);
+  // The same by a kernel of no table of the harness.
+  std::vector<float> run_kernel(Kernel<AttentionArgs> kernel);
   // The two parts of run: the launch into a poisoned output, and what it wrote.
   void launch(Kernel<AttentionArgs> KernelTable::*kernel);
   std::vector<float> output();

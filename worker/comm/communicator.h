@@ -65,6 +65,9 @@ class Communicator {
   virtual kernels::PeerSum peer_sum(Stream& /*stream*/, int32_t /*place*/, kernels::Rows /*rows*/) {
     throw DeviceError("this communicator has no peer sums");
   }
+  // Whether sums of so many bytes are made in rank order; else an element's bits may depend on
+  // where among the others it lies.
+  virtual bool sums_in_rank_order(size_t /*bytes*/) const { return true; }
   virtual void barrier() = 0;  // host-side, outside of capture
   virtual size_t bytes() const = 0;
   // Whether sums go by NCCL alone from now on, which every rank asks alike

@@ -171,6 +171,9 @@ class Device {
   virtual DeviceKind kind() const = 0;
   virtual std::string name() const = 0;  // "host (avx512_bf16, 2 threads)", "NVIDIA H200"
   virtual const kernels::KernelTable& kernels() const = 0;
+  // From now on kernels() are those whose rows' bits depend on no other row and on no count of them
+  // (--batch-invariant); before Programs are lowered. Those of the host are so anyway.
+  virtual void make_batch_invariant() {}
   virtual kernels::WeightLayout weight_layout(
       DType dtype) const = 0;  // of linear and embedding weights
   // Bytes of a weight [n, k] in that layout, padding included.

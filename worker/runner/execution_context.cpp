@@ -12,6 +12,21 @@ Status hold_to_nccl(Communicator& group, const std::string& device) {
                     "disable_custom_all_reduce: {} has no NCCL to sum by", device);
 }
 
+// --batch-invariant: sums of all rows of a step, too.
+Status hold_to_rank_order(const Communicator& group, const RunnerOptions& options,
+                          const std::string& device) {
+  const ipc::WorkerConfig& config = options.config;
+  const size_t bytes =
+      static_cast<size_t>(config.max_num_batched_tokens * options.model.hidden_size) *
+      (config.dtype == "float32" ? 4 : 2);
+  if (!config.batch_invariant || group.sums_in_rank_order(bytes)) return {};
+  return fail_field(
+      "batch_invariant",
+      "batch_invariant: sums of {} bytes over the ranks are not made in one order on {}; "
+      "lower max_num_batched_tokens, without disable_custom_all_reduce",
+      bytes, device);
+}
+
 // A group of its own for each context.
 std::string token_of(const RunnerOptions& options, const DeviceShare& share) {
   if (share.index == 0) return options.group_token;
@@ -41,6 +56,7 @@ Result<std::unique_ptr<ExecutionContext>> ExecutionContext::open(const RunnerOpt
   }
   if (config.disable_custom_all_reduce)
     REFRAIN_RETURN_IF_ERROR(hold_to_nccl(*context->communicator, device.name()));
+  REFRAIN_RETURN_IF_ERROR(hold_to_rank_order(*context->communicator, options, device.name()));
   if (context->model().few != nullptr) {
     const PeerSums sums = peer_sums(context->model().few->program);
     if (sums.places > 0) context->communicator->reserve_peer_sums(sums.places, sums.cols);

@@ -37,11 +37,32 @@ std::vector<bool> groups_with_plans(const std::vector<StateGroup>& groups, const
   std::vector<bool> planned(groups.size());
   for (size_t i = 0; i < groups.size(); ++i) {
     const bool cascades = backends[i] != nullptr && !config.disable_cascade_attn &&
-                          backends[i]->cascade_bytes > 0 && groups[i].window == 0;
+                          !config.batch_invariant && backends[i]->cascade_bytes > 0 &&
+                          groups[i].window == 0;
     planned[i] = backends[i] != nullptr &&
                  (backends[i]->plan != kernels::AttentionPlanKind::kNone || cascades);
   }
   return planned;
+}
+
+// --batch-invariant: what would follow from the other rows of a step. On the host nothing does, but
+// for plans, which split a row's keys by how many there are.
+Status check_invariant(const ipc::WorkerConfig& config, const Backends& backends,
+                       const Device& device) {
+  if (!config.batch_invariant) return {};
+  if (config.max_loras > 0 && device.kind() == DeviceKind::kCuda)
+    return fail_field("batch_invariant",
+                      "batch_invariant: the LoRA kernels of {} follow the number of rows; serve "
+                      "without enable_lora, or merged adapters",
+                      device.name());
+  for (const AttentionBackend* backend : backends) {
+    if (backend == nullptr || backend->plan == kernels::AttentionPlanKind::kNone) continue;
+    return fail_field("attention_backend",
+                      "attention_backend: {} splits a row's keys by their number, which "
+                      "batch_invariant excludes",
+                      backend->name);
+  }
+  return {};
 }
 
 // FlashInfer's kernels take some models alone.
@@ -198,6 +219,7 @@ Result<std::unique_ptr<HostedProgram>> host(Program plain, const ipc::WorkerConf
       const Backends backends,
       choose_backends(hosted->program.states, config.attention_backend, device, target));
   REFRAIN_RETURN_IF_ERROR(check_backends(hosted->program, backends));
+  REFRAIN_RETURN_IF_ERROR(check_invariant(config, backends, device));
   const std::vector<bool> planned = groups_with_plans(hosted->program.states, backends, config);
   if (device.kernels().few_rows.max_plain_rows > 0) {
     hosted->program = add_residuals(std::move(hosted->program));

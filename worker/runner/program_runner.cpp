@@ -60,6 +60,7 @@ Result<std::unique_ptr<ProgramRunner>> ProgramRunner::create(RunnerOptions optio
                                                              ProgressFn progress) {
   std::unique_ptr<ProgramRunner> runner(
       new ProgramRunner(std::move(options), device, std::move(progress)));
+  if (runner->options_.config.batch_invariant) device.make_batch_invariant();
   REFRAIN_ASSIGN_OR_RETURN(std::vector<HostedPrograms> of_context, runner->plan_contexts());
   for (HostedPrograms& programs : of_context) {
     const DeviceShare share{static_cast<int>(runner->contexts_.size()), runner->options_.contexts};

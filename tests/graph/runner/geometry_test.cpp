@@ -198,6 +198,49 @@ TEST_P(GeometryTest, CG28ChunksAndNeighboursChangeNoLogit) {
   expect_same_values({batched.begin() + vocab, batched.begin() + 2 * vocab}, whole, kTolerance);
 }
 
+// --batch-invariant: on CUDA too, the bits of a request's logits follow from its tokens alone.
+TEST_P(GeometryTest, CG28BatchInvariantLogitsHaveTheSameBitsHoweverTheyAreComputed) {
+  const std::vector<TokenId> tokens = prompt(100, 3);
+  std::vector<std::vector<float>> expected;  // behind 90 to 99 tokens
+  for (const char* mode : {"NONE", "FULL", "PIECEWISE", "FULL_AND_PIECEWISE"}) {
+    SCOPED_TRACE(mode);
+    SessionOptions options = options_of(mode);
+    options.config.batch_invariant = true;
+    options.poison_padding = true;
+    const auto session = started(options, model_of(GetParam()));
+    const auto run = [&](const std::vector<Row>& rows, int row) {  // that row's logits
+      session->run(rows);
+      const std::vector<float> all = session->runner().read_logits();
+      const std::ptrdiff_t vocab = std::ssize(all) / std::ssize(rows);
+      return std::vector<float>(all.begin() + row * vocab, all.begin() + (row + 1) * vocab);
+    };
+    std::vector<std::vector<float>> alone, among, chunks;
+    session->run({{0, part(tokens, 0, 90), 0}});
+    for (int at = 90; at < 100; ++at) {
+      alone.push_back(run({{0, {tokens[static_cast<size_t>(at)]}, at}}, 0));
+    }
+    // Beside others, in batches of up to five rows and beside prompts.
+    session->run({{1, part(tokens, 0, 40), 0}, {2, prompt(60, 8), 0}});
+    session->run({{2, {7}, 60}, {1, part(tokens, 40, 90), 40}, {3, prompt(5, 9), 0}});
+    for (int at = 90; at < 100; ++at) {
+      std::vector<Row> rows = {{2, {8}, at - 29}, {1, {tokens[static_cast<size_t>(at)]}, at}};
+      if (at % 2 == 0) rows.push_back({3, {9}, 5 + (at - 90) / 2});
+      if (at % 3 == 0) rows.push_back({4, prompt(20 + at, 4), 0});
+      among.push_back(run(rows, 1));
+    }
+    // Each as the end of a prompt of its own, cut somewhere.
+    for (int at = 90; at < 100; ++at) {
+      const int cut = 1 + at * 7 % 80;
+      session->run({{5, part(tokens, 0, cut), 0}});
+      chunks.push_back(run({{5, part(tokens, cut, at + 1), cut}, {0, {3}, 100}}, 0));
+    }
+    if (expected.empty()) expected = alone;
+    EXPECT_EQ(alone, expected);
+    EXPECT_EQ(among, expected);
+    EXPECT_EQ(chunks, expected);
+  }
+}
+
 // In every lowering: the plain one and, on CUDA, those for few and for some rows.
 TEST_P(GeometryTest, CG29MovedCacheIsNamedInEveryLowering) {
   SessionOptions options = options_of("FULL_AND_PIECEWISE");

@@ -165,6 +165,7 @@ std::vector<OptionCase> engine_cases() {
       {{"--max-padding-ratio", "2.5"}, [](C c) { return c.worker.max_padding_ratio == 2.5; }},
       {{"--attention-backend", "x"}, [](C c) { return c.worker.attention_backend == "x"; }},
       {{"--disable-cascade-attn"}, [](C c) { return c.worker.disable_cascade_attn; }},
+      {{"--batch-invariant"}, [](C c) { return c.worker.batch_invariant; }},
       {{"--debug-cudagraph"}, [](C c) { return c.worker.debug_cudagraph; }},
       {{"--host", "0.0.0.0"}, [](C c) { return c.host == "0.0.0.0"; }},
       {{"--port", "0"}, [](C c) { return c.port == 0; }},

@@ -57,15 +57,15 @@ class Generator {
 void fill(Generator& g, WorkerConfig& m) {
   g.all(m.tensor_parallel_size, m.max_num_seqs, m.max_num_batched_tokens, m.max_model_len,
         m.block_size, m.dtype, m.kv_cache_dtype, m.attention_backend, m.disable_cascade_attn,
-        m.kv_cache_memory_bytes, m.gpu_memory_utilization, m.num_gpu_blocks_override, m.load_dummy,
-        m.seed, m.enforce_eager, m.cudagraph_mode, m.has_capture_sizes, m.cudagraph_capture_sizes,
-        m.max_cudagraph_capture_size, m.cudagraph_num_of_warmups, m.num_speculative_tokens,
-        m.draft_model, m.prompt_lookup_min, m.prompt_lookup_max, m.synthetic_acceptance,
-        m.has_splitting_ops, m.splitting_ops, m.disable_padding, m.max_padding_ratio,
-        m.debug_cudagraph, m.collective_timeout_ms, m.disable_custom_all_reduce, m.audit,
-        m.max_loras, m.max_lora_rank, m.cudagraph_specialize_lora, m.draft_tensor_parallel_size,
-        m.split_prefill, m.pooling, m.kv_transfer, m.kv_transfer_backend, m.publish_layers,
-        m.logprobs_mode);
+        m.batch_invariant, m.kv_cache_memory_bytes, m.gpu_memory_utilization,
+        m.num_gpu_blocks_override, m.load_dummy, m.seed, m.enforce_eager, m.cudagraph_mode,
+        m.has_capture_sizes, m.cudagraph_capture_sizes, m.max_cudagraph_capture_size,
+        m.cudagraph_num_of_warmups, m.num_speculative_tokens, m.draft_model, m.prompt_lookup_min,
+        m.prompt_lookup_max, m.synthetic_acceptance, m.has_splitting_ops, m.splitting_ops,
+        m.disable_padding, m.max_padding_ratio, m.debug_cudagraph, m.collective_timeout_ms,
+        m.disable_custom_all_reduce, m.audit, m.max_loras, m.max_lora_rank,
+        m.cudagraph_specialize_lora, m.draft_tensor_parallel_size, m.split_prefill, m.pooling,
+        m.kv_transfer, m.kv_transfer_backend, m.publish_layers, m.logprobs_mode);
   g.choose(m.draft_head, DraftHead::kEagle3);
 }
 void fill(Generator& g, Hello& m) {

@@ -272,6 +272,10 @@ bool CudaCommunicator::use_nccl_alone() {
   return true;
 }
 
+bool CudaCommunicator::sums_in_rank_order(size_t bytes) const {
+  return !group_ || (way_ != kNcclWay && bytes <= kMostExchanges * kExchangeBytes);
+}
+
 std::vector<std::string> CudaCommunicator::sum_ways(size_t bytes) const {
   if (bytes > kMostExchanges * kExchangeBytes) return {kNcclWay};
   return {kExchange, kNcclWay};

@@ -37,6 +37,7 @@ class CudaCommunicator final : public Communicator, public BenchAccess, private 
   kernels::PeerSum peer_sum(Stream& stream, int32_t place, kernels::Rows rows) override;
   void barrier() override;
   bool use_nccl_alone() override;
+  bool sums_in_rank_order(size_t bytes) const override;
   std::vector<std::string> sum_ways(size_t bytes) const override;
   void hold_to_sum_way(const std::string& way) override;  // gathers too
   std::unique_ptr<Buffer> next_rank_memory(size_t bytes) override;

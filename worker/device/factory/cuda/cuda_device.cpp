@@ -26,7 +26,10 @@ class CudaDevice final : public Device {
 
   DeviceKind kind() const override { return DeviceKind::kCuda; }
   std::string name() const override { return context_->name(); }
-  const kernels::KernelTable& kernels() const override { return kernels::cuda_kernel_table(); }
+  const kernels::KernelTable& kernels() const override {
+    return invariant_ ? kernels::invariant_cuda_kernel_table() : kernels::cuda_kernel_table();
+  }
+  void make_batch_invariant() override { invariant_ = true; }
   kernels::WeightLayout weight_layout(DType) const override {
     return kernels::WeightLayout::kRowMajor;
   }
@@ -82,6 +85,7 @@ class CudaDevice final : public Device {
 
  private:
   std::shared_ptr<CudaContext> context_;
+  bool invariant_ = false;
 };
 
 }  // namespace
