@@ -178,9 +178,10 @@ int32_t make_flashinfer_plan(const AttentionPlanShape& shape, const AttentionRow
       plan[at.merge_start + token] = parts;
   }
   const auto count = static_cast<int32_t>(rows.tokens.size());
-  // Behind all of them, whatever the launch is padded to.
+  // The end of the block table, whatever the launch is padded to: tiles look up keys beyond a row's
+  // end, which no table may have.
   std::fill_n(plan + at.page_start + count, shape.max_reqs + 1 - count,
-              std::numeric_limits<int32_t>::max());
+              (shape.max_reqs + 1) * shape.max_blocks);
   plan[at.out_start + count] = plan[at.merge_start + tokens] = parts;
   plan[0] = units;
   return at.end;

@@ -40,7 +40,7 @@ AttentionCase::AttentionCase(Harness& harness, HeadShape shape, DType dtype,
   for (int32_t r = 1; r < requests; ++r)
     std::copy_n(block_table_.begin(), shared_prefix / shape.block_size,
                 block_table_.begin() + r * max_blocks_);
-  block_table_.resize((requests + 1) * max_blocks_, 0);
+  block_table_.resize((requests + padded_ + 1) * max_blocks_, 0);
 
   std::vector<int32_t> query_start = {0}, seq_lens, row_slot;
   std::vector<float> q;

@@ -66,7 +66,7 @@ class AttentionCase {
   bool wide_rows_;
   int32_t shared_prefix_;
   int32_t max_blocks_;
-  std::vector<int32_t> block_table_;  // [rows + 1, max_blocks]
+  std::vector<int32_t> block_table_;  // [rows + padded + 1, max_blocks]
   int32_t live_tokens_ = 0;
   AttentionArgs args_;
 };

@@ -170,6 +170,7 @@ TEST(AttentionPlan, OfFlashinferSplitsRowsOfOneTokenAlone) {
   EXPECT_LE(parts, kMaxPlanParts);
   EXPECT_EQ(plan[0], parts + 1);
   EXPECT_EQ(plan[at.page_start], 300);
+  EXPECT_EQ(plan[at.page_start + 2], 900) << "the end of a table of nine rows";
   EXPECT_EQ(plan[at.merge_start + 2], parts + 1);
   EXPECT_EQ(plan[at.row + parts], 1);
   make_flashinfer_plan(shape, {slots, more, contexts}, plan.data());
