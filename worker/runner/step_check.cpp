@@ -20,10 +20,10 @@ StepCheck::StepCheck(const InputSizes& sizes, size_t num_groups, bool samples,
 
 void StepCheck::check(const ipc::Step& step) {
   check_rows(step);
+  const bool shares = step.shared_rows > 1 && step.shared_rows <= std::ssize(rows_of(step).slot);
   REFRAIN_CHECK(step.cascade == (step.shared_prefix > 0) &&
                     step.shared_prefix % sizes_.block_size == 0 &&
-                    step.cascade == (step.shared_rows > 1) &&
-                    step.shared_rows <= std::ssize(rows_of(step).slot),
+                    (step.cascade ? shares : step.shared_rows == 0),
                 "step {}: {} rows share a prefix of {} tokens in blocks of {}", step.step,
                 step.shared_rows, step.shared_prefix, sizes_.block_size);
   REFRAIN_CHECK(step.blocks.size() <= num_groups_,

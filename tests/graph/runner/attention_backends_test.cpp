@@ -50,6 +50,19 @@ TEST(AttentionBackends, CG5SpeculativeDecodesNeedUniformBatchSupport) {
   EXPECT_THAT(session->ready.manifest, Contains(::testing::Truly(is_key)));
 }
 
+TEST(AttentionBackends, BatchInvariantExcludesThoseThatSplitARowsKeys) {
+  SessionOptions options;
+  options.config.attention_backend = options.device == "host" ? "host_varlen" : "cuda_decode";
+  started(options);
+  options.config.batch_invariant = true;
+  try {
+    started(options);
+    FAIL() << "it was taken";
+  } catch (const FatalError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("attention_backend"), HasSubstr("batch_invariant")));
+  }
+}
+
 // Of a model that all of them take; logits of a prompt and of decodes, in graphs where they may be.
 TEST(AttentionBackends, ABackendThatPlansAgreesWithOneThatDoesNot) {
   TinyModelShape shape;

@@ -52,6 +52,14 @@ TEST(Steps, SchedulingMistakesAreFatalAndNamed) {
   step = session->make_step({{0, prompt(4, 0), 0}, {1, prompt(4, 0), 0}});
   step.runs[0].rows.slot[1] = 0;
   expect_refused(*session, step, "takes part twice");
+  step = good();
+  step.cascade = true;
+  step.shared_prefix = 8;
+  step.shared_rows = 2;
+  expect_refused(*session, step, "2 rows share a prefix of 8 tokens");
+  step = good();
+  step.shared_rows = -1;
+  expect_refused(*session, step, "-1 rows share a prefix of 0 tokens");
   step = session->make_step({{0, prompt(40, 0), 0}, {1, prompt(9, 0), 0}});
   expect_refused(*session, step, "max_num_batched_tokens");
 }
