@@ -4,6 +4,7 @@
 // rows i / 4 and i / 4 + 8 ("halves"), of each eight columns those at i % 4 * 2.
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/tensor_core.cuh"
@@ -12,6 +13,23 @@ namespace refrain::kernels {
 
 inline constexpr int kWarpQueries = 16;  // queries of an mma
 inline constexpr float kLog2E = 1.4426950408889634f;
+
+// `launch` with the size of a head as a constant, of those that tensor cores take.
+template <class Launch>
+void by_head_dim(int32_t head_dim, const Launch& launch) {
+  switch (head_dim) {
+    case 32:
+      return launch(std::integral_constant<int, 32>());
+    case 64:
+      return launch(std::integral_constant<int, 64>());
+    case 80:
+      return launch(std::integral_constant<int, 80>());
+    case 96:
+      return launch(std::integral_constant<int, 96>());
+    case 128:
+      return launch(std::integral_constant<int, 128>());
+  }
+}
 
 struct KeySpan {
   int32_t begin = 0, end = 0;  // positions

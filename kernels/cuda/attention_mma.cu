@@ -12,8 +12,6 @@
 // H200, 32 query and 8 KV heads of 128, of 4543 GB/s: decode 76 % (32 requests of 1024), 43 % (8 of
 // 1024); 8.0 us for one of 512. Prefill of 8192: 218 TFLOP/s.
 
-#include <type_traits>
-
 #include "kernels/cuda/attention_tile.cuh"
 #include "kernels/cuda/clear_padding.cuh"
 #include "kernels/cuda/device.cuh"
@@ -238,27 +236,6 @@ bool can_attend_mma(const AttentionArgs& args) {
   return bf16 && size && args.q_heads / args.kv_heads <= PrefillAttend<32>::kQueries &&
          is_wide(args.cache);
 }
-
-namespace {
-
-// `launch` with the head size of the cache.
-template <class Launch>
-void by_head_dim(int32_t head_dim, const Launch& launch) {
-  switch (head_dim) {
-    case 32:
-      return launch(std::integral_constant<int, 32>());
-    case 64:
-      return launch(std::integral_constant<int, 64>());
-    case 80:
-      return launch(std::integral_constant<int, 80>());
-    case 96:
-      return launch(std::integral_constant<int, 96>());
-    case 128:
-      return launch(std::integral_constant<int, 128>());
-  }
-}
-
-}  // namespace
 
 void attention_mma(StreamRef stream, const AttentionArgs& args, bool flashinfer) {
   by_head_dim(args.head_dim,

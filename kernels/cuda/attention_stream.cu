@@ -322,18 +322,7 @@ void launch_stream(StreamRef stream, const AttentionArgs& args) {
 }  // namespace
 
 void load_attention_stream(int32_t head_dim) {
-  switch (head_dim) {
-    case 32:
-      return load_stream<32>();
-    case 64:
-      return load_stream<64>();
-    case 80:
-      return load_stream<80>();
-    case 96:
-      return load_stream<96>();
-    case 128:
-      return load_stream<128>();
-  }
+  by_head_dim(head_dim, [](auto dim) { load_stream<decltype(dim)::value>(); });
 }
 
 bool can_attend_stream(StreamRef stream, const AttentionArgs& args) {
@@ -350,18 +339,7 @@ bool can_attend_stream(StreamRef stream, const AttentionArgs& args) {
 }
 
 void attention_stream(StreamRef stream, const AttentionArgs& args) {
-  switch (args.head_dim) {
-    case 32:
-      return launch_stream<32>(stream, args);
-    case 64:
-      return launch_stream<64>(stream, args);
-    case 80:
-      return launch_stream<80>(stream, args);
-    case 96:
-      return launch_stream<96>(stream, args);
-    case 128:
-      return launch_stream<128>(stream, args);
-  }
+  by_head_dim(args.head_dim, [&](auto dim) { launch_stream<decltype(dim)::value>(stream, args); });
 }
 
 }  // namespace refrain::kernels

@@ -192,6 +192,18 @@ void GemmPlans::note_simple(const LinearArgs& args) {
   }
 }
 
+namespace {
+
+// By cuBLASLt, else by the simple kernel.
+void run_planned(StreamRef stream, const LinearArgs& args, bool invariant) {
+  GemmPlans* plans = launcher(stream).gemm_plans;
+  if (plans != nullptr && plans->run(stream, args, invariant)) return;
+  if (plans != nullptr) plans->note_simple(args);
+  linear_simple(stream, args);
+}
+
+}  // namespace
+
 int32_t planned_rows(int32_t rows) { return top_of_range(rows); }
 
 void linear(StreamRef stream, const LinearArgs& args) {
@@ -201,18 +213,10 @@ void linear(StreamRef stream, const LinearArgs& args) {
     return fused_linear(stream, fused);
   }
   if (can_cluster(args)) return linear_cluster(stream, args, false);
-  GemmPlans* plans = launcher(stream).gemm_plans;
-  if (plans != nullptr && plans->run(stream, args)) return;
-  if (plans != nullptr) plans->note_simple(args);
-  linear_simple(stream, args);
+  run_planned(stream, args, false);
 }
 
-void invariant_linear(StreamRef stream, const LinearArgs& args) {
-  GemmPlans* plans = launcher(stream).gemm_plans;
-  if (plans != nullptr && plans->run_invariant(stream, args)) return;
-  if (plans != nullptr) plans->note_simple(args);
-  linear_simple(stream, args);
-}
+void invariant_linear(StreamRef stream, const LinearArgs& args) { run_planned(stream, args, true); }
 
 void check_cublas(cublasStatus_t status, const char* call) {
   REFRAIN_CHECK(status == CUBLAS_STATUS_SUCCESS, "{} failed: {}", call,

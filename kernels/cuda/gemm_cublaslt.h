@@ -24,9 +24,8 @@ class GemmPlans {
 
   // Enqueues out = in · weightᵀ (+ residual) (+ bias); false, and nothing enqueued, if cuBLASLt has
   // no algorithm for these types, strides and alignments.
-  bool run(StreamRef stream, const LinearArgs& args) { return run(stream, args, false); }
-  // The same with the algorithm of invariant.h; all M have one, or none has.
-  bool run_invariant(StreamRef stream, const LinearArgs& args) { return run(stream, args, true); }
+  // `invariant`: by the algorithm of invariant.h; all M have one, or none has.
+  bool run(StreamRef stream, const LinearArgs& args, bool invariant = false);
   size_t size() const;        // shapes known
   size_t algorithms() const;  // chosen
   int64_t timed() const;      // of them: by their times
@@ -40,8 +39,6 @@ class GemmPlans {
 
  private:
   struct Plans;
-  bool run(StreamRef stream, const LinearArgs& args, bool invariant);
-
   std::unique_ptr<Plans> plans_;
   int64_t simple_launches_ = 0;
   std::set<std::string> simple_kinds_;

@@ -274,18 +274,9 @@ void launch_planned(StreamRef stream, const AttentionArgs& args, int32_t most_to
 // Of rows of at most `most_tokens` tokens, where tensor cores do it; else of all rows.
 void launch_units(StreamRef stream, const AttentionArgs& args, int32_t most_tokens) {
   if (can_attend_mma(args)) {
-    switch (args.head_dim) {
-      case 32:
-        return launch_planned<32>(stream, args, most_tokens);
-      case 64:
-        return launch_planned<64>(stream, args, most_tokens);
-      case 80:
-        return launch_planned<80>(stream, args, most_tokens);
-      case 96:
-        return launch_planned<96>(stream, args, most_tokens);
-      case 128:
-        return launch_planned<128>(stream, args, most_tokens);
-    }
+    return by_head_dim(args.head_dim, [&](auto dim) {
+      launch_planned<decltype(dim)::value>(stream, args, most_tokens);
+    });
   }
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(args.q_heads), unit_blocks(stream, args, args.q_heads));

@@ -162,11 +162,12 @@ int32_t AttentionCase::make_plan(int32_t split_tokens, bool known, bool cascade,
 
 void AttentionCase::launch(Kernel<AttentionArgs> KernelTable::*kernel) {
   const bool dense = kernel == &KernelTable::flashinfer_attention;  // it takes no others
-  args_.out = fresh_matrix(harness_, live_tokens_ + padded_, cols(), dtype_,
-                           dense        ? 0
-                           : wide_rows_ ? 8
-                                        : 4);
-  (harness_.table().*kernel)(harness_.stream(), args_);
+  launch(harness_.table().*kernel, dense ? 0 : wide_rows_ ? 8 : 4);
+}
+
+void AttentionCase::launch(Kernel<AttentionArgs> kernel, int gap) {
+  args_.out = fresh_matrix(harness_, live_tokens_ + padded_, cols(), dtype_, gap);
+  kernel(harness_.stream(), args_);
 }
 
 std::vector<float> AttentionCase::run(Kernel<AttentionArgs> KernelTable::*kernel) {
@@ -175,8 +176,7 @@ std::vector<float> AttentionCase::run(Kernel<AttentionArgs> KernelTable::*kernel
 }
 
 std::vector<float> AttentionCase::run_kernel(Kernel<AttentionArgs> kernel) {
-  args_.out = fresh_matrix(harness_, live_tokens_ + padded_, cols(), dtype_, 8);
-  kernel(harness_.stream(), args_);
+  launch(kernel, 8);
   return output();
 }
 

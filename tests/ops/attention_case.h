@@ -55,6 +55,7 @@ class AttentionCase {
   int64_t cache_rows() const;  // of head_dim elements
 
  private:
+  void launch(Kernel<AttentionArgs> kernel, int gap);  // between rows of the output
   std::vector<float> draw(int32_t kind, int32_t request, int32_t position, int32_t heads) const;
   void put_cache();
 

@@ -13,8 +13,7 @@ namespace refrain::worker {
 std::vector<ipc::StateGroup> ProgramCaches::groups() const {
   std::vector<ipc::StateGroup> groups = describe_groups(model().program, config_.block_size);
   for (size_t i = 0; i < groups.size(); ++i)
-    groups[i].cascade_keys =
-        cascade_keys(model(), i, config_.disable_cascade_attn || config_.batch_invariant);
+    groups[i].cascade_keys = cascade_keys(model(), i, config_.disable_cascade_attn);
   if (draft() == nullptr) return groups;
   const auto own = describe_groups(draft()->program, config_.block_size);
   const size_t first = groups.size() - own.size();

@@ -28,13 +28,17 @@ std::vector<TokenId> alone(const std::vector<TokenId>& prompt, size_t count) {
   return solo_run(prompt, count, 64, 1000, 0);
 }
 
-// The first request computes and publishes the prefix; those that come later find it.
-void run_behind(Harness& harness, size_t shared, int requests) {
-  ASSERT_TRUE(harness.add(1, behind(shared, 61, shared + 3), 20));
+void take_steps(Harness& harness) {
   for (int i = 0; i < 4; ++i) {
     harness.send();
     harness.receive();
   }
+}
+
+// The first request computes and publishes the prefix; those that come later find it.
+void run_behind(Harness& harness, size_t shared, int requests) {
+  ASSERT_TRUE(harness.add(1, behind(shared, 61, shared + 3), 20));
+  take_steps(harness);
   for (RequestId id = 2; id <= static_cast<RequestId>(requests); ++id)
     ASSERT_TRUE(
         harness.add(id, behind(shared, static_cast<TokenId>(60 + id), shared + 2 + id), 12));
@@ -69,16 +73,10 @@ TEST(SchedulerCascade, CG13DecodesBesidePromptsShareTheirPrefixToo) {
   for (const int depth : {1, 2}) {
     Harness harness(cascade_options(1), depth);
     ASSERT_TRUE(harness.add(1, behind(20, 61, 23), 20));
-    for (int i = 0; i < 4; ++i) {
-      harness.send();
-      harness.receive();
-    }
+    take_steps(harness);
     for (RequestId id = 2; id <= 3; ++id)
       ASSERT_TRUE(harness.add(id, behind(20, static_cast<TokenId>(60 + id), 24), 20));
-    for (int i = 0; i < 4; ++i) {
-      harness.send();
-      harness.receive();
-    }
+    take_steps(harness);
     ASSERT_TRUE(harness.add(4, prompt_of(40, 99), 4));
     ASSERT_TRUE(harness.run());
     int mixed = 0;
