@@ -72,6 +72,10 @@ RequestId Admission::enter(int64_t prompt_tokens, int64_t max_tokens,
 
 RequestId Admission::add(int64_t prompt_tokens, int64_t max_tokens,
                          std::optional<Duration> own_wait, TimePoint now) {
+  if (requests_.empty()) {  // it stood idle: that is no slow step, and nobody waits
+    last_step_.reset();
+    scheduler_waits_ = 0;
+  }
   const RequestId id = next_id_++;
   Request& request = requests_[id];
   request.prompt_tokens = prompt_tokens;
@@ -135,7 +139,6 @@ void Admission::gone(RequestId id) {
     mean_output_ += weight * (static_cast<double>(found->second.output_tokens) - mean_output_);
   }
   requests_.erase(found);
-  if (requests_.empty()) last_step_.reset();
 }
 
 void Admission::late() {

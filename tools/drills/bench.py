@@ -108,10 +108,8 @@ class Bench:
     def new_server(self, *options, **kwargs):
         if "--max-restarts" not in options:
             options += ("--max-restarts", 1000000)
-        if "--max-queue-wait" not in self.settings.options:   # on a busy machine a wave may have to wait long
-            options += ("--max-queue-wait", 0)
         kept = list(self.settings.options)
-        for name in ("--num-gpu-blocks-override",):   # given once
+        for name in ("--num-gpu-blocks-override", "--max-model-len"):   # given once
             if name in options and name in kept:
                 del kept[kept.index(name):kept.index(name) + 2]
         return Server(self.settings.binaries, self.settings.model, [*kept, *options], **kwargs)

@@ -151,6 +151,35 @@ TEST(Admission, CancelledWorkDoesNotCount) {
   EXPECT_EQ(server.admission.stats().predicted_wait_seconds, 0);
 }
 
+// A slow step while requests waited, and then their clients left: what was slow has gone with them.
+TEST(Admission, AnIdleServerRefusesNobodyForTheQueueItHad_R17) {
+  Server server(80, {.max_queue_wait = seconds(60)});
+  std::vector<RequestId> ids;
+  for (int i = 0; i < 64; ++i) ids.push_back(*server.come());
+  server.admission.step(server.clock.now(), 40);
+  server.clock.advance(seconds(4));
+  server.admission.token(ids.front());
+  server.admission.step(server.clock.now(), 40);
+  ASSERT_EQ(server.come().error().code, ErrorCode::kOverloaded);
+  for (const RequestId id : ids) server.admission.gone(id);
+  for (int i = 0; i < 64; ++i) EXPECT_TRUE(server.come()) << i;
+}
+
+// The last step of another group may end after the last request has.
+TEST(Admission, TimeWithoutRequestsIsNoSlowStep_R17) {
+  Server server(80, {.max_queue_wait = seconds(60)});
+  const RequestId last = *server.come();
+  server.admission.step(server.clock.now(), 0);
+  server.admission.token(last);
+  server.admission.gone(last);
+  server.admission.step(server.clock.now(), 0);
+  server.clock.advance(seconds(60));
+  for (int i = 0; i < 32; ++i) ASSERT_TRUE(server.come());
+  server.admission.step(server.clock.now(), 26);
+  EXPECT_EQ(server.admission.stats().predicted_wait_seconds, 0);
+  EXPECT_TRUE(server.come());
+}
+
 TEST(Admission, TellsEachOverdueRequestOnceAndNoneThatBegan_R17) {
   Server server(1, {.max_queue_wait = seconds(1)});
   const RequestId first = *server.come(), second = *server.come();
