@@ -220,6 +220,26 @@ async def lose_transfers(context):
     context.undo.append(count())
 
 
+async def churn(context):
+    """Waves, one after the other, until reads that were held have come among blocks that others have by now; and all of them in the end."""
+    begun, waves, most = time.monotonic(), 0, 0
+    while time.monotonic() - begun < HELD_SECONDS + 5:
+        records = await context.bench.open_wave(context.server).finish()
+        context.faults += ledger.check_records(records, context.bench.rules())
+        waves += 1
+        most = max(most, (await context.server.metrics()).get(QUARANTINED, 0))
+    context.notes.update(waves=waves, quarantined=most)
+    if not most:
+        context.faults.append(Fault("R-28", "serve", "no read was held"))
+
+    async def drained():
+        return (await context.server.metrics()).get(QUARANTINED) == 0
+
+    async def wait():
+        await context.server.until(drained, HELD_SECONDS + 20, "the last read that was held is done")
+    context.undo.append(wait())
+
+
 async def nothing(_context):
     pass
 
@@ -229,6 +249,10 @@ TWO_GROUPS = ("--data-parallel-size", 2)
 ROLES = ("--prefill-groups", 1, "--decode-groups", 1, "--kv-transfer-policy", "always")
 # A read that is lost costs its request this long.
 LOSSY = (*ROLES, "--no-enable-prefix-caching", "--fault", "kind=lose,one_in=16", "--kv-transfer-timeout", 0.5)
+QUARANTINED = "refrain:group_kv_transfers_quarantined"
+HELD_SECONDS = 60
+HELD = (*ROLES, "--no-enable-prefix-caching", "--num-gpu-blocks-override", 24, "--max-model-len", 256, "--kv-transfer-timeout", 0.5,
+        "--fault", f"kind=hold,one_in=8,steps=1,ms={HELD_SECONDS * 1000}")
 
 LIVE_FAULTS = [
     LiveFault("kill-rank", "kill -9 of a rank in the middle of a step", kill_rank),
@@ -254,6 +278,8 @@ LIVE_FAULTS = [
               options=(*FRONT, *ROLES)),
     LiveFault("lose-transfers", "one read of blocks in 16 between a prefill and a decode group is lost", lose_transfers, options=LOSSY,
               outage=False),
+    LiveFault("hold-transfers", f"reads of blocks are done {HELD_SECONDS} s late, as where the reader stood still, into pools of 24 blocks",
+              churn, options=HELD, outage=False),
     LiveFault("decode-full", "the blocks of a decode group are too few for all answers", nothing,
               options=(*ROLES, "--num-gpu-blocks-override", 96), outage=False),
     LiveFault("disconnect-storm-of-roles", "all clients of a prefill and a decode group hang up at once", disconnect_all, options=ROLES,

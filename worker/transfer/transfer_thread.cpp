@@ -7,7 +7,6 @@
 
 #include "runtime/base/check.h"
 #include "worker/transfer/device_memory.h"
-#include "worker/transfer/lossy_transport.h"
 #include "worker/transfer/process_memory.h"
 #include "worker/transfer/tcp_transport.h"
 #include "worker/transfer/ucx_transport.h"
@@ -27,9 +26,9 @@ Result<std::unique_ptr<TransferThread>> TransferThread::start(Device& device, Kv
   thread->wake_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   REFRAIN_CHECK(thread->wake_, "no descriptor to wake the transfer thread");
   REFRAIN_ASSIGN_OR_RETURN(auto transports, thread->open_transports(device, own, options));
-  if (options.lose_one_in > 0)
+  if (options.faults.one_in > 0)
     for (auto& transport : transports)
-      transport = std::make_unique<LossyTransport>(std::move(transport), options.lose_one_in);
+      transport = std::make_unique<UnreliableTransport>(std::move(transport), options.faults);
   thread->puller_ =
       std::make_unique<Puller>(std::move(own), options.rank, std::move(transports), options.report);
   thread->own_ = thread->puller_->own();

@@ -17,6 +17,7 @@
 #include "runtime/base/unique_handle.h"
 #include "worker/device/device.h"
 #include "worker/transfer/puller.h"
+#include "worker/transfer/unreliable_transport.h"
 
 namespace refrain::worker {
 
@@ -25,10 +26,10 @@ class TransferThread {
   using Command = std::variant<ipc::KvPeers, ipc::PullBlocks, ipc::CancelPull>;
   struct Options {
     int rank = 0;
-    std::string listen_on;         // tcp://host:port; port *: any
-    std::string backend = "auto";  // WorkerConfig::kv_transfer_backend
-    int lose_one_in = 0;           // drills: so many reads, of which one is lost; 0: none
-    Puller::Report report;         // called on this thread
+    std::string listen_on;                           // tcp://host:port; port *: any
+    std::string backend = "auto";                    // WorkerConfig::kv_transfer_backend
+    PlannedFaults faults;                            // drills
+    Puller::Report report;                           // called on this thread
     std::function<void(const std::string&)> broken;  // likewise: it has ended by an error
   };
   // On the device thread.

@@ -1,20 +1,31 @@
 #pragma once
-// A transport that loses one read of blocks in so many, for drills: it is never begun, and ends
-// when it is cancelled or its peer is gone. Looks at flags are not lost. Transfer thread.
+// A transport for drills. Of the reads of blocks one in so many is lost: it is never begun, and
+// ends when it is cancelled or its peer is gone. Or it is held: it is done late, whether or not it
+// was cancelled meanwhile, as where the reader's machine stood still. Looks at flags are neither.
+// Transfer thread.
 
+#include <algorithm>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "runtime/base/clock.h"
 #include "worker/transfer/transport.h"
 
 namespace refrain::worker {
 
-class LossyTransport final : public Transport {
+struct PlannedFaults {
+  int one_in = 0;                     // reads, of which one is lost or held; 0: none
+  int held = 0;                       // at most so many at once
+  std::chrono::milliseconds hold{0};  // 0: they are lost
+};
+
+class UnreliableTransport final : public Transport {
  public:
-  LossyTransport(std::unique_ptr<Transport> real, int one_in)
-      : real_(std::move(real)), one_in_(one_in) {}
+  UnreliableTransport(std::unique_ptr<Transport> real, PlannedFaults faults)
+      : real_(std::move(real)), faults_(faults) {}
 
   const char* name() const override { return real_->name(); }
   void describe(ipc::KvExport& own) const override { real_->describe(own); }
@@ -26,9 +37,9 @@ class LossyTransport final : public Transport {
     return real_->import(peer, other);
   }
   void forget(PeerId peer) override {
-    for (auto at = lost_.begin(); at != lost_.end();) {
-      const auto [id, of] = *at++;
-      if (of == peer) end(id, kPeerGone);
+    for (auto at = late_.begin(); at != late_.end();) {
+      const auto& [id, read] = *at++;
+      if (read.peer == peer) end(id, kPeerGone);
     }
     flags_.erase(peer);
     real_->forget(peer);
@@ -36,11 +47,26 @@ class LossyTransport final : public Transport {
   void post(ReadId id, PeerId peer, std::vector<Read> reads) override {
     const auto flags = flags_.find(peer);
     const bool looks = flags != flags_.end() && reads.front().region == flags->second;
-    if (looks || ++posts_ % one_in_ != 0) return real_->post(id, peer, std::move(reads));
-    lost_.emplace(id, peer);
+    if (looks || ++posts_ % faults_.one_in != 0) return real_->post(id, peer, std::move(reads));
+    if (holds() && std::ssize(late_) == faults_.held)
+      return real_->post(id, peer, std::move(reads));
+    late_.emplace(id, Late{peer, std::move(reads), steady_clock().now() + faults_.hold});
   }
-  void cancel(ReadId id) override { lost_.contains(id) ? end(id, kCancelled) : real_->cancel(id); }
+  void cancel(ReadId id) override {
+    if (!late_.contains(id)) return real_->cancel(id);
+    if (!holds()) end(id, kCancelled);
+  }
   std::vector<Progress> poll(std::chrono::milliseconds wait) override {
+    const TimePoint now = steady_clock().now();
+    for (auto at = late_.begin(); holds() && at != late_.end();) {
+      if (at->second.due > now) {
+        wait = std::min(wait, kLookEvery);
+        ++at;
+        continue;
+      }
+      real_->post(at->first, at->second.peer, std::move(at->second.reads));
+      at = late_.erase(at);
+    }
     if (!progress_.empty()) wait = std::chrono::milliseconds(0);
     std::vector<Progress> progress = real_->poll(wait);
     progress.insert(progress.end(), progress_.begin(), progress_.end());
@@ -49,16 +75,24 @@ class LossyTransport final : public Transport {
   }
 
  private:
+  static constexpr std::chrono::milliseconds kLookEvery{20};
+
+  struct Late {
+    PeerId peer = 0;
+    std::vector<Read> reads;
+    TimePoint due;
+  };
+  bool holds() const { return faults_.hold.count() > 0; }
   void end(ReadId id, const char* why) {
-    lost_.erase(id);
+    late_.erase(id);
     progress_.push_back({id, 0, true, why});
   }
 
   std::unique_ptr<Transport> real_;
-  const int one_in_;
+  const PlannedFaults faults_;
   int64_t posts_ = 0;
   std::map<PeerId, uint64_t> flags_;  // the region that has them
-  std::map<ReadId, PeerId> lost_;
+  std::map<ReadId, Late> late_;
   std::vector<Progress> progress_;
 };
 

@@ -13,13 +13,14 @@ namespace refrain::worker {
 
 namespace {
 
-constexpr std::array<std::pair<std::string_view, FaultKind>, 6> kKinds = {{
+constexpr std::array<std::pair<std::string_view, FaultKind>, 7> kKinds = {{
     {"spin", FaultKind::kSpin},
     {"skip", FaultKind::kSkip},
     {"slow", FaultKind::kSlow},
     {"oom", FaultKind::kOom},
     {"oom-capture", FaultKind::kOomCapture},
     {"lose", FaultKind::kLose},
+    {"hold", FaultKind::kHold},
 }};
 
 Status set_field(FaultSpec& spec, std::string_view key, std::string_view value, bool& has_kind) {
@@ -30,8 +31,8 @@ Status set_field(FaultSpec& spec, std::string_view key, std::string_view value, 
       has_kind = true;
       return {};
     }
-    return fail_field("fault", "kind is spin, skip, slow, oom, oom-capture or lose, not \"{}\"",
-                      value);
+    return fail_field(
+        "fault", "kind is spin, skip, slow, oom, oom-capture, lose or hold, not \"{}\"", value);
   }
   int number = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
@@ -79,7 +80,8 @@ Result<FaultSpec> parse_fault(std::string_view text) {
     REFRAIN_RETURN_IF_ERROR(
         set_field(spec, part.substr(0, equals), part.substr(equals + 1), has_kind));
   }
-  if (!has_kind) return fail_field("fault", "give kind=spin, skip, slow, oom, oom-capture or lose");
+  if (!has_kind)
+    return fail_field("fault", "give kind=spin, skip, slow, oom, oom-capture, lose or hold");
   return spec;
 }
 
@@ -100,6 +102,12 @@ std::vector<std::unique_ptr<Buffer>> FaultHook::before_capture(Device& device) c
   return held;
 }
 
+PlannedFaults FaultHook::of_transfers() const {
+  if (spec_.kind == FaultKind::kLose) return {.one_in = spec_.one_in};
+  if (spec_.kind != FaultKind::kHold) return {};
+  return {.one_in = spec_.one_in, .held = spec_.steps, .hold = std::chrono::milliseconds(spec_.ms)};
+}
+
 bool FaultHook::is_due(const ipc::Step& step) {
   if (spec_.token) {
     return std::ranges::any_of(step.runs, [this](const ipc::Run& run) {
@@ -116,7 +124,7 @@ bool FaultHook::before_step(const ipc::Step& step, Device& device) {
     std::this_thread::sleep_for(std::chrono::milliseconds(spec_.ms));
     return true;
   }
-  if (spec_.kind == FaultKind::kOomCapture || spec_.kind == FaultKind::kLose) return true;
+  if (spec_.kind == FaultKind::kOomCapture || of_transfers().one_in > 0) return true;
   if (!is_due(step)) return true;
   log::critical("FAULT staged: kind {} at step {}", kKinds[static_cast<size_t>(spec_.kind)].first,
                 step.step);
@@ -135,6 +143,7 @@ bool FaultHook::before_step(const ipc::Step& step, Device& device) {
       return true;
     case FaultKind::kOomCapture:
     case FaultKind::kLose:
+    case FaultKind::kHold:
       return true;
   }
   return true;

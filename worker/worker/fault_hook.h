@@ -13,6 +13,7 @@
 #include "runtime/base/ids.h"
 #include "runtime/base/result.h"
 #include "worker/device/device.h"
+#include "worker/transfer/unreliable_transport.h"
 
 namespace refrain::worker {
 
@@ -23,6 +24,7 @@ enum class FaultKind : uint8_t {
   kOom,         // the next step asks the device for more memory than there is
   kOomCapture,  // graphs are captured with `free_mib` MiB of device memory left
   kLose,        // of the reads of blocks of other groups one in `one_in` never ends by itself
+  kHold,        // one in `one_in` of them is done `ms` late, at most `steps` at once
 };
 
 // SPEC: key=value, comma-separated. kind is needed; group, rank: of that group
@@ -49,8 +51,7 @@ class FaultHook {
   void fire() { fired_ = true; }
   // Memory to hold while graphs are captured: all but free_mib MiB.
   std::vector<std::unique_ptr<Buffer>> before_capture(Device& device) const;
-  // Of reads from other groups; 0: none is lost.
-  int lose_one_in() const { return spec_.kind == FaultKind::kLose ? spec_.one_in : 0; }
+  PlannedFaults of_transfers() const;
   // False: the step is not to be run.
   bool before_step(const ipc::Step& step, Device& device);
 

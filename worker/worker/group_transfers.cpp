@@ -7,12 +7,12 @@
 namespace refrain::worker {
 
 Status GroupTransfers::start(Device& device, int rank, const std::string& backend, KvMemory own,
-                             int lose_one_in, DeviceSigns& signs) {
+                             PlannedFaults faults, DeviceSigns& signs) {
   REFRAIN_CHECK(address_, "no address for ranks of other groups");
   TransferThread::Options options;
   options.rank = rank;
   options.backend = backend;
-  options.lose_one_in = lose_one_in;
+  options.faults = faults;
   REFRAIN_ASSIGN_OR_RETURN(options.listen_on, address_());
   const auto report = signs.reporter();
   options.report = [report](ipc::Pulled pulled) { report(std::move(pulled), std::nullopt); };

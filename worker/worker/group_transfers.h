@@ -23,9 +23,9 @@ class GroupTransfers {
   explicit GroupTransfers(Address address) : address_(std::move(address)) {}
 
   // Device thread. Reports what others need to read the blocks of `own`.
-  // `backend`, `lose_one_in`: TransferThread::Options.
-  Status start(Device& device, int rank, const std::string& backend, KvMemory own, int lose_one_in,
-               DeviceSigns& signs);
+  // `backend`, `faults`: TransferThread::Options.
+  Status start(Device& device, int rank, const std::string& backend, KvMemory own,
+               PlannedFaults faults, DeviceSigns& signs);
   void end();
   // Any thread. Dropped while nothing is exported.
   void post(TransferThread::Command command);

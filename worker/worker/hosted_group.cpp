@@ -137,7 +137,7 @@ Status HostedGroup::init_cache(const ipc::InitCache& message) {
   signs_.report(*report_);
   if (!moves_blocks_) return {};
   return transfers_.start(device_, rank_, backend_, runner_->kv_memory(),
-                          fault_ != nullptr ? fault_->lose_one_in() : 0, signs_);
+                          fault_ != nullptr ? fault_->of_transfers() : PlannedFaults{}, signs_);
 }
 
 Status HostedGroup::submit(const ipc::Step& message) {

@@ -9,8 +9,8 @@
 
 #include "tests/unit/transfer/fake_transport.h"
 #include "tests/unit/transfer/shards.h"
-#include "worker/transfer/lossy_transport.h"
 #include "worker/transfer/transfer_thread.h"
+#include "worker/transfer/unreliable_transport.h"
 
 namespace refrain::worker {
 namespace {
@@ -57,6 +57,16 @@ class PullerTest : public ::testing::Test {
     const TimePoint end = steady_clock().now() + std::chrono::milliseconds(5);
     while (steady_clock().now() < end) puller_->poll(kNow);
   }
+  // The transport is one that loses or holds reads.
+  void plan(PlannedFaults faults) {
+    auto real = std::make_unique<FakeTransport>();
+    real->memory = fake_->memory;
+    std::vector<std::unique_ptr<Transport>> transports;
+    transports.push_back(std::make_unique<UnreliableTransport>(std::move(real), faults));
+    puller_ = std::make_unique<Puller>(here_.memory, 0, std::move(transports),
+                                       [this](const ipc::Pulled& told) { told_.push_back(told); });
+    puller_->take(peers());
+  }
   bool came() { return here_.holds(0, 3, 3, 1, 1) && here_.holds(0, 3, 4, 1, 2); }
 
   Shard here_{Shape{}, 0, 1, 2};
@@ -92,13 +102,7 @@ TEST_F(PullerTest, AReadThatIsLostEndsWhenItIsCancelledAndNotBefore) {
 }
 
 TEST_F(PullerTest, OfATransportThatLosesOneInTwoThePullEndsWhenItIsCancelled) {
-  auto real = std::make_unique<FakeTransport>();
-  real->memory = fake_->memory;
-  std::vector<std::unique_ptr<Transport>> transports;
-  transports.push_back(std::make_unique<LossyTransport>(std::move(real), 2));
-  puller_ = std::make_unique<Puller>(here_.memory, 0, std::move(transports),
-                                     [this](const ipc::Pulled& told) { told_.push_back(told); });
-  puller_->take(peers());
+  plan({.one_in = 2});
   puller_->take(order(5));
   for (int i = 0; i < 10; ++i) puller_->poll(kNow);
   EXPECT_EQ(std::ranges::count(told_, true, &ipc::Pulled::ended), 0);
@@ -112,6 +116,27 @@ TEST_F(PullerTest, OfATransportThatLosesOneInTwoThePullEndsWhenItIsCancelled) {
   puller_->poll(kNow);
   EXPECT_EQ(told_.back().id, 6u);
   EXPECT_NE(told_.back().error.find("gone"), std::string::npos);
+}
+
+TEST_F(PullerTest, AReadThatIsHeldWritesLateThoughItWasCancelled_R28) {
+  plan({.one_in = 2, .held = 1, .hold = std::chrono::milliseconds(30)});
+  const TimePoint begun = steady_clock().now();
+  puller_->take(order(5));
+  puller_->poll(kNow);  // the other read is done
+  puller_->take(ipc::CancelPull{5});
+  puller_->poll(kNow);
+  EXPECT_EQ(std::ranges::count(told_, true, &ipc::Pulled::ended), 0);
+  EXPECT_FALSE(came());
+  while (std::ranges::count(told_, true, &ipc::Pulled::ended) == 0) puller_->poll(kNow);
+  EXPECT_GE(steady_clock().now() - begun, std::chrono::milliseconds(30));
+  EXPECT_TRUE(came()) << "it wrote";
+  for (size_t region = 0; region < 3; ++region) here_.write(region, 2);
+  ASSERT_FALSE(came());
+  puller_->take(order(6));
+  puller_->take(order(7));
+  while (told_.back().id != 7u || !told_.back().ended) puller_->poll(kNow);
+  EXPECT_EQ(told_.back().error, "") << "one was to be held at a time";
+  EXPECT_TRUE(came());
 }
 
 TEST_F(PullerTest, AReadThatFailsEndsTheOthersFirst) {

@@ -36,6 +36,16 @@ TEST(FaultSpec, ReadsEveryKey) {
   EXPECT_EQ(spec->free_mib, 2);
 }
 
+TEST(FaultSpec, TellsWhatTransfersMeet) {
+  EXPECT_EQ(hook("kind=spin").of_transfers().one_in, 0);
+  EXPECT_EQ(hook("kind=lose,one_in=9").of_transfers().one_in, 9);
+  EXPECT_EQ(hook("kind=lose").of_transfers().hold.count(), 0);
+  const PlannedFaults held = hook("kind=hold,one_in=3,steps=2,ms=60000").of_transfers();
+  EXPECT_EQ(held.one_in, 3);
+  EXPECT_EQ(held.held, 2);
+  EXPECT_EQ(held.hold, std::chrono::minutes(1));
+}
+
 TEST(FaultSpec, RefusesWhatItDoesNotKnow) {
   for (const char* bad : {"", "spin", "rank=1", "kind=melt", "kind=spin,rank=-1", "kind=spin,ms=x",
                           "kind=spin,colour=2", "kind=spin,step=1.5"}) {
