@@ -131,12 +131,15 @@ void check_args(const FusedLinearArgs& args) {
   check_row_major(op, linear.weight);
   check_matrix(op, "in", linear.in, k);
   check_matrix(op, "out", linear.out, args.silu_mul ? linear.weight.n / 2 : linear.weight.n);
-  const int32_t most = args.norm == nullptr && args.push.size == 0 ? kClusterRows : kFewRows;
+  const bool plain = args.norm == nullptr && args.push.size == 0;
+  const int32_t most = !plain ? kFewRows : args.silu_mul ? kSiluRows : kClusterRows;
   REFRAIN_CHECK(linear.rows.padded <= most, "{}: {} rows; the CUDA kernel takes {}", op,
                 linear.rows.padded, most);
   REFRAIN_CHECK(
       linear.rows.padded <= kFewRows ||
-          (can_cluster(linear) && (!args.silu_mul || linear.weight.n % 32 == 0)),
+          (args.silu_mul && linear.rows.padded > kClusterRows
+               ? can_linear_silu(linear)
+               : can_cluster(linear) && (!args.silu_mul || linear.weight.n % 32 == 0)),
       "{}: {} rows of {} columns, {} outputs; more than {} rows are taken in whole groups "
       "of 64 columns, SiLU·mul of 32 outputs",
       op, linear.rows.padded, k, linear.weight.n, kFewRows);

@@ -333,6 +333,7 @@ bool can_fuse_few(const LinearArgs& args) {
 
 void fused_linear(StreamRef stream, const FusedLinearArgs& args) {
   const LinearArgs& linear = args.linear;
+  if (linear.rows.padded > kClusterRows) return linear_silu(stream, linear);
   if (linear.rows.padded > kFewRows) return linear_cluster(stream, linear, args.silu_mul);
   const bool norm = args.norm != nullptr;
   FusedGemv gemv{};

@@ -75,8 +75,8 @@ const KernelTable& cuda_kernel_table() {
       .fused_linear = &checked<&fused_linear>,
       .lora_linear = &checked<&lora_linear>,
       .rope_attention = &checked<&rope_attention>,
-      .few_rows = {kFewRows, kClusterRows, kMaxFusedNormCols, kMaxFusedNormElements, kMaxFusedGroup,
-                   kMaxLoraCols, kMaxPeerRanks, &can_rope_attend},
+      .few_rows = {kFewRows, kClusterRows, kSiluRows, kMaxFusedNormCols, kMaxFusedNormElements,
+                   kMaxFusedGroup, kMaxLoraCols, kMaxPeerRanks, &can_rope_attend},
       .planned_rows = &planned_rows,
   };
   return table;

@@ -20,6 +20,7 @@ inline constexpr int32_t kFewRows = kPeerSumRows;
 inline constexpr int32_t kMaxFusedNormCols = 8192;
 inline constexpr int32_t kMaxFusedNormElements = 16384;
 inline constexpr int32_t kClusterRows = 64;   // linear_cluster, and fused_linear without a norm
+inline constexpr int32_t kSiluRows = 256;     // linear_silu, and fused_linear with SiLU·mul alone
 inline constexpr int32_t kMaxLoraCols = 512;  // lora_linear: places * max_rank
 inline constexpr int32_t kMaxFusedGroup = 8;  // rope_attention: query heads a KV head
 

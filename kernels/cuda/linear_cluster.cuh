@@ -12,11 +12,11 @@
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/tensor_map.h"
+#include "kernels/cuda/wgmma.cuh"
 
 namespace refrain::kernels::cluster_linear {
 
 inline constexpr int kTile = 64;  // outputs of a tile: rows of the wgmma
-inline constexpr int kAtom = 64;  // columns that are swizzled together: 128 bytes of a row
 inline constexpr int kAtoms = 2;  // of a stage
 inline constexpr int kChunk = kAtom * kAtoms;
 inline constexpr int kTileBytes = kTile * kChunk * 2;  // of a stage

@@ -2,41 +2,12 @@
 // The warps of linear_cluster.cu that multiply, and those that add up the parts of a tile and
 // store.
 
-#pragma nv_diagnostic push
-#pragma nv_diag_suppress 20012  // an annotation without effect in CUTLASS; in our code an error
-#include <cute/arch/mma_sm90_gmma.hpp>
-#pragma nv_diagnostic pop
-
-#include <utility>
-
 #include "kernels/cuda/barrier.cuh"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/linear_cluster.cuh"
+#include "kernels/cuda/wgmma.cuh"
 
 namespace refrain::kernels::cluster_linear {
-
-// Of the rows of a tile or of the input in shared memory: 128 bytes each, swizzled, eight rows
-// after 1024 bytes.
-__device__ inline uint64_t matrix_descriptor(uint32_t address) {
-  return static_cast<uint64_t>((address & 0x3ffff) >> 4) | (uint64_t{1} << 16) |
-         (uint64_t{64} << 32) | (uint64_t{1} << 62);
-}
-
-namespace gmma = cute::SM90::GMMA;
-template <int kRows>
-struct Multiply;
-template <>
-struct Multiply<16> : gmma::MMA_64x16x16_F32BF16BF16_SS<gmma::Major::K, gmma::Major::K> {};
-template <>
-struct Multiply<32> : gmma::MMA_64x32x16_F32BF16BF16_SS<gmma::Major::K, gmma::Major::K> {};
-template <>
-struct Multiply<64> : gmma::MMA_64x64x16_F32BF16BF16_SS<gmma::Major::K, gmma::Major::K> {};
-
-template <int kRows, size_t... i>
-__device__ inline void multiply(uint64_t weights, uint64_t input, float (&sum)[kRows / 2], bool add,
-                                std::index_sequence<i...> /*each*/) {
-  Multiply<kRows>::fma(weights, input, sum[i]..., add ? gmma::ScaleOut::One : gmma::ScaleOut::Zero);
-}
 
 template <int kRows, bool kSilu, bool kLora>
 struct TileBlock : Block<kRows, kSilu, kLora> {
@@ -62,24 +33,23 @@ struct TileBlock : Block<kRows, kSilu, kLora> {
         wait_barrier(full + stage * 8, phase);
         const uint32_t at = ring + stage * L::kStageBytes;
         const uint64_t weights = matrix_descriptor(at), input = matrix_descriptor(at + kTileBytes);
-        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+        begin_products();
 #pragma unroll
         for (int k = 0; k < kChunk / 16; ++k) {  // descriptors count 16 bytes
           const int atom = k / (kAtom / 16), in_atom = k % (kAtom / 16) * 2;
           multiply<kRows>(weights + atom * kTile * 8 + in_atom, input + atom * kRows * 8 + in_atom,
-                          sum, item > 0 || k > 0, std::make_index_sequence<kRows / 2>());
+                          sum, item > 0 || k > 0);
         }
-        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+        commit_products();
         if (before >= 0) {
-          asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+          wait_products<1>();
           if (lane() == 0) arrive(empty + before * 8);
         }
         before = stage;
         if (++stage == args.stages) stage = 0, phase ^= 1;
       }
-      asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-#pragma unroll
-      for (float& value : sum) asm volatile("" : "+f"(value)::"memory");  // not read before
+      wait_products<0>();
+      take_products(sum);
       if (lane() == 0) arrive(empty + before * 8);
       const int32_t buffer = t % kBuffers, use = t / kBuffers;
       if (use > 0) wait_cluster_barrier(read + buffer * 8, static_cast<uint32_t>(use - 1) & 1);

@@ -63,6 +63,9 @@ bool sample_greedy_rows(StreamRef stream, const SampleArgs& args);
 // groups of 64 columns. silu_mul: as in FusedLinearArgs, for weights of whole groups of 32 outputs.
 bool can_fuse_few(const LinearArgs& args);
 bool can_cluster(const LinearArgs& args);
+// can_linear_silu: with SiLU·mul, at most kSiluRows rows, for the rest as can_cluster.
+bool can_linear_silu(const LinearArgs& args);
+void linear_silu(StreamRef stream, const LinearArgs& args);
 bool can_cluster_adapters(const LoraLinearArgs& args);
 void linear_cluster(StreamRef stream, const LinearArgs& args, bool silu_mul);
 void linear_simple(StreamRef stream, const LinearArgs& args);  // any type and alignment, slow

@@ -46,7 +46,7 @@ CUtensorMap make_tensor_map(const void* data, std::span<const TensorDim> dims, b
       encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, static_cast<cuuint32_t>(dims.size()),
              const_cast<void*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
              swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   REFRAIN_CHECK(result == CUDA_SUCCESS, "cuTensorMapEncodeTiled failed with {}: at {}, boxes{}",
                 static_cast<int>(result), data, shape);
   return map;

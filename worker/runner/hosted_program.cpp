@@ -125,8 +125,8 @@ Status add_lowerings(HostedProgram& hosted, const kernels::KernelTable& kernels,
     }
   }
   Program some = lower_some_rows(hosted.program);
-  if (few_rows.max_plain_rows > few && some.ops != hosted.program.ops) {
-    hosted.some_tokens = few_rows.max_plain_rows;
+  if (few_rows.max_silu_rows > few && some.ops != hosted.program.ops) {
+    hosted.some_tokens = few_rows.max_silu_rows;
     REFRAIN_ASSIGN_OR_RETURN(hosted.some, lower(std::move(some), hosted.some_tokens));
   }
   return {};

@@ -129,6 +129,32 @@ TEST_P(FusedLinearTest, MoreRowsThanFewMatchDoublePrecision) {
   }
 }
 
+// linear_silu.cu: one block or two for the rows, tiles of every size, several of a block, fewer
+// chunks of K than stages and more.
+TEST_P(FusedLinearTest, SiluOfManyRowsMatchesDoublePrecision) {
+  if (table().fused_linear == nullptr) GTEST_SKIP() << "this device has no such op";
+  const int32_t least = table().few_rows.max_plain_rows + 1, most = table().few_rows.max_silu_rows;
+  ASSERT_GT(most, least);
+  const auto silu = [this](int32_t m, int64_t n, int64_t k, int32_t padded) {
+    check({m, n, k, false, false, true}, padded);
+  };
+  for (const int32_t m : {least, 100, 127, 128, 129, 200, 255, most}) {
+    for (const int64_t k : {64, 192, 1088}) {
+      silu(m, 32, k, m);
+      silu(m, 96, k, std::min(m + 7, most));
+    }
+    silu(m, 2080, 320, most);
+  }
+  for (const int64_t n : {14816, 19000, 21120, 25344, 29568, 40000}) {
+    silu(least, n / 32 * 32, 128, least);
+    silu(130, n / 64 * 32, 128, 131);
+    silu(3, n / 32 * 32, 192, 200);
+  }
+  for (const int32_t live : {0, 1, 2, 3, 64, 129})
+    for (const int32_t padded : {least, 128, 130, most})
+      if (live <= padded) silu(live, 320, 320, padded);
+}
+
 TEST_P(FusedLinearTest, MatchesDoublePrecision) {
   if (table().fused_linear == nullptr) GTEST_SKIP() << "this device has no such op";
   for (int32_t m = 1; m <= table().few_rows.max_rows; ++m) {

@@ -28,7 +28,7 @@ Program lower_few_rows(Program program, const kernels::FewRows& device, bool dec
 // Residual adds go into the linears before them: the form of a sharded Program for any number of
 // rows, where the device's linear takes a residual at no cost.
 Program add_residuals(Program program);
-// The form for more rows than few, up to kernels::FewRows::max_plain_rows: SiLU·mul goes into the
+// The form for more rows than few, up to kernels::FewRows::max_silu_rows: SiLU·mul goes into the
 // linear before it. The same Program if no linear takes it.
 Program lower_some_rows(Program program);
 // The same of a Program with adapters (lora.h): the linears that the device can run so take their
