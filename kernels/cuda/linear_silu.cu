@@ -1,16 +1,16 @@
-// linear with SiLU·mul for 65 to 256 rows, bfloat16: as fast as reading the weights once, nearly,
-// and the two halves of the result are never written. A tile is 128 rows of the input times kCols
-// rows of the weight, eight of gate and the eight of up that belong to them in turns, so that a
-// lane has both factors of an output. How many rows of the weight follows from how evenly they
-// spread over the multiprocessors: 224 of 8B's gate_up are one tile each. Of more than 128 rows two
-// blocks of a cluster have the two halves; each draws every second stage of the weights for both.
+// linear with SiLU·mul for 65 to 128 and 225 to 256 rows, bfloat16: as fast as reading the weights
+// once, nearly, and the two halves of the result are never written. A tile is 128 rows of the input
+// times kCols rows of the weight, eight of gate and the eight of up that belong to them in turns,
+// so that a lane has both factors of an output. How many rows of the weight follows from how evenly
+// they spread over the multiprocessors: 224 of 8B's gate_up are one tile each. Of more than 128
+// rows two blocks of a cluster have the two halves; each draws every second stage of the weights
+// for both.
 //
 // A block has a warp that draws weights and input through the copy engine and eight that multiply
 // and store, while the first goes on with the next tile. The ring is filled with weights before the
 // wait for the previous kernel. L2 asks for 256 bytes of a row at once: with 128 the memory opens a
-// page for each of them and is 6 % slower.
-//
-// H100, of cuBLASLt's time and that of SiLU·mul after it: docs/gpu-results.md.
+// page for each of them (H100, 8B's gate_up of 128 rows: 89 us, with 256 bytes 84). The kernels
+// whose warps read neighbouring pieces of a row at one time are slower so: 7 % on an H200.
 
 #include <algorithm>
 #include <array>
@@ -230,7 +230,7 @@ CUtensorMap gate_up_boxes(const Weight& weight, uint32_t cols) {
                             {8, weight.k, 8},
                             {2, half * weight.k, 2},
                             {half / 8, 8 * weight.k, cols / 16}};
-  return make_tensor_map(weight.data, dims, true);
+  return make_tensor_map(weight.data, dims, true, L2Ask::k256);
 }
 
 template <int kCols, bool kPair>
@@ -274,6 +274,11 @@ int choose_cols(int64_t n, int64_t at_once) {
 }
 
 }  // namespace
+
+bool fuses_silu(int32_t rows) {
+  // Two blocks' 256 rows take their time however many there are.
+  return rows <= kTileRows || (rows > kTileRows * 7 / 4 && rows <= kSiluRows);
+}
 
 bool can_linear_silu(const LinearArgs& args) {
   return args.rows.padded <= kSiluRows && args.in.dtype == DType::kBFloat16 &&

@@ -64,7 +64,9 @@ bool sample_greedy_rows(StreamRef stream, const SampleArgs& args);
 bool can_fuse_few(const LinearArgs& args);
 bool can_cluster(const LinearArgs& args);
 // can_linear_silu: with SiLU·mul, at most kSiluRows rows, for the rest as can_cluster.
+// fuses_silu: FewRows::fuses_silu.
 bool can_linear_silu(const LinearArgs& args);
+bool fuses_silu(int32_t rows);
 void linear_silu(StreamRef stream, const LinearArgs& args);
 bool can_cluster_adapters(const LoraLinearArgs& args);
 void linear_cluster(StreamRef stream, const LinearArgs& args, bool silu_mul);

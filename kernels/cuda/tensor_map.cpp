@@ -27,7 +27,8 @@ Encode find_encode() {
 
 }  // namespace
 
-CUtensorMap make_tensor_map(const void* data, std::span<const TensorDim> dims, bool swizzled) {
+CUtensorMap make_tensor_map(const void* data, std::span<const TensorDim> dims, bool swizzled,
+                            L2Ask ask) {
   static const Encode encode = find_encode();
   constexpr size_t kMost = 5;
   REFRAIN_CHECK(dims.size() >= 2 && dims.size() <= kMost, "{} dimensions", dims.size());
@@ -42,11 +43,12 @@ CUtensorMap make_tensor_map(const void* data, std::span<const TensorDim> dims, b
     shape += fmt::format(" {} by {} of {}", dims[i].box, dims[i].stride, dims[i].size);
   }
   CUtensorMap map;
-  const CUresult result =
-      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, static_cast<cuuint32_t>(dims.size()),
-             const_cast<void*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result = encode(
+      &map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, static_cast<cuuint32_t>(dims.size()),
+      const_cast<void*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+      ask == L2Ask::k256 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   REFRAIN_CHECK(result == CUDA_SUCCESS, "cuTensorMapEncodeTiled failed with {}: at {}, boxes{}",
                 static_cast<int>(result), data, shape);
   return map;

@@ -17,8 +17,11 @@ struct TensorDim {
 };
 
 // Boxes of a bfloat16 tensor, the first dimension innermost: 64 elements of it where they are
-// swizzled. data is a multiple of 16 bytes. What lies outside reads as 0.
-CUtensorMap make_tensor_map(const void* data, std::span<const TensorDim> dims, bool swizzled);
+// swizzled. data is a multiple of 16 bytes. What lies outside reads as 0. `ask`: L2 asks the memory
+// for so many bytes of a row at once.
+enum class L2Ask { k128, k256 };
+CUtensorMap make_tensor_map(const void* data, std::span<const TensorDim> dims, bool swizzled,
+                            L2Ask ask = L2Ask::k128);
 
 // The matrix [rows, cols] at `data`, rows `stride` elements apart, in boxes of [box_rows,
 // box_cols]. data and stride are multiples of 16 bytes, box_cols at most 64. What lies outside

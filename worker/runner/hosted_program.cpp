@@ -126,8 +126,8 @@ Status add_lowerings(HostedProgram& hosted, const kernels::KernelTable& kernels,
   }
   Program some = lower_some_rows(hosted.program);
   if (few_rows.max_silu_rows > few && some.ops != hosted.program.ops) {
-    hosted.some_tokens = few_rows.max_silu_rows;
-    REFRAIN_ASSIGN_OR_RETURN(hosted.some, lower(std::move(some), hosted.some_tokens));
+    hosted.takes_some = few_rows.fuses_silu;
+    REFRAIN_ASSIGN_OR_RETURN(hosted.some, lower(std::move(some), few_rows.max_silu_rows));
   }
   return {};
 }
@@ -309,7 +309,7 @@ std::unique_ptr<HostedProgram> for_another_context(const HostedProgram& planned)
   hosted->few_tokens = planned.few_tokens;
   hosted->few = copy_of(planned.few);
   hosted->few_decode = copy_of(planned.few_decode);
-  hosted->some_tokens = planned.some_tokens;
+  hosted->takes_some = planned.takes_some;
   hosted->some = copy_of(planned.some);
   hosted->lora = copy_of(planned.lora);
   hosted->scoring = copy_of(planned.scoring);

@@ -38,8 +38,8 @@ struct HostedProgram : Lowering {  // the plain one: for every key that no other
   int32_t few_tokens = 0;
   std::unique_ptr<Lowering> few, few_decode;  // few_decode: one token a request
 
-  // For keys of more tokens, up to some_tokens; null as those.
-  int32_t some_tokens = 0;
+  // For keys of more tokens that `takes_some` holds for; null as those.
+  bool (*takes_some)(int32_t rows) = nullptr;
   std::unique_ptr<Lowering> some;
 
   // For batches with LoRA adapters (CG-15), of any size, and of up to some_lora_tokens; null: the
@@ -54,8 +54,10 @@ struct HostedProgram : Lowering {  // the plain one: for every key that no other
   const Lowering& lowering(const BatchDescriptor& key) const {
     const int32_t rows = std::max(key.num_tokens, key.num_reqs);
     if (key.has_lora) return rows > some_lora_tokens ? *lora : *some_lora;
-    if (rows > some_tokens && rows > few_tokens) return *this;
-    if (rows > few_tokens) return *some;
+    if (rows > few_tokens) {
+      if (some != nullptr && takes_some(rows)) return *some;
+      return *this;
+    }
     const bool decode = key.uniform && key.num_tokens == key.num_reqs;
     return decode && few_decode != nullptr ? *few_decode : *few;
   }

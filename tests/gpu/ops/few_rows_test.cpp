@@ -133,8 +133,11 @@ TEST_P(FusedLinearTest, MoreRowsThanFewMatchDoublePrecision) {
 // chunks of K than stages and more.
 TEST_P(FusedLinearTest, SiluOfManyRowsMatchesDoublePrecision) {
   if (table().fused_linear == nullptr) GTEST_SKIP() << "this device has no such op";
-  const int32_t least = table().few_rows.max_plain_rows + 1, most = table().few_rows.max_silu_rows;
+  const FewRows& device = table().few_rows;
+  const int32_t least = device.max_plain_rows + 1, most = device.max_silu_rows;
   ASSERT_GT(most, least);
+  for (const int32_t rows : {1, least, 128, most}) EXPECT_TRUE(device.fuses_silu(rows)) << rows;
+  for (const int32_t rows : {129, 192, most + 1}) EXPECT_FALSE(device.fuses_silu(rows)) << rows;
   const auto silu = [this](int32_t m, int64_t n, int64_t k, int32_t padded) {
     check({m, n, k, false, false, true}, padded);
   };

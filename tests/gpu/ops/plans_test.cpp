@@ -34,13 +34,13 @@ class PlansTest : public OpsTest {
 };
 
 TEST_P(PlansTest, RowCountsOfARangeShareTheirAlgorithm) {
-  for (int32_t rows = 257; rows <= 288; ++rows) {
-    EXPECT_EQ(table().planned_rows(rows), 288);
+  for (int32_t rows = 257; rows <= 320; ++rows) {
+    EXPECT_EQ(table().planned_rows(rows), 320);
     run(rows);
   }
-  EXPECT_EQ(plans().size(), 32u);
+  EXPECT_EQ(plans().size(), 64u);
   EXPECT_EQ(plans().algorithms(), 1u);
-  run(289);
+  run(321);
   EXPECT_EQ(plans().algorithms(), 2u);
 }
 
