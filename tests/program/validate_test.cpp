@@ -46,7 +46,8 @@ O& find_op(Program& program) {
 }
 
 TEST(Validate, AcceptsTheLoweringForFewRows) {
-  const kernels::FewRows rows{4, 64, 8192, 16384, 8, 0, 4, [](int64_t, int64_t) { return true; }};
+  const kernels::FewRows rows{
+      4, 64, 256, 8192, 16384, 8, 0, 4, [](int64_t, int64_t) { return true; }};
   for (ModelConfig config : tiny_models()) {
     config.hidden_size = 32;
     BuildLimits speculates;
@@ -67,7 +68,8 @@ TEST(Validate, AcceptsTheLoweringForFewRows) {
 
 TEST(Validate, AcceptsEveryFormOfAProgramThatPools) {
   using kernels::Pooling;
-  const kernels::FewRows rows{4, 64, 8192, 16384, 8, 0, 4, [](int64_t, int64_t) { return true; }};
+  const kernels::FewRows rows{
+      4, 64, 256, 8192, 16384, 8, 0, 4, [](int64_t, int64_t) { return true; }};
   ModelConfig config = tiny_qwen3();
   config.hidden_size = 32;
   for (const Pooling pooling : {Pooling::kLast, Pooling::kMean, Pooling::kFirst}) {
