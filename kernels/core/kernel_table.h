@@ -29,7 +29,7 @@ struct FewRows {
   int32_t max_lora_cols = 0;  // lora_linear, up to max_plain_rows: places * max_rank; 0: none
   int32_t max_ranks = 0;      // of a group whose sums go from one fused_linear to the next; 0: none
   bool (*takes_head_dim)(int64_t head_dim, int64_t rotary_dim) = nullptr;
-  // Whether such a one, of so many rows up to max_silu_rows, is faster than linear and silu_mul.
+  // Whether a fused_linear of so many rows with SiLU·mul is faster than linear and silu_mul.
   bool (*fuses_silu)(int32_t rows) = nullptr;
 };
 

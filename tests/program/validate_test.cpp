@@ -45,9 +45,21 @@ O& find_op(Program& program) {
   throw std::runtime_error("no such op");
 }
 
+kernels::FewRows few_rows() {
+  kernels::FewRows rows;
+  rows.max_rows = 4;
+  rows.max_plain_rows = 64;
+  rows.max_silu_rows = 256;
+  rows.max_norm_cols = 8192;
+  rows.max_norm_elements = 16384;
+  rows.max_group = 8;
+  rows.max_ranks = 4;
+  rows.takes_head_dim = [](int64_t, int64_t) { return true; };
+  return rows;
+}
+
 TEST(Validate, AcceptsTheLoweringForFewRows) {
-  const kernels::FewRows rows{
-      4, 64, 256, 8192, 16384, 8, 0, 4, [](int64_t, int64_t) { return true; }};
+  const kernels::FewRows rows = few_rows();
   for (ModelConfig config : tiny_models()) {
     config.hidden_size = 32;
     BuildLimits speculates;
@@ -68,8 +80,7 @@ TEST(Validate, AcceptsTheLoweringForFewRows) {
 
 TEST(Validate, AcceptsEveryFormOfAProgramThatPools) {
   using kernels::Pooling;
-  const kernels::FewRows rows{
-      4, 64, 256, 8192, 16384, 8, 0, 4, [](int64_t, int64_t) { return true; }};
+  const kernels::FewRows rows = few_rows();
   ModelConfig config = tiny_qwen3();
   config.hidden_size = 32;
   for (const Pooling pooling : {Pooling::kLast, Pooling::kMean, Pooling::kFirst}) {

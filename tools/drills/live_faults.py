@@ -234,10 +234,7 @@ async def churn(context):
 
     async def drained():
         return (await context.server.metrics()).get(QUARANTINED) == 0
-
-    async def wait():
-        await context.server.until(drained, HELD_SECONDS + 20, "the last read that was held is done")
-    context.undo.append(wait())
+    context.undo.append(context.server.until(drained, HELD_SECONDS + 20, "the last read that was held is done"))
 
 
 async def nothing(_context):
