@@ -35,10 +35,18 @@ struct KeySpan {
   int32_t begin = 0, end = 0;  // positions
 };
 
+// Keys or values in shared memory, one row each. Either way eight rows' units of 16 bytes lie in
+// different banks. kPadded: row after row, an odd number of units apart. kSwizzled: as the copy
+// engine writes boxes of 64 columns: 16 rows of the first 64, then of the next; unit u of row r at
+// u ^ (r % 8), from a multiple of 1024 bytes on.
+enum class TileLayout { kPadded, kSwizzled };
+
 // kKeys: keys of one call, a multiple of 16.
-template <int kDim, int kKeys>
+template <int kDim, int kKeys, TileLayout kLayout = TileLayout::kPadded>
 struct WarpSoftmax {
-  static constexpr int kRowBytes = kDim * 2 + 16;  // an odd number of 16-byte units: no conflicts
+  static constexpr bool kSwizzled = kLayout == TileLayout::kSwizzled;
+  static constexpr int kAtomCols = 64, kAtomBytes = kKeys * kAtomCols * 2;
+  static constexpr int kRowBytes = kSwizzled ? kAtomCols * 2 : kDim * 2 + 16;
   static constexpr int kScoreTiles = kKeys / 8, kDimTiles = kDim / 8;
   static_assert(kDim % 16 == 0 && kKeys % 16 == 0);
 
@@ -61,8 +69,16 @@ struct WarpSoftmax {
     }
   }
 
+  // Where unit first + of_lane of a row lies: `first` is even and known when compiled, of_lane 0 or
+  // 1.
+  __device__ static uint32_t place(uint32_t tile, int row, int first, int of_lane) {
+    if constexpr (!kSwizzled) return tile + row * kRowBytes + (first + of_lane) * 16;
+    const auto own = static_cast<uint32_t>(row * kRowBytes + (of_lane ^ row % 8) * 16);
+    return tile + first / 8 * kAtomBytes + (own ^ static_cast<uint32_t>(first % 8 * 16));
+  }
+
   __device__ void score(uint32_t keys, float (&s)[kScoreTiles][4]) const {
-    const int row = lane() % 8 + lane() / 16 * 8, col = lane() / 8 % 2 * 8;
+    const int row = lane() % 8 + lane() / 16 * 8, of_lane = lane() / 8 % 2;
 #pragma unroll
     for (int n = 0; n < kScoreTiles; n += 2) {
 #pragma unroll
@@ -70,7 +86,7 @@ struct WarpSoftmax {
 #pragma unroll
       for (int k = 0; k < kDim / 16; ++k) {
         uint32_t b[4];  // keys n*8 + 0-7: columns 0-7, 8-15; keys n*8 + 8-15: the same
-        load_matrices<false>(b, keys + (n * 8 + row) * kRowBytes + (k * 16 + col) * 2);
+        load_matrices<false>(b, place(keys, n * 8 + row, k * 2, of_lane));
         mma(s[n], q[k], b[0], b[1]);
         mma(s[n + 1], q[k], b[2], b[3]);
       }
@@ -119,7 +135,7 @@ struct WarpSoftmax {
   }
 
   __device__ void add_values(uint32_t values, const float (&s)[kScoreTiles][4]) {
-    const int row = lane() % 16, col = lane() / 16 * 8;
+    const int row = lane() % 16, of_lane = lane() / 16;
 #pragma unroll
     for (int n = 0; n < kScoreTiles; n += 2) {
       const uint32_t a[4] = {pack_halves(s[n][0], s[n][1]), pack_halves(s[n][2], s[n][3]),
@@ -128,7 +144,7 @@ struct WarpSoftmax {
 #pragma unroll
       for (int d = 0; d < kDimTiles; d += 2) {
         uint32_t b[4];  // columns d*8 + 0-7: keys 0-7, 8-15; columns d*8 + 8-15: the same
-        load_matrices<true>(b, values + (n * 8 + row) * kRowBytes + (d * 8 + col) * 2);
+        load_matrices<true>(b, place(values, n * 8 + row, d, of_lane));
         mma(acc[d], a, b[0], b[1]);
         mma(acc[d + 1], a, b[2], b[3]);
       }

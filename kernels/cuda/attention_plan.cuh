@@ -1,7 +1,6 @@
 #pragma once
 // The plan of attention_stream.cu: all keys of a decode batch as one list of tiles, row by row, in
-// a row KV head by KV head, and equal shares of it. Every block makes the same plan from the
-// lengths.
+// a row KV head by KV head, and the shares of it. Every block makes the same plan from the lengths.
 
 #include <cstdint>
 
@@ -14,11 +13,14 @@ namespace refrain::kernels {
 
 inline constexpr int kStreamWarps = 8, kStreamThreads = kStreamWarps * 32;
 inline constexpr int kStreamKeys = 16;  // a tile
+// A block's share ends with a request and head that ends so few tiles before or after its even
+// share: to put parts of two blocks together takes a warp as long as some three tiles each.
+inline constexpr int64_t kNearTiles = 16;
 
 // What a row of the batch has to do with this kernel; tiles 0: nothing.
 struct RowPlan {
   int32_t token, tokens;  // of the batch
-  int32_t begin, end;     // visible positions
+  int32_t begin, end;     // visible positions, and those before them in the first one's tile
   int32_t slot;
 };
 
@@ -26,6 +28,7 @@ struct Plan {
   RowPlan row[kMaxStreamReqs];
   int32_t start[kMaxStreamReqs + 1];  // tiles of a KV head in the rows before
   int32_t warp_sums[kStreamWarps];
+  int32_t bounds[kMaxStreamBlocks + 1];  // tiles that begin a block's share
 
   __device__ int32_t tiles(int32_t r) const { return start[r + 1] - start[r]; }
 };
@@ -39,11 +42,12 @@ __device__ inline RowPlan plan_row(const AttentionArgs& args, int32_t r, int32_t
   if (r >= live || tokens * group > kWarpQueries) return {};
   const int32_t begin =
       args.sliding_window > 0 ? max(0, length - tokens - args.sliding_window + 1) : 0;
-  return {token, tokens, begin, tokens > 0 ? length : begin, slot};
+  const int32_t first = begin / kStreamKeys * kStreamKeys;
+  return {token, tokens, first, tokens > 0 ? length : first, slot};
 }
 
 // By the whole block.
-__device__ inline void make_plan(const AttentionArgs& args, Plan& plan) {
+__device__ inline void list_tiles(const AttentionArgs& args, Plan& plan) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   const int32_t group = args.q_heads / args.kv_heads;
   int32_t before = 0;
@@ -106,6 +110,23 @@ __device__ inline Cursor find(const Plan& plan, int32_t rows, int32_t kv_heads, 
   const int32_t tiles = plan.tiles(low);
   const auto in_row = static_cast<int32_t>(tile - int64_t{plan.start[low]} * kv_heads);
   return {low, in_row / tiles, in_row % tiles, tiles};
+}
+
+// By the whole block.
+__device__ inline void make_plan(const AttentionArgs& args, Plan& plan) {
+  list_tiles(args, plan);
+  const auto blocks = static_cast<int32_t>(gridDim.x);
+  const int64_t total = int64_t{plan.start[args.reqs.padded]} * args.kv_heads;
+  const Shares even(total, blocks);
+  for (auto b = static_cast<int32_t>(threadIdx.x); b <= blocks; b += kStreamThreads) {
+    int64_t bound = even.first(b);
+    if (bound < total) {
+      const Cursor c = find(plan, args.reqs.padded, args.kv_heads, bound);
+      bound = at_unit(bound, c.tile, c.tiles, kNearTiles);
+    }
+    plan.bounds[b] = static_cast<int32_t>(bound);
+  }
+  __syncthreads();
 }
 
 }  // namespace refrain::kernels

@@ -1,99 +1,124 @@
 // Decode attention of many requests, bfloat16: all keys of all requests are one list of tiles of
-// 16, cut into equal shares, one for each warp of the device. A warp walks its share, whatever
-// requests and heads it crosses, with a ring of its own that never runs empty; no barriers. What a
-// warp has of a request and head that others share goes to a workspace, and the last of them to
-// come adds the parts, in their order. The launch shape is that of the device; shares are computed
-// from the lengths, on the device. Bound by memory, but for some 13 us of planning and adding up.
-//
-// H200, 8 KV heads of 128, of 4543 GB/s: 68 % (128 requests of 320), 76 % (of 512), 83 % (of 1024),
-// 90 % (of 4096), 87 % (256 of 1024).
+// 16, cut into shares, one for each warp of the device. A warp walks its share, whatever requests
+// and heads it crosses, with a ring of its own that the copy engine fills and that never runs
+// empty; no barriers of the block. What a warp has of a request and head that others share goes to
+// shared memory, or to a workspace where another block has part of it, and the last of them to come
+// adds the parts, in their order. The launch shape is that of the device; shares are computed from
+// the lengths, on the device. Bound by memory, but for some 9 us of planning and adding up.
 
 #include "kernels/cuda/attention_math.cuh"
 #include "kernels/cuda/attention_plan.cuh"
+#include "kernels/cuda/barrier.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/tensor_map.h"
 
 namespace refrain::kernels {
 namespace {
 
-constexpr int kMostStages = 6;
+constexpr int kSlots = 4;   // of a warp's ring: keys and values of a tile in turns
+constexpr int kBatch = 32;  // tiles that a warp looks up at once, one a lane
+
+// A part of a request and KV head, in shared memory or the workspace: each query's sums, and after
+// all of them the queries' maxima and totals.
+template <int kDim>
+struct Part {
+  static constexpr int kStride = kDim + 8;  // so that queries begin at different banks
+  static constexpr int kFloats = kWarpQueries * (kStride + 2);
+  float* at;
+
+  __device__ float* sums(int query) const { return at + query * kStride; }
+  __device__ float* highest(int query) const { return at + kWarpQueries * kStride + query; }
+  __device__ float* total(int query) const { return highest(query) + kWarpQueries; }
+};
+
+struct Shared {
+  Plan plan;
+  uint64_t full[kStreamWarps][kSlots];
+  uint32_t arrivals[kStreamWarps];  // as Stream::arrivals, of units that no other block has part of
+};
 
 template <int kDim>
-struct Stream : WarpSoftmax<kDim, kStreamKeys> {
-  using Math = WarpSoftmax<kDim, kStreamKeys>;
+struct Stream : WarpSoftmax<kDim, kStreamKeys, TileLayout::kSwizzled> {
+  using Math = WarpSoftmax<kDim, kStreamKeys, TileLayout::kSwizzled>;
   using Math::acc, Math::highest, Math::lane, Math::q, Math::sum;
-  using Math::kDimTiles, Math::kRowBytes;
-  static constexpr int kStageBytes = 2 * kStreamKeys * kRowBytes;  // keys, then values
-  static constexpr int kFit =
-      (kMaxSharedBytes - 512 - static_cast<int>(sizeof(Plan))) / (kStreamWarps * kStageBytes);
-  static constexpr int kStages = kFit < kMostStages ? kFit : kMostStages;
-  static constexpr int kSharedBytes = kStages * kStreamWarps * kStageBytes;
-  // A part in the workspace: sums [16][kDim], then maxima [16], then totals [16].
-  static constexpr int kPartFloats = kWarpQueries * (kDim + 2);
-  static_assert(kStages >= 3);
+  using Math::kAtomBytes, Math::kAtomCols, Math::kDimTiles;
+  static constexpr int kAtoms = (kDim + kAtomCols - 1) / kAtomCols;
+  static constexpr int kSlotBytes = kAtoms * kAtomBytes;
+  static constexpr int kRingBytes = kSlots * kSlotBytes;
+  static constexpr int kPartBytes = Part<kDim>::kFloats * 4;
+  static constexpr int kSharedBytes = 1024 + kStreamWarps * (kRingBytes + kPartBytes);
+  static_assert(kSharedBytes + sizeof(Shared) <= kMaxSharedBytes && kPartBytes <= kRingBytes);
 
   const AttentionArgs& args;
-  const Plan& plan;
-  int32_t group;
-  float* parts;        // [workers][2] parts
+  const CUtensorMap& cache;
+  Shared& shared;
+  float* parts;        // of the workspace: [workers][2]
   uint32_t* arrivals;  // [workers] parts that have come, of the unit that begins with the worker
-  uint32_t ring;       // this warp's, in shared memory
-  Cursor ahead{};      // the tile to fetch next
-  int32_t block = 0;   // of this lane's position in it
+  int32_t group;
+  uint8_t* rings;    // [warps]
+  float* own_parts;  // [warps] parts
+  uint32_t ring, full;
+  // Of tile batch * kBatch + lane of this warp's share: the row of the cache where its keys begin.
+  int32_t row = 0, next_row = 0;
 
-  __device__ KeySpan visible(const Cursor& c) const {
-    return {plan.row[c.row].begin + c.tile * kStreamKeys, plan.row[c.row].end};
+  __device__ Stream(const AttentionArgs& args, const CUtensorMap& cache, Shared& shared,
+                    uint8_t* memory, float* parts, uint32_t* arrivals)
+      : args(args),
+        cache(cache),
+        shared(shared),
+        parts(parts),
+        arrivals(arrivals),
+        group(args.q_heads / args.kv_heads),
+        rings(memory + (1024 - shared_address(memory) % 1024) % 1024),
+        own_parts(reinterpret_cast<float*>(rings + kStreamWarps * kRingBytes)),
+        ring(shared_address(rings) + static_cast<uint32_t>(warp() * kRingBytes)),
+        full(shared_address(shared.full[warp()])) {}
+
+  __device__ static int warp() { return static_cast<int>(threadIdx.x) / 32; }
+  __device__ const RowPlan& row_of(const Cursor& c) const { return shared.plan.row[c.row]; }
+  __device__ int32_t first_key(const Cursor& c) const {
+    return row_of(c).begin + c.tile * kStreamKeys;
+  }
+  __device__ BlockShares shares() const { return {shared.plan.bounds, kStreamWarps}; }
+  __device__ Cursor cursor(int64_t tile) const {
+    return find(shared.plan, args.reqs.padded, args.kv_heads, tile);
   }
 
-  __device__ void look_up() {
-    const KeySpan keys = visible(ahead);
-    const int32_t position = min(keys.begin + lane() % kStreamKeys, keys.end - 1);
-    block = __ldcg(args.block_table + int64_t{plan.row[ahead.row].slot} * args.max_blocks +
-                   position / args.block_size);
+  __device__ int32_t look_up(const Cursor& c) const {
+    const int32_t position = first_key(c);
+    const int32_t block = __ldcg(args.block_table + int64_t{row_of(c).slot} * args.max_blocks +
+                                 position / args.block_size);
+    return (block * 2 * args.kv_heads + c.head) * args.block_size + position % args.block_size;
   }
 
-  // Starts the copy of the tile at `ahead`.
-  __device__ void fetch(int stage) const {
-    constexpr int kUnits = kDim / 8;  // 16-byte pieces of a row
-    const uint32_t base = ring + static_cast<uint32_t>(stage * kStageBytes);
-    const auto* cache = static_cast<const __nv_bfloat16*>(args.cache);
-    const KeySpan keys = visible(ahead);
-    const int32_t count = keys.end - keys.begin;  // of the tile's 16 keys, if fewer
-    const int64_t values = int64_t{args.kv_heads} * args.block_size * kDim;
-    const int32_t position = min(keys.begin + lane() % kStreamKeys, keys.end - 1);
-    const int32_t own =
-        (block * 2 * args.kv_heads + ahead.head) * args.block_size + position % args.block_size;
-    if (args.block_size % kStreamKeys == 0 && keys.begin % kStreamKeys == 0) {  // one block
-      const auto* from = cache + int64_t{__shfl_sync(~0u, own, 0)} * kDim + lane() * 8;
+  // Starts the copy of item i of the share: the keys of tile i / 2, or its values. The lane that
+  // has looked the tile up does it.
+  __device__ void fetch(int32_t item) const {
+    if (lane() != item / 2 % kBatch) return;
+    const auto slot = static_cast<uint32_t>(item % kSlots);
+    const uint32_t to = ring + slot * kSlotBytes, barrier = full + slot * 8;
+    expect_bytes(barrier, kSlotBytes);
 #pragma unroll
-      for (int i = 0; i < kStreamKeys * kUnits / 32; ++i) {
-        const int e = lane() + i * 32, key = e / kUnits, unit = e % kUnits;
-        const uint32_t to = base + static_cast<uint32_t>(key * kRowBytes + unit * 16);
-        const bool valid = key < count;
-        copy_async(to, valid ? from + i * 256 : cache, valid);
-        copy_async(to + kStreamKeys * kRowBytes, valid ? from + values + i * 256 : cache, valid);
-      }
-      return;
-    }
-#pragma unroll
-    for (int i = 0; i < kStreamKeys * kUnits / 32; ++i) {
-      const int e = lane() + i * 32, key = e / kUnits, unit = e % kUnits;
-      const auto* from = cache + int64_t{__shfl_sync(~0u, own, key)} * kDim + unit * 8;
-      const uint32_t to = base + static_cast<uint32_t>(key * kRowBytes + unit * 16);
-      copy_async(to, from, key < count);
-      copy_async(to + kStreamKeys * kRowBytes, from + values, key < count);
+    for (int atom = 0; atom < kAtoms; ++atom) {
+      asm volatile(
+          "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+          "[%0], [%1, {%2, %3}], [%4];" ::"r"(to + atom * kAtomBytes),
+          "l"(&cache), "r"(atom * kAtomCols), "r"(row + item % 2 * args.kv_heads * args.block_size),
+          "r"(barrier)
+          : "memory");
     }
   }
 
   // Queries (token, head) of the cursor's request and KV head; those past the last read as 0.
   __device__ void load_queries(const Cursor& c, uint32_t (&to)[kDim / 16][4]) const {
-    const RowPlan& row = plan.row[c.row];
+    const RowPlan& of = row_of(c);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int query = lane() / 4 + half * 8;
-      if (query < row.tokens * group) {
+      if (query < of.tokens * group) {
         const auto* p = static_cast<const uint32_t*>(args.q.data) +
-                        ((row.token + query / group) * args.q.stride +
+                        ((of.token + query / group) * args.q.stride +
                          (int64_t{c.head} * group + query % group) * kDim) /
                             2 +
                         lane() % 4;
@@ -111,7 +136,7 @@ struct Stream : WarpSoftmax<kDim, kStreamKeys> {
 
   __device__ __nv_bfloat16* out(const Cursor& c, int query, int col) const {
     return static_cast<__nv_bfloat16*>(args.out.data) +
-           (plan.row[c.row].token + query / group) * args.out.stride +
+           (row_of(c).token + query / group) * args.out.stride +
            (int64_t{c.head} * group + query % group) * kDim + col;
   }
 
@@ -119,7 +144,7 @@ struct Stream : WarpSoftmax<kDim, kStreamKeys> {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int query = lane() / 4 + half * 8;
-      if (query >= plan.row[c.row].tokens * group) continue;
+      if (query >= row_of(c).tokens * group) continue;
       const float inverse = 1.0f / sum[half];
 #pragma unroll
       for (int d = 0; d < kDimTiles; ++d) {
@@ -129,39 +154,38 @@ struct Stream : WarpSoftmax<kDim, kStreamKeys> {
     }
   }
 
-  __device__ float* part(int64_t i) const { return parts + i * kPartFloats; }
-
-  __device__ void write_part(const Cursor& c, int64_t i) const {
-    float* to = part(i);
+  __device__ void write_part(const Cursor& c, const Part<kDim>& to) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int query = lane() / 4 + half * 8;
-      if (query >= plan.row[c.row].tokens * group) continue;
+      if (query >= row_of(c).tokens * group) continue;
 #pragma unroll
       for (int d = 0; d < kDimTiles; ++d) {
-        *reinterpret_cast<float2*>(to + query * kDim + d * 8 + lane() % 4 * 2) =
+        *reinterpret_cast<float2*>(to.sums(query) + d * 8 + lane() % 4 * 2) =
             make_float2(acc[d][half * 2], acc[d][half * 2 + 1]);
       }
       if (lane() % 4 == 0) {
-        to[kWarpQueries * kDim + query] = highest[half];
-        to[kWarpQueries * (kDim + 1) + query] = sum[half];
+        *to.highest(query) = highest[half];
+        *to.total(query) = sum[half];
       }
     }
   }
 
-  // Parts of workers [first, last]: the first's is its second, the others' their first.
-  __device__ void merge(const Cursor& c, int32_t first, int32_t last) const {
-    const int32_t count = plan.row[c.row].tokens * group * kDim;
+  // kHere: the parts are in shared memory, of one block. part(w): that of worker w.
+  template <bool kHere, class PartOf>
+  __device__ void merge(const Cursor& c, int32_t first, int32_t last, PartOf part) const {
+    const auto load = [](const auto* p) { return kHere ? *p : __ldcg(p); };
+    const int32_t count = row_of(c).tokens * group * kDim;
     for (int32_t e = lane() * 4; e < count; e += 128) {
       const int32_t query = e / kDim;
       float top = -INFINITY, total = 0;
       float4 value = {0, 0, 0, 0};
 #pragma unroll 4
       for (int32_t w = first; w <= last; ++w) {
-        const float* p = part(2 * int64_t{w} + (w == first ? 1 : 0));
-        const float high = __ldcg(p + kWarpQueries * kDim + query);
-        const float own = __ldcg(p + kWarpQueries * (kDim + 1) + query);
-        const float4 x = __ldcg(reinterpret_cast<const float4*>(p + e));
+        if (!kHere && !shares().works(w)) continue;
+        const Part<kDim> p = part(w);
+        const float high = load(p.highest(query)), own = load(p.total(query));
+        const float4 x = load(reinterpret_cast<const float4*>(p.sums(query) + e % kDim));
         const float both = fmaxf(top, high);
         const float old = top == -INFINITY ? 0.0f : exp2f(top - both);
         const float fresh = high == -INFINITY ? 0.0f : exp2f(high - both);
@@ -177,56 +201,92 @@ struct Stream : WarpSoftmax<kDim, kStreamKeys> {
     }
   }
 
-  // The tiles of a request and head that this worker has are done.
-  __device__ void finish_unit(const Cursor& c, const Shares& shares, int32_t worker) {
-    this->finish();
-    Cursor begin = c;
-    begin.tile = 0;
-    const int64_t first_tile = begin.index(plan, args.kv_heads);
-    const int32_t first = shares.owner(first_tile);
-    const int32_t last = shares.owner(first_tile + c.tiles - 1);
-    if (first == last) return write(c);
-    write_part(c, 2 * int64_t{worker} + (worker == first ? 1 : 0));
-    __threadfence();
-    __syncwarp();
-    uint32_t come = 0;
-    if (lane() == 0) come = atomicAdd(arrivals + first, 1u) + 1;
-    come = __shfl_sync(~0u, come, 0);
-    if (come != static_cast<uint32_t>(last - first + 1)) return;
-    __threadfence();
-    merge(c, first, last);
-    if (lane() == 0) arrivals[first] = 0;
+  // Of a unit's first worker the part is of the end of its share, so that its ring is free; of the
+  // others it is that of the beginning.
+  __device__ Part<kDim> part_here(int32_t of_warp, bool ends_share) const {
+    if (ends_share) return {reinterpret_cast<float*>(rings + of_warp * kRingBytes)};
+    return {own_parts + of_warp * Part<kDim>::kFloats};
+  }
+  __device__ Part<kDim> part_there(int32_t worker, bool ends_share) const {
+    return {parts + (2 * int64_t{worker} + (ends_share ? 1 : 0)) * Part<kDim>::kFloats};
   }
 
-  __device__ void run(const Shares& shares, int32_t worker) {
-    const int64_t begin = shares.first(worker);
-    const auto count = static_cast<int32_t>(shares.first(worker + 1) - begin);
-    int fetched = 0;
-    const auto fetch_next = [&] {
-      if (fetched < count) {
-        fetch(fetched % kStages);
-        if (++fetched < count) {
-          ahead.next(plan, args.kv_heads);
-          look_up();
-        }
-      }
-      commit_copies();
-    };
-    Cursor now{};
-    int started = 0;
-    if (count > 0) {
-      now = ahead = find(plan, args.reqs.padded, args.kv_heads, begin);
-      look_up();
-      // Before the wait, keys of earlier steps alone.
-      for (; started < kStages - 1 && fetched < count; ++started) {
-        const RowPlan& row = plan.row[ahead.row];
-        if (min(visible(ahead).begin + kStreamKeys, row.end) > row.end - row.tokens) break;
-        fetch_next();
+  // The tiles of a request and head that this worker has are done.
+  __device__ void finish_unit(const Cursor& c, int32_t worker) {
+    this->finish();
+    const int32_t block = worker / kStreamWarps;
+    Cursor begin = c;
+    begin.tile = 0;
+    const int64_t first_tile = begin.index(shared.plan, args.kv_heads);
+    const int32_t first = shares().owner(first_tile, block);
+    const int32_t last = shares().owner(first_tile + c.tiles - 1, block);
+    if (first == last) return write(c);
+    const auto all = static_cast<uint32_t>(shares().count(first, last));
+    if (first / kStreamWarps == last / kStreamWarps) {
+      write_part(c, part_here(warp(), worker == first));
+      __threadfence_block();
+      if (!comes_last(shared.arrivals + first % kStreamWarps, all)) return;
+      __threadfence_block();
+      merge<true>(c, first, last,
+                  [&](int32_t w) { return part_here(w % kStreamWarps, w == first); });
+    } else {
+      write_part(c, part_there(worker, worker == first));
+      __threadfence();
+      if (!comes_last(arrivals + first, all)) return;
+      __threadfence();
+      merge<false>(c, first, last, [&](int32_t w) { return part_there(w, w == first); });
+      if (lane() == 0) arrivals[first] = 0;
+    }
+  }
+  __device__ static bool comes_last(uint32_t* count, uint32_t all) {
+    __syncwarp();
+    uint32_t come = 0;
+    if (lane() == 0) come = atomicAdd(count, 1u) + 1;
+    return __shfl_sync(~0u, come, 0) == all;
+  }
+
+  // What lies after the last key is whatever it is, and nothing times NaN is NaN.
+  __device__ static void clear_values(uint32_t values, int32_t from) {
+#pragma unroll
+    for (int atom = 0; atom < kAtoms; ++atom) {
+      const uint32_t end = values + (atom + 1) * kAtomBytes;
+      for (uint32_t at = end - (kStreamKeys - from) * 128 + lane() * 16; at < end; at += 512) {
+        asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(at), "r"(0) : "memory");
       }
     }
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // the next copy writes there
+    __syncwarp();
+  }
+
+  __device__ void run(int32_t block) {
+    const int64_t begin = shares().first(block, warp());
+    const auto count = static_cast<int32_t>(shares().first(block, warp() + 1) - begin);
+    if (count == 0) return wait_for_predecessor();
+    const auto look_up_batch = [&](int32_t batch) {
+      const int32_t tile = batch * kBatch + lane();
+      return tile < count ? look_up(cursor(begin + tile)) : 0;
+    };
+    int32_t fetched = 0;
+    const auto fetch_next = [&] {
+      if (fetched == 2 * count) return;
+      if (fetched > 0 && fetched % (2 * kBatch) == 0) {
+        row = next_row;
+        next_row = look_up_batch(fetched / (2 * kBatch) + 1);
+      }
+      fetch(fetched++);
+    };
+    Cursor now = cursor(begin + min(lane(), count - 1));
+    row = look_up(now);
+    // Before the wait, keys of earlier steps alone.
+    const RowPlan& of = row_of(now);
+    const bool stable = min(first_key(now) + kStreamKeys, of.end) <= of.end - of.tokens;
+    const int32_t ahead = __ffs(static_cast<int>(~__ballot_sync(~0u, stable))) - 1;  // -1: all
+    now.row = __shfl_sync(~0u, now.row, 0), now.head = __shfl_sync(~0u, now.head, 0);
+    now.tile = __shfl_sync(~0u, now.tile, 0), now.tiles = __shfl_sync(~0u, now.tiles, 0);
+    for (int i = 0; i < kSlots && (ahead < 0 || i / 2 < ahead); ++i) fetch_next();
     wait_for_predecessor();
-    if (count == 0) return;
-    for (; started < kStages - 1; ++started) fetch_next();
+    while (fetched < min(kSlots, 2 * count)) fetch_next();
+    next_row = look_up_batch(1);
     uint32_t next_q[kDim / 16][4];
     load_queries(now, next_q);
     const float scale = args.scale * kLog2E;
@@ -238,23 +298,29 @@ struct Stream : WarpSoftmax<kDim, kStreamKeys> {
         Cursor unit = now;  // the next request and head, if they are this worker's
         unit.tile = unit.tiles - 1;
         if (c + now.tiles - now.tile < count) {
-          unit.next(plan, args.kv_heads);
+          unit.next(shared.plan, args.kv_heads);
           load_queries(unit, next_q);
         }
       }
-      wait_copies<kStages - 2>();
-      __syncwarp();  // the tile is here, and the one before it is free
-      fetch_next();
-      const uint32_t keys = ring + static_cast<uint32_t>(c % kStages * kStageBytes);
+      const auto slot = static_cast<uint32_t>(2 * c % kSlots);
+      const uint32_t phase = 2 * c / kSlots % 2;
+      const uint32_t keys = ring + slot * kSlotBytes, values = keys + kSlotBytes;
       float s[2][4];
+      wait_barrier(full + slot * 8, phase);
       this->score(keys, s);
-      this->soften(visible(now).begin, seen, scale, s);
-      this->add_values(keys + kStreamKeys * kRowBytes, s);
+      __syncwarp();  // the slot is free
+      fetch_next();
+      this->soften(first_key(now), seen, scale, s);
+      wait_barrier(full + slot * 8 + 8, phase);
+      const int32_t here = row_of(now).end - first_key(now);
+      if (here < kStreamKeys) clear_values(values, here);
+      this->add_values(values, s);
+      __syncwarp();
+      fetch_next();
       fresh = now.tile + 1 == now.tiles || c + 1 == count;
-      if (fresh) finish_unit(now, shares, worker);
-      if (c + 1 < count) now.next(plan, args.kv_heads);
+      if (fresh) finish_unit(now, block * kStreamWarps + warp());
+      if (c + 1 < count) now.next(shared.plan, args.kv_heads);
     }
-    wait_copies<0>();
   }
 
   __device__ void start_unit(const Cursor& c, const uint32_t (&queries)[kDim / 16][4],
@@ -265,12 +331,12 @@ struct Stream : WarpSoftmax<kDim, kStreamKeys> {
       for (int i = 0; i < 4; ++i) q[k][i] = queries[k][i];
     }
     this->clear();
-    const RowPlan& row = plan.row[c.row];
+    const RowPlan& of = row_of(c);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int32_t position = row.end - row.tokens + (lane() / 4 + half * 8) / group;
+      const int32_t position = of.end - of.tokens + (lane() / 4 + half * 8) / group;
       seen[half].begin = args.sliding_window > 0 ? max(0, position - args.sliding_window + 1) : 0;
-      seen[half].end = min(position + 1, row.end);
+      seen[half].end = min(position + 1, of.end);
     }
   }
 };
@@ -278,24 +344,24 @@ struct Stream : WarpSoftmax<kDim, kStreamKeys> {
 // grid: one block for each multiprocessor.
 template <int kDim>
 __global__ void __launch_bounds__(kStreamThreads, 1)
-    stream_kernel(const __grid_constant__ AttentionArgs args, float* parts, uint32_t* arrivals) {
-  extern __shared__ __align__(16) uint8_t rings[];
-  __shared__ Plan plan;
+    stream_kernel(const __grid_constant__ AttentionArgs args,
+                  const __grid_constant__ CUtensorMap cache, float* parts, uint32_t* arrivals) {
+  extern __shared__ uint8_t memory[];
+  __shared__ Shared shared;
   let_successor_start();
+  Stream<kDim> stream(args, cache, shared, memory, parts, arrivals);
+  if (threadIdx.x < kStreamWarps) shared.arrivals[threadIdx.x] = 0;
+  if (threadIdx.x % 32 == 0) {
+    for (int slot = 0; slot < kSlots; ++slot) init_barrier(stream.full + slot * 8, 1);
+    publish_barriers();
+  }
   // Read before the wait, as in attention_mma.cu: lengths, tables and the keys of earlier steps.
-  make_plan(args, plan);
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const auto blocks = static_cast<int32_t>(gridDim.x);
-  const Shares shares(int64_t{plan.start[args.reqs.padded]} * args.kv_heads,
-                      int64_t{blocks} * kStreamWarps);
-  Stream<kDim> stream{{}, args, plan, args.q_heads / args.kv_heads, parts, arrivals};
-  stream.ring = static_cast<uint32_t>(__cvta_generic_to_shared(rings)) +
-                static_cast<uint32_t>(warp * Stream<kDim>::kStages * Stream<kDim>::kStageBytes);
-  stream.run(shares, static_cast<int32_t>(blockIdx.x) * kStreamWarps + warp);
+  make_plan(args, shared.plan);
+  stream.run(static_cast<int32_t>(blockIdx.x));
   // Padded tokens read as zeros.
   const int32_t cols = args.q_heads * kDim;
   for (int32_t t = live_rows(args.tokens) + static_cast<int32_t>(blockIdx.x);
-       t < args.tokens.padded; t += blocks) {
+       t < args.tokens.padded; t += static_cast<int32_t>(gridDim.x)) {
     auto* to = static_cast<__nv_bfloat16*>(args.out.data) + t * args.out.stride;
     for (int32_t i = static_cast<int32_t>(threadIdx.x); i < cols; i += kStreamThreads) {
       to[i] = __float2bfloat16_rn(0.0f);
@@ -315,8 +381,13 @@ void launch_stream(StreamRef stream, const AttentionArgs& args) {
   shape.grid = dim3(static_cast<unsigned>(on.sm_count));
   shape.threads = kStreamThreads;
   shape.shared_bytes = Stream<kDim>::kSharedBytes;
+  // Rows of keys and of values: those of a block's KV heads one after the other. No limit is known
+  // here to how many there are; the block tables keep it.
+  const TensorDim dims[] = {{kDim, 1, Stream<kDim>::kAtomCols},
+                            {int64_t{1} << 31, kDim, kStreamKeys}};
   launch<&stream_kernel<kDim>, Stream<kDim>::kSharedBytes>(
-      stream, "attention", shape, args, static_cast<float*>(on.workspace), on.arrivals.attention);
+      stream, "attention", shape, args, make_tensor_map(args.cache, dims, true),
+      static_cast<float*>(on.workspace), on.arrivals.attention);
 }
 
 }  // namespace
@@ -328,14 +399,16 @@ void load_attention_stream(int32_t head_dim) {
 bool can_attend_stream(StreamRef stream, const AttentionArgs& args) {
   const CudaLauncher& on = launcher(stream);
   const int64_t workers = int64_t{on.sm_count} * kStreamWarps;
-  const int64_t parts = workers * 2 * kWarpQueries * (args.head_dim + 2) * 4;
+  int64_t parts = 0;
+  by_head_dim(args.head_dim,
+              [&](auto dim) { parts = workers * 2 * Stream<decltype(dim)::value>::kPartBytes; });
   const auto aligned = [](const Matrix& m, int64_t bytes) {
     return reinterpret_cast<uintptr_t>(m.data) % static_cast<uint64_t>(bytes) == 0 &&
            m.stride * 2 % bytes == 0;
   };
-  return args.reqs.padded <= kMaxStreamReqs && workers <= kMaxArrivals &&
-         parts <= static_cast<int64_t>(on.workspace_bytes) && aligned(args.q, 4) &&
-         aligned(args.out, 4);
+  return on.hopper && args.reqs.padded <= kMaxStreamReqs && on.sm_count <= kMaxStreamBlocks &&
+         workers <= kMaxArrivals && parts <= static_cast<int64_t>(on.workspace_bytes) &&
+         args.block_size % kStreamKeys == 0 && aligned(args.q, 4) && aligned(args.out, 4);
 }
 
 void attention_stream(StreamRef stream, const AttentionArgs& args) {

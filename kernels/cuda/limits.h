@@ -11,6 +11,7 @@ inline constexpr int32_t kMaxNormCols = 16384;     // a row in the registers of 
 inline constexpr int32_t kMaxHeadDim = 256;        // a head in the registers of a warp
 inline constexpr int32_t kMaxGroup = 64;           // query heads a KV head: a tile of queries
 inline constexpr int32_t kMaxStreamReqs = 512;     // of attention_stream: a plan in shared memory
+inline constexpr int32_t kMaxStreamBlocks = 256;   // likewise
 inline constexpr int32_t kMaxArrivals = 4096;      // counts that a launcher keeps for a kernel
 inline constexpr int32_t kMaxVocab = 1 << 18;      // sums of integer weights fit 64 bits
 inline constexpr int32_t kMaxStepReqs = 48 << 10;  // their starts lie in shared memory

@@ -27,4 +27,43 @@ class Shares {
   int64_t workers_;  // that have pieces
 };
 
+// Where a block's share begins that would begin before piece `piece` of a unit of `pieces`: at the
+// unit's nearer end if that is at most `near` pieces away.
+constexpr int64_t at_unit(int64_t bound, int64_t piece, int64_t pieces, int64_t near) {
+  if (piece <= pieces - piece) return piece <= near ? bound - piece : bound;
+  return pieces - piece <= near ? bound + pieces - piece : bound;
+}
+
+// Pieces divided over blocks and in a block equally over its workers. Worker w of block b is number
+// b * workers + w.
+struct BlockShares {
+  const int32_t* bounds;  // [blocks + 1] the piece that a block begins with
+  int32_t workers;        // of a block
+
+  constexpr Shares of(int32_t block) const { return {bounds[block + 1] - bounds[block], workers}; }
+  constexpr int64_t first(int32_t block, int32_t worker) const {
+    return bounds[block] + of(block).first(worker);
+  }
+  // Of a piece that belongs to `block` or one near it.
+  constexpr int32_t owner(int64_t piece, int32_t block) const {
+    while (piece < bounds[block]) --block;
+    while (piece >= bounds[block + 1]) ++block;
+    return block * workers + of(block).owner(piece - bounds[block]);
+  }
+  // Whether it has pieces.
+  constexpr bool works(int32_t worker) const {
+    const int32_t block = worker / workers;
+    return worker % workers < bounds[block + 1] - bounds[block];
+  }
+  // How many workers from `first` to `last`, which both have pieces, have some.
+  constexpr int32_t count(int32_t first, int32_t last) const {
+    int32_t all = last % workers + 1 - first % workers;
+    for (int32_t b = first / workers; b < last / workers; ++b) {
+      const int32_t pieces = bounds[b + 1] - bounds[b];
+      all += pieces < workers ? pieces : workers;
+    }
+    return all;
+  }
+};
+
 }  // namespace refrain::kernels

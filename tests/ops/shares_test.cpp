@@ -1,5 +1,6 @@
-// The division of tiles over warps that attention_stream relies on: a request and head that
-// several warps share ends when all from the owner of its first tile to that of its last have come.
+// The division of tiles over blocks and warps that attention_stream relies on: a request and head
+// that several warps share ends when all from the owner of its first tile to that of its last that
+// have tiles have come.
 #include "kernels/cuda/shares.cuh"
 
 #include <gtest/gtest.h>
@@ -11,29 +12,52 @@
 namespace refrain::kernels {
 namespace {
 
-constexpr int64_t kH200Workers = 132 * 8;
+constexpr int32_t kH200Blocks = 132, kWarps = 8;
+constexpr int64_t kH200Workers = int64_t{kH200Blocks} * kWarps;
+
+// What make_plan does.
+std::vector<int32_t> bounds_of(const std::vector<int64_t>& start, int32_t blocks, int64_t near) {
+  const Shares even(start.back(), blocks);
+  std::vector<int32_t> bounds;
+  for (int32_t b = 0; b <= blocks; ++b) {
+    int64_t bound = even.first(b);
+    if (bound < start.back()) {
+      const auto next = std::upper_bound(start.begin(), start.end(), bound);
+      bound = at_unit(bound, bound - *(next - 1), *next - *(next - 1), near);
+    }
+    bounds.push_back(static_cast<int32_t>(bound));
+  }
+  return bounds;
+}
 
 // What the warps of attention_stream do: each walks its share, unit by unit, and counts itself in
 // at the first worker of a unit that others share. Every unit ends once, no count is left.
-void expect_all_units_end(const std::vector<int64_t>& unit_tiles, int64_t workers) {
+void expect_all_units_end(const std::vector<int64_t>& unit_tiles, int32_t blocks, int64_t near) {
   std::vector<int64_t> start = {0};
   for (const int64_t tiles : unit_tiles) start.push_back(start.back() + tiles);
-  const Shares shares(start.back(), workers);
+  const std::vector<int32_t> bounds = bounds_of(start, blocks, near);
+  ASSERT_EQ(bounds.front(), 0);
+  ASSERT_EQ(bounds.back(), start.back());
+  const BlockShares shares{bounds.data(), kWarps};
+  const int64_t workers = int64_t{blocks} * kWarps;
   std::vector<int> ends(unit_tiles.size()), arrivals(static_cast<size_t>(workers));
   size_t unit = 0;
   int64_t expected = 0;
-  for (int64_t worker = 0; worker < workers; ++worker) {
-    ASSERT_EQ(shares.first(worker), expected) << "worker " << worker << " of " << workers;
-    expected = shares.first(worker + 1);
-    ASSERT_GE(expected, shares.first(worker));
-    for (int64_t tile = shares.first(worker); tile < expected;) {
+  for (int32_t worker = 0; worker < workers; ++worker) {
+    const int32_t block = worker / kWarps;
+    ASSERT_EQ(shares.first(block, worker % kWarps), expected) << "worker " << worker;
+    expected = shares.first(block, worker % kWarps + 1);
+    ASSERT_EQ(shares.works(worker), shares.first(block, worker % kWarps) < expected);
+    for (int64_t tile = shares.first(block, worker % kWarps); tile < expected;) {
       while (start[unit + 1] <= tile) ++unit;
-      const int32_t first = shares.owner(start[unit]), last = shares.owner(start[unit + 1] - 1);
+      ASSERT_EQ(shares.owner(tile, block), worker) << "tile " << tile << " of " << start.back();
+      const int32_t first = shares.owner(start[unit], block);
+      const int32_t last = shares.owner(start[unit + 1] - 1, block);
       ASSERT_TRUE(first <= worker && worker <= last)
           << "worker " << worker << " of " << workers << " has tile " << tile << " of "
           << start.back() << ", whose unit belongs to " << first << " to " << last;
       int& come = arrivals[static_cast<size_t>(first)];
-      if (++come == last - first + 1) {
+      if (++come == shares.count(first, last)) {
         ++ends[unit];
         come = 0;
       }
@@ -80,13 +104,13 @@ TEST(Shares, WorkersBetweenTwoOwnersHavePiecesAndSharesAreEven) {
   }
 }
 
-TEST(Shares, EveryUnitEndsOnceWhateverRowsHeadsAndLengths) {  // CG-27, CG-36
-  for (const int64_t workers : {int64_t{1}, int64_t{5}, int64_t{78} * 8, kH200Workers}) {
+TEST(BlockShares, EveryUnitEndsOnceWhateverRowsHeadsAndLengths) {  // CG-27, CG-36
+  for (const int32_t blocks : {1, 5, 78, kH200Blocks}) {
     for (const int rows : {1, 2, 3, 5, 16, 64, 127, 128, 256, 512}) {
-      for (const int heads : {1, 2, 3, 4, 8}) {
-        for (const int64_t tiles : {1, 2, 3, 5, 8, 33}) {
-          expect_all_units_end(std::vector<int64_t>(static_cast<size_t>(rows * heads), tiles),
-                               workers);
+      for (const int heads : {1, 2, 4, 8}) {
+        for (const int64_t tiles : {1, 2, 3, 5, 8, 20, 33, 70}) {
+          const std::vector<int64_t> units(static_cast<size_t>(rows * heads), tiles);
+          expect_all_units_end(units, blocks, 16);
           if (testing::Test::HasFatalFailure()) return;
         }
       }
@@ -94,7 +118,7 @@ TEST(Shares, EveryUnitEndsOnceWhateverRowsHeadsAndLengths) {  // CG-27, CG-36
   }
 }
 
-TEST(Shares, EveryUnitEndsOnceForRandomLengths) {
+TEST(BlockShares, EveryUnitEndsOnceForRandomLengths) {
   std::mt19937 random(1);
   for (int round = 0; round < 2000; ++round) {
     const auto rows = static_cast<int64_t>(1 + random() % (round % 2 == 0 ? 8 : 512));
@@ -106,9 +130,20 @@ TEST(Shares, EveryUnitEndsOnceForRandomLengths) {
       units.insert(units.end(), static_cast<size_t>(heads), tiles);
     }
     expect_all_units_end(units,
-                         round % 3 == 0 ? static_cast<int64_t>(1 + random() % 2000) : kH200Workers);
+                         round % 3 == 0 ? static_cast<int32_t>(1 + random() % 250) : kH200Blocks,
+                         static_cast<int64_t>(random() % 3 * 8));
     if (testing::Test::HasFatalFailure()) return;
   }
+}
+
+TEST(BlockShares, ABlocksShareEndsWithAUnitThatEndsNearIt) {
+  EXPECT_EQ(at_unit(100, 0, 20, 16), 100);
+  EXPECT_EQ(at_unit(100, 10, 20, 16), 90);
+  EXPECT_EQ(at_unit(100, 11, 20, 16), 109);
+  EXPECT_EQ(at_unit(100, 16, 64, 16), 84);
+  EXPECT_EQ(at_unit(100, 17, 64, 16), 100);
+  EXPECT_EQ(at_unit(100, 48, 64, 16), 116);
+  EXPECT_EQ(at_unit(100, 47, 64, 16), 100);
 }
 
 }  // namespace
