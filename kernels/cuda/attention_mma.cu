@@ -32,7 +32,7 @@ using DecodeAttend = Attend<kDim, true, kDecodeWarps, kStages>;
 template <int kDim>
 using PrefillAttend = Attend<kDim, false, kPrefillWarps, 2>;
 // Requests times KV heads from which attention_stream is faster.
-constexpr int64_t kStreamUnits = 256;
+constexpr int64_t kStreamUnits = 128;
 
 // Whether a row of `tokens` tokens belongs to the decode kernel.
 __host__ __device__ bool is_short(int32_t tokens, int32_t group) {

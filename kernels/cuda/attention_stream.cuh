@@ -1,0 +1,340 @@
+#pragma once
+// What a warp of attention_stream.cu does: its ring, its share of the tiles, parts of requests and
+// heads that it shares with others.
+
+#include "kernels/cuda/attention_math.cuh"
+#include "kernels/cuda/attention_plan.cuh"
+#include "kernels/cuda/barrier.cuh"
+#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/tensor_map.h"
+
+namespace refrain::kernels::stream {
+
+inline constexpr int kSlots = 4;   // of a warp's ring: keys and values of a tile in turns
+inline constexpr int kBatch = 32;  // tiles that a warp looks up at once, one a lane
+
+// A part of a request and KV head, in shared memory or the workspace: each query's sums, and after
+// all of them the queries' maxima and totals.
+template <int kDim>
+struct Part {
+  static constexpr int kStride = kDim + 8;  // so that queries begin at different banks
+  static constexpr int kFloats = kWarpQueries * (kStride + 2);
+  float* at;
+
+  __device__ float* sums(int query) const { return at + query * kStride; }
+  __device__ float* highest(int query) const { return at + kWarpQueries * kStride + query; }
+  __device__ float* total(int query) const { return highest(query) + kWarpQueries; }
+};
+
+struct StreamShared {
+  Plan plan;
+  uint64_t full[kStreamWarps][kSlots];
+  uint32_t arrivals[kStreamWarps];  // as Stream::arrivals, of units that no other block has part of
+};
+
+template <int kDim>
+struct Stream : WarpSoftmax<kDim, kStreamKeys, TileLayout::kSwizzled> {
+  using Math = WarpSoftmax<kDim, kStreamKeys, TileLayout::kSwizzled>;
+  using Math::acc, Math::highest, Math::lane, Math::q, Math::sum;
+  using Math::kAtomBytes, Math::kAtomCols, Math::kDimTiles;
+  static constexpr int kAtoms = (kDim + kAtomCols - 1) / kAtomCols;
+  static constexpr int kSlotBytes = kAtoms * kAtomBytes;
+  static constexpr int kRingBytes = kSlots * kSlotBytes;
+  static constexpr int kPartBytes = Part<kDim>::kFloats * 4;
+  static constexpr int kSharedBytes = 1024 + kStreamWarps * (kRingBytes + kPartBytes);
+  static_assert(kSharedBytes + sizeof(StreamShared) <= kMaxSharedBytes && kPartBytes <= kRingBytes);
+
+  const AttentionArgs& args;
+  const CUtensorMap& cache;
+  StreamShared& shared;
+  float* parts;        // of the workspace: [workers][2]
+  uint32_t* arrivals;  // [workers] parts that have come, of the unit that begins with the worker
+  int32_t group;
+  uint8_t* rings;    // [warps]
+  float* own_parts;  // [warps] parts
+  uint32_t ring, full;
+  // Of tile batch * kBatch + lane of this warp's share: the row of the cache where its keys begin.
+  int32_t row = 0, next_row = 0;
+
+  __device__ Stream(const AttentionArgs& args, const CUtensorMap& cache, StreamShared& shared,
+                    uint8_t* memory, float* parts, uint32_t* arrivals)
+      : args(args),
+        cache(cache),
+        shared(shared),
+        parts(parts),
+        arrivals(arrivals),
+        group(args.q_heads / args.kv_heads),
+        rings(memory + (1024 - shared_address(memory) % 1024) % 1024),
+        own_parts(reinterpret_cast<float*>(rings + kStreamWarps * kRingBytes)),
+        ring(shared_address(rings) + static_cast<uint32_t>(warp() * kRingBytes)),
+        full(shared_address(shared.full[warp()])) {}
+
+  __device__ static int warp() { return static_cast<int>(threadIdx.x) / 32; }
+  __device__ const RowPlan& row_of(const Cursor& c) const { return shared.plan.row[c.row]; }
+  __device__ int32_t first_key(const Cursor& c) const {
+    return row_of(c).begin + c.tile * kStreamKeys;
+  }
+  __device__ BlockShares shares() const { return {shared.plan.bounds, kStreamWarps}; }
+  __device__ Cursor cursor(int64_t tile) const {
+    return find(shared.plan, args.reqs.padded, args.kv_heads, tile);
+  }
+
+  __device__ int32_t look_up(const Cursor& c) const {
+    const int32_t position = first_key(c);
+    const int32_t block = __ldcg(args.block_table + int64_t{row_of(c).slot} * args.max_blocks +
+                                 position / args.block_size);
+    return (block * 2 * args.kv_heads + c.head) * args.block_size + position % args.block_size;
+  }
+
+  // Starts the copy of item i of the share: the keys of tile i / 2, or its values. The lane that
+  // has looked the tile up does it.
+  __device__ void fetch(int32_t item) const {
+    if (lane() != item / 2 % kBatch) return;
+    const auto slot = static_cast<uint32_t>(item % kSlots);
+    const uint32_t to = ring + slot * kSlotBytes, barrier = full + slot * 8;
+    expect_bytes(barrier, kSlotBytes);
+#pragma unroll
+    for (int atom = 0; atom < kAtoms; ++atom) {
+      asm volatile(
+          "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+          "[%0], [%1, {%2, %3}], [%4];" ::"r"(to + atom * kAtomBytes),
+          "l"(&cache), "r"(atom * kAtomCols), "r"(row + item % 2 * args.kv_heads * args.block_size),
+          "r"(barrier)
+          : "memory");
+    }
+  }
+
+  // Queries (token, head) of the cursor's request and KV head; those past the last read as 0.
+  __device__ void load_queries(const Cursor& c, uint32_t (&to)[kDim / 16][4]) const {
+    const RowPlan& of = row_of(c);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int query = lane() / 4 + half * 8;
+      if (query < of.tokens * group) {
+        const auto* p = static_cast<const uint32_t*>(args.q.data) +
+                        ((of.token + query / group) * args.q.stride +
+                         (int64_t{c.head} * group + query % group) * kDim) /
+                            2 +
+                        lane() % 4;
+#pragma unroll
+        for (int k = 0; k < kDim / 16; ++k) {
+          to[k][half] = p[k * 8];
+          to[k][half + 2] = p[k * 8 + 4];
+        }
+      } else {
+#pragma unroll
+        for (int k = 0; k < kDim / 16; ++k) to[k][half] = to[k][half + 2] = 0;
+      }
+    }
+  }
+
+  __device__ __nv_bfloat16* out(const Cursor& c, int query, int col) const {
+    return static_cast<__nv_bfloat16*>(args.out.data) +
+           (row_of(c).token + query / group) * args.out.stride +
+           (int64_t{c.head} * group + query % group) * kDim + col;
+  }
+
+  __device__ void write(const Cursor& c) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int query = lane() / 4 + half * 8;
+      if (query >= row_of(c).tokens * group) continue;
+      const float inverse = 1.0f / sum[half];
+#pragma unroll
+      for (int d = 0; d < kDimTiles; ++d) {
+        *reinterpret_cast<uint32_t*>(out(c, query, d * 8 + lane() % 4 * 2)) =
+            pack_halves(acc[d][half * 2] * inverse, acc[d][half * 2 + 1] * inverse);
+      }
+    }
+  }
+
+  __device__ void write_part(const Cursor& c, const Part<kDim>& to) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int query = lane() / 4 + half * 8;
+      if (query >= row_of(c).tokens * group) continue;
+#pragma unroll
+      for (int d = 0; d < kDimTiles; ++d) {
+        *reinterpret_cast<float2*>(to.sums(query) + d * 8 + lane() % 4 * 2) =
+            make_float2(acc[d][half * 2], acc[d][half * 2 + 1]);
+      }
+      if (lane() % 4 == 0) {
+        *to.highest(query) = highest[half];
+        *to.total(query) = sum[half];
+      }
+    }
+  }
+
+  // kHere: the parts are in shared memory, of one block. part(w): that of worker w.
+  template <bool kHere, class PartOf>
+  __device__ void merge(const Cursor& c, int32_t first, int32_t last, PartOf part) const {
+    const auto load = [](const auto* p) { return kHere ? *p : __ldcg(p); };
+    const int32_t count = row_of(c).tokens * group * kDim;
+    for (int32_t e = lane() * 4; e < count; e += 128) {
+      const int32_t query = e / kDim;
+      float top = -INFINITY, total = 0;
+      float4 value = {0, 0, 0, 0};
+#pragma unroll 4
+      for (int32_t w = first; w <= last; ++w) {
+        if (!kHere && !shares().works(w)) continue;
+        const Part<kDim> p = part(w);
+        const float high = load(p.highest(query)), own = load(p.total(query));
+        const float4 x = load(reinterpret_cast<const float4*>(p.sums(query) + e % kDim));
+        const float both = fmaxf(top, high);
+        const float old = top == -INFINITY ? 0.0f : exp2f(top - both);
+        const float fresh = high == -INFINITY ? 0.0f : exp2f(high - both);
+        top = both;
+        total = total * old + own * fresh;
+        value.x = value.x * old + x.x * fresh, value.y = value.y * old + x.y * fresh;
+        value.z = value.z * old + x.z * fresh, value.w = value.w * old + x.w * fresh;
+      }
+      const float inverse = 1.0f / total;
+      auto* to = reinterpret_cast<uint32_t*>(out(c, query, e % kDim));
+      to[0] = pack_halves(value.x * inverse, value.y * inverse);
+      to[1] = pack_halves(value.z * inverse, value.w * inverse);
+    }
+  }
+
+  // Of a unit's first worker the part is of the end of its share, so that its ring is free; of the
+  // others it is that of the beginning.
+  __device__ Part<kDim> part_here(int32_t of_warp, bool ends_share) const {
+    if (ends_share) return {reinterpret_cast<float*>(rings + of_warp * kRingBytes)};
+    return {own_parts + of_warp * Part<kDim>::kFloats};
+  }
+  __device__ Part<kDim> part_there(int32_t worker, bool ends_share) const {
+    return {parts + (2 * int64_t{worker} + (ends_share ? 1 : 0)) * Part<kDim>::kFloats};
+  }
+
+  // The tiles of a request and head that this worker has are done.
+  __device__ void finish_unit(const Cursor& c, int32_t worker) {
+    this->finish();
+    const int32_t block = worker / kStreamWarps;
+    Cursor begin = c;
+    begin.tile = 0;
+    const int64_t first_tile = begin.index(shared.plan, args.kv_heads);
+    const int32_t first = shares().owner(first_tile, block);
+    const int32_t last = shares().owner(first_tile + c.tiles - 1, block);
+    if (first == last) return write(c);
+    const auto all = static_cast<uint32_t>(shares().count(first, last));
+    if (first / kStreamWarps == last / kStreamWarps) {
+      write_part(c, part_here(warp(), worker == first));
+      __threadfence_block();
+      if (!comes_last(shared.arrivals + first % kStreamWarps, all)) return;
+      __threadfence_block();
+      merge<true>(c, first, last,
+                  [&](int32_t w) { return part_here(w % kStreamWarps, w == first); });
+    } else {
+      write_part(c, part_there(worker, worker == first));
+      __threadfence();
+      if (!comes_last(arrivals + first, all)) return;
+      __threadfence();
+      merge<false>(c, first, last, [&](int32_t w) { return part_there(w, w == first); });
+      if (lane() == 0) arrivals[first] = 0;
+    }
+  }
+  __device__ static bool comes_last(uint32_t* count, uint32_t all) {
+    __syncwarp();
+    uint32_t come = 0;
+    if (lane() == 0) come = atomicAdd(count, 1u) + 1;
+    return __shfl_sync(~0u, come, 0) == all;
+  }
+
+  // What lies after the last key is whatever it is, and nothing times NaN is NaN.
+  __device__ static void clear_values(uint32_t values, int32_t from) {
+#pragma unroll
+    for (int atom = 0; atom < kAtoms; ++atom) {
+      const uint32_t end = values + (atom + 1) * kAtomBytes;
+      for (uint32_t at = end - (kStreamKeys - from) * 128 + lane() * 16; at < end; at += 512) {
+        asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(at), "r"(0) : "memory");
+      }
+    }
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // the next copy writes there
+    __syncwarp();
+  }
+
+  __device__ void run(int32_t block) {
+    const int64_t begin = shares().first(block, warp());
+    const auto count = static_cast<int32_t>(shares().first(block, warp() + 1) - begin);
+    if (count == 0) return wait_for_predecessor();
+    const auto look_up_batch = [&](int32_t batch) {
+      const int32_t tile = batch * kBatch + lane();
+      return tile < count ? look_up(cursor(begin + tile)) : 0;
+    };
+    int32_t fetched = 0;
+    const auto fetch_next = [&] {
+      if (fetched == 2 * count) return;
+      if (fetched > 0 && fetched % (2 * kBatch) == 0) {
+        row = next_row;
+        next_row = look_up_batch(fetched / (2 * kBatch) + 1);
+      }
+      fetch(fetched++);
+    };
+    Cursor now = cursor(begin + min(lane(), count - 1));
+    row = look_up(now);
+    // Before the wait, keys of earlier steps alone.
+    const RowPlan& of = row_of(now);
+    const bool stable = min(first_key(now) + kStreamKeys, of.end) <= of.end - of.tokens;
+    const uint32_t others = ~__ballot_sync(~0u, stable);
+    const int32_t ahead = others == 0 ? kBatch : __ffs(static_cast<int>(others)) - 1;  // tiles
+    now.row = __shfl_sync(~0u, now.row, 0), now.head = __shfl_sync(~0u, now.head, 0);
+    now.tile = __shfl_sync(~0u, now.tile, 0), now.tiles = __shfl_sync(~0u, now.tiles, 0);
+    for (int i = 0; i < kSlots && i / 2 < ahead; ++i) fetch_next();
+    wait_for_predecessor();
+    while (fetched < min(kSlots, 2 * count)) fetch_next();
+    next_row = look_up_batch(1);
+    uint32_t next_q[kDim / 16][4];
+    load_queries(now, next_q);
+    const float scale = args.scale * kLog2E;
+    KeySpan seen[2];
+    bool fresh = true;
+    for (int32_t c = 0; c < count; ++c) {
+      if (fresh) {
+        start_unit(now, next_q, seen);
+        Cursor unit = now;  // the next request and head, if they are this worker's
+        unit.tile = unit.tiles - 1;
+        if (c + now.tiles - now.tile < count) {
+          unit.next(shared.plan, args.kv_heads);
+          load_queries(unit, next_q);
+        }
+      }
+      const auto slot = static_cast<uint32_t>(2 * c % kSlots);
+      const uint32_t phase = 2 * c / kSlots % 2;
+      const uint32_t keys = ring + slot * kSlotBytes, values = keys + kSlotBytes;
+      float s[2][4];
+      wait_barrier(full + slot * 8, phase);
+      this->score(keys, s);
+      __syncwarp();  // the slot is free
+      fetch_next();
+      this->soften(first_key(now), seen, scale, s);
+      wait_barrier(full + slot * 8 + 8, phase);
+      const int32_t here = row_of(now).end - first_key(now);
+      if (here < kStreamKeys) clear_values(values, here);
+      this->add_values(values, s);
+      __syncwarp();
+      fetch_next();
+      fresh = now.tile + 1 == now.tiles || c + 1 == count;
+      if (fresh) finish_unit(now, block * kStreamWarps + warp());
+      if (c + 1 < count) now.next(shared.plan, args.kv_heads);
+    }
+  }
+
+  __device__ void start_unit(const Cursor& c, const uint32_t (&queries)[kDim / 16][4],
+                             KeySpan (&seen)[2]) {
+#pragma unroll
+    for (int k = 0; k < kDim / 16; ++k) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) q[k][i] = queries[k][i];
+    }
+    this->clear();
+    const RowPlan& of = row_of(c);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int32_t position = of.end - of.tokens + (lane() / 4 + half * 8) / group;
+      seen[half].begin = args.sliding_window > 0 ? max(0, position - args.sliding_window + 1) : 0;
+      seen[half].end = min(position + 1, of.end);
+    }
+  }
+};
+
+}  // namespace refrain::kernels::stream
