@@ -219,24 +219,27 @@ struct Stream : WarpSoftmax<kDim, kStreamKeys, TileLayout::kSwizzled> {
     const auto all = static_cast<uint32_t>(shares().count(first, last));
     if (first / kStreamWarps == last / kStreamWarps) {
       write_part(c, part_here(warp(), worker == first));
-      __threadfence_block();
-      if (!comes_last(shared.arrivals + first % kStreamWarps, all)) return;
-      __threadfence_block();
+      if (!comes_last<true>(shared.arrivals + first % kStreamWarps, all)) return;
       merge<true>(c, first, last,
                   [&](int32_t w) { return part_here(w % kStreamWarps, w == first); });
     } else {
       write_part(c, part_there(worker, worker == first));
-      __threadfence();
-      if (!comes_last(arrivals + first, all)) return;
-      __threadfence();
+      if (!comes_last<false>(arrivals + first, all)) return;
       merge<false>(c, first, last, [&](int32_t w) { return part_there(w, w == first); });
       if (lane() == 0) arrivals[first] = 0;
     }
   }
+  // The warp's part is written. kHere: the others are warps of this block.
+  template <bool kHere>
   __device__ static bool comes_last(uint32_t* count, uint32_t all) {
+    const auto fence = [] { kHere ? __threadfence_block() : __threadfence(); };
     __syncwarp();
     uint32_t come = 0;
-    if (lane() == 0) come = atomicAdd(count, 1u) + 1;
+    if (lane() == 0) {
+      fence();
+      come = atomicAdd(count, 1u) + 1;
+      fence();
+    }
     return __shfl_sync(~0u, come, 0) == all;
   }
 
