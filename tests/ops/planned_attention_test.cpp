@@ -26,7 +26,8 @@ class PlannedAttentionTest : public OpsTest {
     const auto expected = c.expected();
     const std::vector<double> error(expected.size(), harness().attention_error(dtype));
     expect_close(c.run(&KernelTable::planned_attention), expected, error, dtype);
-    if (planned.shared_prefix > 0)
+    const KernelTable& table = harness().table();
+    if (planned.shared_prefix > 0 && table.cascade_attention != table.planned_attention)
       expect_close(c.run(&KernelTable::cascade_attention), expected, error, dtype);
   }
 };
@@ -76,16 +77,14 @@ TEST_P(PlannedAttentionTest, ReadsASharedPrefixOnceForAllRows) {
 
 // Decodes come first; prompts of any length behind them, some of which begin with it, too.
 TEST_P(PlannedAttentionTest, DecodesBesidePromptsReadTheirPrefixOnce_CG13) {
-  for (const DType dtype : kFloatTypes) {
-    for (const int32_t dim : {32, 64, 128}) {
-      for (const int32_t drafts : {0, 2, 6}) {
-        std::vector<RowSpec> rows;
-        for (int32_t i = 0; i < 7; ++i) rows.push_back({608 + i * 77 % 300, 1 + drafts});
-        for (const RowSpec& chunk : {RowSpec{608, 3}, {624, 150}, {0, 70}, {300, 1}, {640, 9}})
-          rows.push_back(chunk);
-        check({8, 2, dim, 16}, dtype, rows, {1 + drafts, true, 608, true}, 3);
-      }
-    }
+  for (const int32_t drafts : {0, 2, 6}) {
+    std::vector<RowSpec> rows;
+    for (int32_t i = 0; i < 7; ++i) rows.push_back({608 + i * 77 % 300, 1 + drafts});
+    for (const RowSpec& chunk : {RowSpec{608, 3}, {624, 50}, {0, 70}, {300, 1}, {640, 9}})
+      rows.push_back(chunk);
+    const Planned planned{1 + drafts, true, 608, true};
+    check({8, 2, 32, 16}, DType::kFloat32, rows, planned, 3);
+    for (const int32_t dim : {64, 128}) check({8, 2, dim, 16}, DType::kBFloat16, rows, planned, 3);
   }
 }
 
