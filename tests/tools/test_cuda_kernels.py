@@ -26,8 +26,15 @@ def kernels_of(text):
     return found
 
 
+def with_headers(file):
+    """The file's text and that of the kernels' headers that it includes itself."""
+    text = (KERNELS / file).read_text()
+    headers = re.findall(r'#include "kernels/cuda/(\w+\.cuh)"', text)
+    return text + "".join((KERNELS / header).read_text() for header in headers)
+
+
 def helpers_that_wait(text):
-    """Names of device functions of the file that wait for the kernel that calls them."""
+    """Names of device functions that wait for the kernel that calls them."""
     found = set()
     for match in re.finditer(r"__device__[\w\s&*<>:]*?\b(\w+)\s*\([^;{]*\)\s*(?:const\s*)?\{", text):
         depth, end = 1, match.end()
@@ -52,7 +59,7 @@ def test_the_kernels_are_found():
 @pytest.mark.parametrize("file, name, body", all_kernels(), ids=lambda value: value if len(value) < 40 else "")
 def test_every_kernel_waits_for_its_predecessor(file, name, body):
     waits = WAIT in body or any(
-        re.search(rf"\b{helper}\(", body) for helper in helpers_that_wait((KERNELS / file).read_text()))
+        re.search(rf"\b{helper}\(", body) for helper in helpers_that_wait(with_headers(file)))
     assert waits, f"{file}: {name} never waits; the end of a kernel must mean the end of all before it"
 
 
