@@ -73,6 +73,7 @@ void load_attention_stream(int32_t head_dim) {
 
 bool can_attend_stream(StreamRef stream, const AttentionArgs& args) {
   const CudaLauncher& on = launcher(stream);
+  static_assert(kMaxStreamBlocks * kStreamWarps <= kMaxArrivals);
   const int64_t workers = int64_t{on.sm_count} * kStreamWarps;
   int64_t parts = 0;
   by_head_dim(args.head_dim,
@@ -82,8 +83,8 @@ bool can_attend_stream(StreamRef stream, const AttentionArgs& args) {
            m.stride * 2 % bytes == 0;
   };
   return on.hopper && args.reqs.padded <= kMaxStreamReqs && on.sm_count <= kMaxStreamBlocks &&
-         workers <= kMaxArrivals && parts <= static_cast<int64_t>(on.workspace_bytes) &&
-         args.block_size % kStreamKeys == 0 && aligned(args.q, 4) && aligned(args.out, 4);
+         parts <= static_cast<int64_t>(on.workspace_bytes) && args.block_size % kStreamKeys == 0 &&
+         aligned(args.q, 4) && aligned(args.out, 4);
 }
 
 void attention_stream(StreamRef stream, const AttentionArgs& args) {
