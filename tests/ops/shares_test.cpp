@@ -107,7 +107,7 @@ TEST(Shares, WorkersBetweenTwoOwnersHavePiecesAndSharesAreEven) {
 TEST(BlockShares, EveryUnitEndsOnceWhateverRowsHeadsAndLengths) {  // CG-27, CG-36
   for (const int32_t blocks : {1, 5, 78, kH200Blocks}) {
     for (const int rows : {1, 2, 3, 5, 16, 64, 127, 128, 256, 512}) {
-      for (const int heads : {1, 2, 4, 8}) {
+      for (const int heads : {1, 2, 3, 4, 8}) {
         for (const int64_t tiles : {1, 2, 3, 5, 8, 20, 33, 70}) {
           const std::vector<int64_t> units(static_cast<size_t>(rows * heads), tiles);
           expect_all_units_end(units, blocks, 16);

@@ -46,15 +46,8 @@ O& find_op(Program& program) {
 }
 
 kernels::FewRows few_rows() {
-  kernels::FewRows rows;
-  rows.max_rows = 4;
-  rows.max_plain_rows = 64;
-  rows.max_silu_rows = 256;
-  rows.max_norm_cols = 8192;
-  rows.max_norm_elements = 16384;
-  rows.max_group = 8;
+  kernels::FewRows rows = few_rows_device();
   rows.max_ranks = 4;
-  rows.takes_head_dim = [](int64_t, int64_t) { return true; };
   return rows;
 }
 
