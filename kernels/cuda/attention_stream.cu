@@ -1,10 +1,11 @@
 // Decode attention of many requests, bfloat16: all keys of all requests are one list of tiles of
 // 16, cut into shares, one for each warp of the device. A warp walks its share, whatever requests
 // and heads it crosses, with a ring of its own that the copy engine fills and that never runs
-// empty; no barriers of the block. What a warp has of a request and head that others share goes to
-// shared memory, or to a workspace where another block has part of it, and the last of them to come
-// adds the parts, in their order. The launch shape is that of the device; shares are computed from
-// the lengths, on the device. Bound by memory, but for some 9 us of planning and adding up.
+// empty; no barriers of the block. What a warp has of a request and head that others of its block
+// share goes to shared memory, what a block has of one that other blocks share to a workspace, and
+// the last of them to come adds the parts, in their order. The launch shape is that of the device;
+// shares are computed from the lengths, on the device. Bound by memory, but for some 9 us of
+// planning and adding up.
 
 #include "kernels/cuda/attention_stream.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -25,7 +26,7 @@ __global__ void __launch_bounds__(kStreamThreads, 1)
   __shared__ StreamShared shared;
   let_successor_start();
   Stream<kDim> stream(args, cache, shared, memory, parts, arrivals);
-  if (threadIdx.x < kStreamWarps) shared.arrivals[threadIdx.x] = 0;
+  if (threadIdx.x <= kStreamWarps) shared.arrivals[threadIdx.x] = 0;
   if (threadIdx.x % 32 == 0) {
     for (int slot = 0; slot < kSlots; ++slot) init_barrier(stream.full + slot * 8, 1);
     publish_barriers();
@@ -73,11 +74,11 @@ void load_attention_stream(int32_t head_dim) {
 
 bool can_attend_stream(StreamRef stream, const AttentionArgs& args) {
   const CudaLauncher& on = launcher(stream);
-  static_assert(kMaxStreamBlocks * kStreamWarps <= kMaxArrivals);
-  const int64_t workers = int64_t{on.sm_count} * kStreamWarps;
+  static_assert(kMaxStreamBlocks <= kMaxArrivals);
   int64_t parts = 0;
-  by_head_dim(args.head_dim,
-              [&](auto dim) { parts = workers * 2 * Stream<decltype(dim)::value>::kPartBytes; });
+  by_head_dim(args.head_dim, [&](auto dim) {
+    parts = int64_t{on.sm_count} * 2 * Stream<decltype(dim)::value>::kPartBytes;
+  });
   const auto aligned = [](const Matrix& m, int64_t bytes) {
     return reinterpret_cast<uintptr_t>(m.data) % static_cast<uint64_t>(bytes) == 0 &&
            m.stride * 2 % bytes == 0;

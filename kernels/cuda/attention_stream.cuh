@@ -30,7 +30,9 @@ struct Part {
 struct StreamShared {
   Plan plan;
   uint64_t full[kStreamWarps][kSlots];
-  uint32_t arrivals[kStreamWarps];  // as Stream::arrivals, of units that no other block has part of
+  // Parts of this block that have come: by the unit's first warp, and of a unit that an earlier
+  // block begins.
+  uint32_t arrivals[kStreamWarps + 1];
 };
 
 template <int kDim>
@@ -48,8 +50,8 @@ struct Stream : WarpSoftmax<kDim, kStreamKeys, TileLayout::kSwizzled> {
   const AttentionArgs& args;
   const CUtensorMap& cache;
   StreamShared& shared;
-  float* parts;        // of the workspace: [workers][2]
-  uint32_t* arrivals;  // [workers] parts that have come, of the unit that begins with the worker
+  float* parts;        // of the workspace: [blocks][2]
+  uint32_t* arrivals;  // [blocks] parts that have come, of the unit that the block ends with
   int32_t group;
   uint8_t* rings;    // [warps]
   float* own_parts;  // [warps] parts
@@ -166,9 +168,10 @@ struct Stream : WarpSoftmax<kDim, kStreamKeys, TileLayout::kSwizzled> {
     }
   }
 
-  // kHere: the parts are in shared memory, of one block. part(w): that of worker w.
-  template <bool kHere, class PartOf>
-  __device__ void merge(const Cursor& c, int32_t first, int32_t last, PartOf part) const {
+  // Adds parts [first, last], part(i) each, in shared memory if kHere: to(query, column, maximum,
+  // total, the sums of four columns).
+  template <bool kHere, class PartOf, class To>
+  __device__ void merge(const Cursor& c, int32_t first, int32_t last, PartOf part, To to) const {
     const auto load = [](const auto* p) { return kHere ? *p : __ldcg(p); };
     const int32_t count = row_of(c).tokens * group * kDim;
     for (int32_t e = lane() * 4; e < count; e += 128) {
@@ -176,9 +179,8 @@ struct Stream : WarpSoftmax<kDim, kStreamKeys, TileLayout::kSwizzled> {
       float top = -INFINITY, total = 0;
       float4 value = {0, 0, 0, 0};
 #pragma unroll 4
-      for (int32_t w = first; w <= last; ++w) {
-        if (!kHere && !shares().works(w)) continue;
-        const Part<kDim> p = part(w);
+      for (int32_t i = first; i <= last; ++i) {
+        const Part<kDim> p = part(i);
         const float high = load(p.highest(query)), own = load(p.total(query));
         const float4 x = load(reinterpret_cast<const float4*>(p.sums(query) + e % kDim));
         const float both = fmaxf(top, high);
@@ -189,24 +191,22 @@ struct Stream : WarpSoftmax<kDim, kStreamKeys, TileLayout::kSwizzled> {
         value.x = value.x * old + x.x * fresh, value.y = value.y * old + x.y * fresh;
         value.z = value.z * old + x.z * fresh, value.w = value.w * old + x.w * fresh;
       }
-      const float inverse = 1.0f / total;
-      auto* to = reinterpret_cast<uint32_t*>(out(c, query, e % kDim));
-      to[0] = pack_halves(value.x * inverse, value.y * inverse);
-      to[1] = pack_halves(value.z * inverse, value.w * inverse);
+      to(query, e % kDim, top, total, value);
     }
   }
 
   // Of a unit's first worker the part is of the end of its share, so that its ring is free; of the
-  // others it is that of the beginning.
-  __device__ Part<kDim> part_here(int32_t of_warp, bool ends_share) const {
+  // others it is that of the beginning. Likewise of blocks.
+  __device__ Part<kDim> part_of_warp(int32_t of_warp, bool ends_share) const {
     if (ends_share) return {reinterpret_cast<float*>(rings + of_warp * kRingBytes)};
     return {own_parts + of_warp * Part<kDim>::kFloats};
   }
-  __device__ Part<kDim> part_there(int32_t worker, bool ends_share) const {
-    return {parts + (2 * int64_t{worker} + (ends_share ? 1 : 0)) * Part<kDim>::kFloats};
+  __device__ Part<kDim> part_of_block(int32_t block, bool ends_share) const {
+    return {parts + (2 * int64_t{block} + (ends_share ? 1 : 0)) * Part<kDim>::kFloats};
   }
 
-  // The tiles of a request and head that this worker has are done.
+  // The tiles of a request and head that this worker has are done. The last of the block's warps to
+  // come adds their parts, the last of the blocks theirs.
   __device__ void finish_unit(const Cursor& c, int32_t worker) {
     this->finish();
     const int32_t block = worker / kStreamWarps;
@@ -216,22 +216,44 @@ struct Stream : WarpSoftmax<kDim, kStreamKeys, TileLayout::kSwizzled> {
     const int32_t first = shares().owner(first_tile, block);
     const int32_t last = shares().owner(first_tile + c.tiles - 1, block);
     if (first == last) return write(c);
-    const auto all = static_cast<uint32_t>(shares().count(first, last));
-    if (first / kStreamWarps == last / kStreamWarps) {
-      write_part(c, part_here(warp(), worker == first));
-      if (!comes_last<true>(shared.arrivals + first % kStreamWarps, all)) return;
-      merge<true>(c, first, last,
-                  [&](int32_t w) { return part_here(w % kStreamWarps, w == first); });
-    } else {
-      write_part(c, part_there(worker, worker == first));
-      if (!comes_last<false>(arrivals + first, all)) return;
-      merge<false>(c, first, last, [&](int32_t w) { return part_there(w, w == first); });
-      if (lane() == 0) arrivals[first] = 0;
+    const int32_t first_here = max(first, block * kStreamWarps);
+    const int32_t last_here = min(last, shares().last(block));
+    const auto merge_here = [&](auto to) {
+      merge<true>(
+          c, first_here, last_here,
+          [&](int32_t w) { return part_of_warp(w % kStreamWarps, w == first); }, to);
+    };
+    const auto write_out = [&](int query, int col, float, float total, const float4& value) {
+      const float inverse = 1.0f / total;
+      auto* to = reinterpret_cast<uint32_t*>(out(c, query, col));
+      to[0] = pack_halves(value.x * inverse, value.y * inverse);
+      to[1] = pack_halves(value.z * inverse, value.w * inverse);
+    };
+    if (first_here < last_here) {
+      write_part(c, part_of_warp(warp(), worker == first));
+      uint32_t* come = shared.arrivals + (first < first_here ? kStreamWarps : first % kStreamWarps);
+      if (!comes_last<true>(come, last_here - first_here + 1)) return;
     }
+    const int32_t first_block = first / kStreamWarps, last_block = last / kStreamWarps;
+    if (first_block == last_block) return merge_here(write_out);
+    const Part<kDim> of_block = part_of_block(block, block == first_block);
+    if (first_here == last_here) {
+      write_part(c, of_block);
+    } else {
+      merge_here([&](int query, int col, float top, float total, const float4& value) {
+        *reinterpret_cast<float4*>(of_block.sums(query) + col) = value;
+        if (col == 0) *of_block.highest(query) = top, *of_block.total(query) = total;
+      });
+    }
+    if (!comes_last<false>(arrivals + first_block, last_block - first_block + 1)) return;
+    merge<false>(
+        c, first_block, last_block, [&](int32_t b) { return part_of_block(b, b == first_block); },
+        write_out);
+    if (lane() == 0) arrivals[first_block] = 0;
   }
   // The warp's part is written. kHere: the others are warps of this block.
   template <bool kHere>
-  __device__ static bool comes_last(uint32_t* count, uint32_t all) {
+  __device__ static bool comes_last(uint32_t* count, int32_t all) {
     const auto fence = [] { kHere ? __threadfence_block() : __threadfence(); };
     __syncwarp();
     uint32_t come = 0;
@@ -240,7 +262,7 @@ struct Stream : WarpSoftmax<kDim, kStreamKeys, TileLayout::kSwizzled> {
       come = atomicAdd(count, 1u) + 1;
       fence();
     }
-    return __shfl_sync(~0u, come, 0) == all;
+    return __shfl_sync(~0u, come, 0) == static_cast<uint32_t>(all);
   }
 
   // What lies after the last key is whatever it is, and nothing times NaN is NaN.

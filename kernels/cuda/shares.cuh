@@ -50,19 +50,10 @@ struct BlockShares {
     while (piece >= bounds[block + 1]) ++block;
     return block * workers + of(block).owner(piece - bounds[block]);
   }
-  // Whether it has pieces.
-  constexpr bool works(int32_t worker) const {
-    const int32_t block = worker / workers;
-    return worker % workers < bounds[block + 1] - bounds[block];
-  }
-  // How many workers from `first` to `last`, which both have pieces, have some.
-  constexpr int32_t count(int32_t first, int32_t last) const {
-    int32_t all = last % workers + 1 - first % workers;
-    for (int32_t b = first / workers; b < last / workers; ++b) {
-      const int32_t pieces = bounds[b + 1] - bounds[b];
-      all += pieces < workers ? pieces : workers;
-    }
-    return all;
+  // The block's last worker that has pieces, of a block that has some.
+  constexpr int32_t last(int32_t block) const {
+    const int32_t pieces = bounds[block + 1] - bounds[block];
+    return block * workers + (pieces < workers ? pieces : workers) - 1;
   }
 };
 

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <random>
 #include <vector>
 
@@ -31,7 +32,8 @@ std::vector<int32_t> bounds_of(const std::vector<int64_t>& start, int32_t blocks
 }
 
 // What the warps of attention_stream do: each walks its share, unit by unit, and counts itself in
-// at the first worker of a unit that others share. Every unit ends once, no count is left.
+// at the first of the block's warps that share the unit; the last of them counts the block in at
+// the unit's first. Every unit ends once, no count is left.
 void expect_all_units_end(const std::vector<int64_t>& unit_tiles, int32_t blocks, int64_t near) {
   std::vector<int64_t> start = {0};
   for (const int64_t tiles : unit_tiles) start.push_back(start.back() + tiles);
@@ -40,14 +42,14 @@ void expect_all_units_end(const std::vector<int64_t>& unit_tiles, int32_t blocks
   ASSERT_EQ(bounds.back(), start.back());
   const BlockShares shares{bounds.data(), kWarps};
   const int64_t workers = int64_t{blocks} * kWarps;
-  std::vector<int> ends(unit_tiles.size()), arrivals(static_cast<size_t>(workers));
+  std::vector<int> ends(unit_tiles.size()), arrivals(static_cast<size_t>(blocks));
+  std::vector<std::array<int, kWarps + 1>> here(static_cast<size_t>(blocks));
   size_t unit = 0;
   int64_t expected = 0;
   for (int32_t worker = 0; worker < workers; ++worker) {
     const int32_t block = worker / kWarps;
     ASSERT_EQ(shares.first(block, worker % kWarps), expected) << "worker " << worker;
     expected = shares.first(block, worker % kWarps + 1);
-    ASSERT_EQ(shares.works(worker), shares.first(block, worker % kWarps) < expected);
     for (int64_t tile = shares.first(block, worker % kWarps); tile < expected;) {
       while (start[unit + 1] <= tile) ++unit;
       ASSERT_EQ(shares.owner(tile, block), worker) << "tile " << tile << " of " << start.back();
@@ -56,10 +58,19 @@ void expect_all_units_end(const std::vector<int64_t>& unit_tiles, int32_t blocks
       ASSERT_TRUE(first <= worker && worker <= last)
           << "worker " << worker << " of " << workers << " has tile " << tile << " of "
           << start.back() << ", whose unit belongs to " << first << " to " << last;
-      int& come = arrivals[static_cast<size_t>(first)];
-      if (++come == shares.count(first, last)) {
-        ++ends[unit];
-        come = 0;
+      const int32_t first_here = std::max(first, block * kWarps);
+      const int32_t last_here = std::min(last, shares.last(block));
+      ASSERT_TRUE(first_here <= worker && worker <= last_here);
+      const int32_t first_block = first / kWarps, last_block = last / kWarps;
+      int& warps = here[static_cast<size_t>(block)]
+                       [static_cast<size_t>(first < first_here ? kWarps : first % kWarps)];
+      if (++warps == last_here - first_here + 1) {
+        warps = 0;
+        int& come = arrivals[static_cast<size_t>(first_block)];
+        if (++come == last_block - first_block + 1) {
+          ++ends[unit];
+          come = 0;
+        }
       }
       tile = std::min(expected, start[unit + 1]);
     }
@@ -69,7 +80,9 @@ void expect_all_units_end(const std::vector<int64_t>& unit_tiles, int32_t blocks
     ASSERT_EQ(ends[u], unit_tiles[u] > 0 ? 1 : 0)
         << "unit " << u << " of " << start.back() << " tiles over " << workers << " workers";
   }
-  ASSERT_EQ(std::count(arrivals.begin(), arrivals.end(), 0), workers);
+  ASSERT_EQ(std::count(arrivals.begin(), arrivals.end(), 0), blocks);
+  for (const auto& counts : here)
+    ASSERT_EQ(std::count(counts.begin(), counts.end(), 0), kWarps + 1);
 }
 
 TEST(Shares, EveryPieceBelongsToTheWorkerWhoseShareHoldsIt) {
