@@ -23,6 +23,7 @@ REWRITERS = {
     "worker/program/passes/shard.cpp": "rewrites",
     "worker/program/passes/attention_plans.cpp": "gives attention its plan",
     "worker/program/passes/few_rows.cpp": "rewrites",
+    "worker/program/passes/key_shares.cpp": "shares keys out for attention",
     "worker/program/passes/lora.cpp": "puts adapters behind linears",
     "worker/program/passes/score_prompts.cpp": "rewrites",
     "worker/program/passes/publish_layers.cpp": "puts flags behind layers",
@@ -33,7 +34,8 @@ ENDS = {"PrepareInputsOp", "SampleOp", "AcceptDraftsOp", "PoolOp"}
 END_USERS = ("worker/program/program.h", "worker/program/program.cpp", "worker/program/op_builder.h",
              "worker/program/step_ends.h", "worker/program/draft_passes.h", "worker/graph/", "worker/runner/")
 # Kernels that one device alone has; a pass makes the ops for it.
-CUDA_ALONE = {"fused_linear": "lower_few_rows", "rope_attention": "lower_few_rows", "lora_linear": "lower_lora_rows"}
+CUDA_ALONE = {"fused_linear": "lower_few_rows", "rope_attention": "lower_few_rows", "lora_linear": "lower_lora_rows",
+              "share_keys": "add_key_shares"}
 
 DEFINITION = re.compile(r"struct Definition<(\w+)>(?: : (\w+)<\w+>)? \{(.*?)\n\};", re.S)
 BASE = re.compile(r"struct (\w+Definition) \{(.*?)\n\};", re.S)

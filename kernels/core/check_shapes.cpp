@@ -212,6 +212,12 @@ void check_shapes(const RopeKvWriteArgs& args) {
                 "{}: rotary_dim {} of head_dim {}", op, args.rotary_dim, args.head_dim);
 }
 
+void check_shapes(const ShareKeysArgs& args) {
+  check_heads("share_keys", args.q_heads, args.kv_heads, args.head_dim, args.block_size);
+  REFRAIN_CHECK(args.shares != nullptr && reinterpret_cast<uintptr_t>(args.shares) % 16 == 0,
+                "share_keys: no shares, or not at a multiple of 16 bytes");
+}
+
 void check_shapes(const AttentionArgs& args) {
   const char* op = "attention";
   check_heads(op, args.q_heads, args.kv_heads, args.head_dim, args.block_size);

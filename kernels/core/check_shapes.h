@@ -33,6 +33,7 @@ void check_shapes(const LoraExpandArgs& args);
 void check_shapes(const LoraLinearArgs& args);
 void check_shapes(const SiluMulArgs& args);
 void check_shapes(const RopeKvWriteArgs& args);
+void check_shapes(const ShareKeysArgs& args);
 void check_shapes(const AttentionArgs& args);
 void check_planned(const AttentionArgs& args);  // of planned_attention, too
 void check_shapes(const LinearRecurrenceArgs& args);

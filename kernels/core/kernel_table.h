@@ -53,6 +53,8 @@ struct KernelTable {
   Kernel<LoraExpandArgs> lora_expand = nullptr;
   Kernel<SiluMulArgs> silu_mul = nullptr;
   Kernel<RopeKvWriteArgs> rope_kv_write = nullptr;
+  Kernel<ShareKeysArgs> share_keys = nullptr;  // null: attention of this device needs no shares
+  int64_t key_shares_ints = 0;
   Kernel<AttentionArgs> attention = nullptr;
   Kernel<AttentionArgs> plain_attention = nullptr;  // no library's kernels; null: nor has attention
   Kernel<AttentionArgs> planned_attention = nullptr;     // by the plan in AttentionArgs::planned

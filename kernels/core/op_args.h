@@ -289,6 +289,21 @@ struct AttentionPlanArgs {
   int32_t max_units = 0;  // of this launch
 };
 
+// How the keys of a step's requests are shared out, for the attention of all its layers: what
+// attention finds in AttentionArgs::shares. Requests of too many tokens have no part in it.
+struct ShareKeysArgs {
+  BatchInputs inputs;
+  const int32_t* block_table = nullptr;  // as in AttentionArgs
+  int32_t max_blocks = 0;
+  int32_t q_heads = 0;
+  int32_t kv_heads = 0;
+  int32_t head_dim = 0;
+  int32_t block_size = 16;
+  int32_t sliding_window = 0;
+  Rows reqs;
+  int32_t* shares = nullptr;  // [KernelTable::key_shares_ints]
+};
+
 // Causal attention of every token over its own request's paged cache. Handles decode, prefill and
 // mixed batches. Padded tokens, from tokens.live to tokens.padded, get zeros.
 struct AttentionArgs {
@@ -307,9 +322,16 @@ struct AttentionArgs {
   float scale = 1.0f;
   Rows tokens;
   Rows reqs;
-  int32_t uniform_query_len = 0;  // > 0: a decode key, each request has exactly this many tokens
-  AttentionPlanArgs planned;      // of planned_attention alone
+  int32_t uniform_query_len = 0;    // > 0: a decode key, each request has exactly this many tokens
+  const int32_t* shares = nullptr;  // of share_keys, for as many requests or more; null: none
+  AttentionPlanArgs planned;        // of planned_attention alone
 };
+
+// What makes AttentionArgs::shares for attention of these arguments.
+inline ShareKeysArgs share_keys_for(const AttentionArgs& of, int32_t* shares) {
+  return {of.inputs,   of.block_table, of.max_blocks,     of.q_heads, of.kv_heads,
+          of.head_dim, of.block_size,  of.sliding_window, of.reqs,    shares};
+}
 
 // A gated linear recurrence over the tokens of each request, a state a slot:
 // h = a * h + (1 - a) * in[t], out[t] = h, a = sigmoid(gate[t]). Rows of padded tokens stay as they

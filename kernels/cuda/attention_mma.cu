@@ -31,10 +31,6 @@ template <int kDim, int kStages>
 using DecodeAttend = Attend<kDim, true, kDecodeWarps, kStages>;
 template <int kDim>
 using PrefillAttend = Attend<kDim, false, kPrefillWarps, 2>;
-// Requests times KV heads from which attention_stream is faster, whatever the lengths: with 128 and
-// 256 of them it is up to some 400 tokens, and up to 1.6 times slower at 700, where blocks share
-// most requests and heads.
-constexpr int64_t kStreamUnits = 1024;
 
 // Whether a row of `tokens` tokens belongs to the decode kernel.
 __host__ __device__ bool is_short(int32_t tokens, int32_t group) {
@@ -194,10 +190,8 @@ void launch_decode(StreamRef stream, const AttentionArgs& args) {
   load_decode<kDim, 2>();
   load_decode<kDim, 3>();
   load_attention_stream(args.head_dim);
+  if (can_attend_stream(stream, args)) return attention_stream(stream, args);
   const int64_t units = int64_t{args.reqs.padded} * args.kv_heads;
-  if (units >= kStreamUnits && can_attend_stream(stream, args)) {
-    return attention_stream(stream, args);
-  }
   const int sm_count = launcher(stream).sm_count, splits = splits_for(args, sm_count);
   if (splits > 1 && units * splits > sm_count) return launch_decode<kDim, 2>(stream, args, splits);
   launch_decode<kDim, 3>(stream, args, splits);

@@ -4,8 +4,7 @@
 // empty; no barriers of the block. What a warp has of a request and head that others of its block
 // share goes to shared memory, what a block has of one that other blocks share to a workspace, and
 // the last of them to come adds the parts, in their order. The launch shape is that of the device;
-// shares are computed from the lengths, on the device. Bound by memory, but for some 9 us of
-// planning and adding up.
+// share_keys.cu has made the shares. Bound by memory, but for some 6 us of starting and adding up.
 
 #include "kernels/cuda/attention_stream.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -31,8 +30,8 @@ __global__ void __launch_bounds__(kStreamThreads, 1)
     for (int slot = 0; slot < kSlots; ++slot) init_barrier(stream.full + slot * 8, 1);
     publish_barriers();
   }
-  // Read before the wait, as in attention_mma.cu: lengths, tables and the keys of earlier steps.
-  make_plan(args, shared.plan);
+  __syncwarp();
+  // Read before the wait, as in attention_mma.cu: shares, tables and the keys of earlier steps.
   stream.run(static_cast<int32_t>(blockIdx.x));
   // Padded tokens read as zeros.
   const int32_t cols = args.q_heads * kDim;
@@ -83,9 +82,11 @@ bool can_attend_stream(StreamRef stream, const AttentionArgs& args) {
     return reinterpret_cast<uintptr_t>(m.data) % static_cast<uint64_t>(bytes) == 0 &&
            m.stride * 2 % bytes == 0;
   };
-  return on.hopper && args.reqs.padded <= kMaxStreamReqs && on.sm_count <= kMaxStreamBlocks &&
-         parts <= static_cast<int64_t>(on.workspace_bytes) && args.block_size % kStreamKeys == 0 &&
-         aligned(args.q, 4) && aligned(args.out, 4);
+  return args.shares != nullptr && on.sm_count <= kMaxStreamBlocks &&
+         args.reqs.padded <= kMaxStreamReqs &&
+         wants_key_shares(stream, args.reqs.padded, args.kv_heads, args.block_size) &&
+         parts <= static_cast<int64_t>(on.workspace_bytes) && aligned(args.q, 4) &&
+         aligned(args.out, 4);
 }
 
 void attention_stream(StreamRef stream, const AttentionArgs& args) {

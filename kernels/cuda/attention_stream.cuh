@@ -3,9 +3,9 @@
 // heads that it shares with others.
 
 #include "kernels/cuda/attention_math.cuh"
-#include "kernels/cuda/attention_plan.cuh"
 #include "kernels/cuda/barrier.cuh"
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/key_shares.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/tensor_map.h"
 
@@ -40,6 +40,7 @@ struct Stream : WarpSoftmax<kDim, kStreamKeys, TileLayout::kSwizzled> {
   using Math = WarpSoftmax<kDim, kStreamKeys, TileLayout::kSwizzled>;
   using Math::acc, Math::highest, Math::lane, Math::q, Math::sum;
   using Math::kAtomBytes, Math::kAtomCols, Math::kDimTiles;
+  static_assert(kStreamQueries == kWarpQueries && kBatch == 32);
   static constexpr int kAtoms = (kDim + kAtomCols - 1) / kAtomCols;
   static constexpr int kSlotBytes = kAtoms * kAtomBytes;
   static constexpr int kRingBytes = kSlots * kSlotBytes;
@@ -74,20 +75,7 @@ struct Stream : WarpSoftmax<kDim, kStreamKeys, TileLayout::kSwizzled> {
 
   __device__ static int warp() { return static_cast<int>(threadIdx.x) / 32; }
   __device__ const RowPlan& row_of(const Cursor& c) const { return shared.plan.row[c.row]; }
-  __device__ int32_t first_key(const Cursor& c) const {
-    return row_of(c).begin + c.tile * kStreamKeys;
-  }
   __device__ BlockShares shares() const { return {shared.plan.bounds, kStreamWarps}; }
-  __device__ Cursor cursor(int64_t tile) const {
-    return find(shared.plan, args.reqs.padded, args.kv_heads, tile);
-  }
-
-  __device__ int32_t look_up(const Cursor& c) const {
-    const int32_t position = first_key(c);
-    const int32_t block = __ldcg(args.block_table + int64_t{row_of(c).slot} * args.max_blocks +
-                                 position / args.block_size);
-    return (block * 2 * args.kv_heads + c.head) * args.block_size + position % args.block_size;
-  }
 
   // Starts the copy of item i of the share: the keys of tile i / 2, or its values. The lane that
   // has looked the tile up does it.
@@ -279,12 +267,25 @@ struct Stream : WarpSoftmax<kDim, kStreamKeys, TileLayout::kSwizzled> {
   }
 
   __device__ void run(int32_t block) {
-    const int64_t begin = shares().first(block, warp());
-    const auto count = static_cast<int32_t>(shares().first(block, warp() + 1) - begin);
-    if (count == 0) return wait_for_predecessor();
+    const auto& from = *reinterpret_cast<const KeyShares*>(args.shares);
+    const WarpShare& own = from.warp[block * kStreamWarps + warp()];
+    row = __ldcg(own.cache_row + lane());
+    const int32_t begin = __ldcg(&own.begin), count = __ldcg(&own.count);
+    const int32_t stable = __ldcg(&own.stable);
+    const int4 first = __ldcg(reinterpret_cast<const int4*>(&own.first));
+    constexpr int kWords = (kMaxPlanWords + kStreamThreads - 1) / kStreamThreads;
+    const int32_t words = Plan::words(args.reqs.padded);
+    uint4 plan[kWords];
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      const auto at = static_cast<int32_t>(threadIdx.x) + i * kStreamThreads;
+      if (at < words) plan[i] = __ldcg(reinterpret_cast<const uint4*>(&from.plan) + at);
+    }
     const auto look_up_batch = [&](int32_t batch) {
       const int32_t tile = batch * kBatch + lane();
-      return tile < count ? look_up(cursor(begin + tile)) : 0;
+      if (tile >= count) return 0;
+      return cache_row(args, shared.plan,
+                       find(shared.plan, args.reqs.padded, args.kv_heads, begin + tile));
     };
     int32_t fetched = 0;
     const auto fetch_next = [&] {
@@ -295,18 +296,18 @@ struct Stream : WarpSoftmax<kDim, kStreamKeys, TileLayout::kSwizzled> {
       }
       fetch(fetched++);
     };
-    Cursor now = cursor(begin + min(lane(), count - 1));
-    row = look_up(now);
     // Before the wait, keys of earlier steps alone.
-    const RowPlan& of = row_of(now);
-    const bool stable = min(first_key(now) + kStreamKeys, of.end) <= of.end - of.tokens;
-    const uint32_t others = ~__ballot_sync(~0u, stable);
-    const int32_t ahead = others == 0 ? kBatch : __ffs(static_cast<int>(others)) - 1;  // tiles
-    now.row = __shfl_sync(~0u, now.row, 0), now.head = __shfl_sync(~0u, now.head, 0);
-    now.tile = __shfl_sync(~0u, now.tile, 0), now.tiles = __shfl_sync(~0u, now.tiles, 0);
-    for (int i = 0; i < kSlots && i / 2 < ahead; ++i) fetch_next();
+    for (int i = 0; i < kSlots && i / 2 < stable; ++i) fetch_next();
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      const auto at = static_cast<int32_t>(threadIdx.x) + i * kStreamThreads;
+      if (at < words) shared.plan.data()[at] = plan[i];
+    }
+    __syncthreads();
     wait_for_predecessor();
+    if (count == 0) return;
     while (fetched < min(kSlots, 2 * count)) fetch_next();
+    Cursor now{first.x, first.y, first.z, first.w};
     next_row = look_up_batch(1);
     uint32_t next_q[kDim / 16][4];
     load_queries(now, next_q);
@@ -331,9 +332,9 @@ struct Stream : WarpSoftmax<kDim, kStreamKeys, TileLayout::kSwizzled> {
       this->score(keys, s);
       __syncwarp();  // the slot is free
       fetch_next();
-      this->soften(first_key(now), seen, scale, s);
+      this->soften(first_key(shared.plan, now), seen, scale, s);
       wait_barrier(full + slot * 8 + 8, phase);
-      const int32_t here = row_of(now).end - first_key(now);
+      const int32_t here = row_of(now).end - first_key(shared.plan, now);
       if (here < kStreamKeys) clear_values(values, here);
       this->add_values(values, s);
       __syncwarp();

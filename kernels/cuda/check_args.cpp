@@ -85,6 +85,8 @@ void check_args(const RopeKvWriteArgs& args) {
   check_head_dim("rope_kv_write", args.head_dim);
 }
 
+void check_args(const ShareKeysArgs& args) { check_shapes(args); }
+
 void check_args(const AttentionArgs& args) {
   check_shapes(args);
   check_head_dim("attention", args.head_dim);

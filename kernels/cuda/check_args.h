@@ -28,6 +28,7 @@ void check_args(const LoraEmbedArgs& args);
 void check_args(const LoraExpandArgs& args);
 void check_args(const SiluMulArgs& args);
 void check_args(const RopeKvWriteArgs& args);
+void check_args(const ShareKeysArgs& args);
 void check_args(const AttentionArgs& args);
 void check_flashinfer(const AttentionArgs& args);  // of flashinfer_attention, too
 void check_args(const LinearRecurrenceArgs& args);

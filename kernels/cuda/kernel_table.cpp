@@ -54,6 +54,13 @@ const KernelTable& cuda_kernel_table() {
       .lora_expand = &checked<&lora_expand>,
       .silu_mul = &checked<&silu_mul>,
       .rope_kv_write = &checked<&rope_kv_write>,
+      .share_keys =
+          [](StreamRef stream, const ShareKeysArgs& args) {
+            cuda::check_args(args);
+            if (wants_key_shares(stream, args.reqs.padded, args.kv_heads, args.block_size))
+              share_keys(stream, args);
+          },
+      .key_shares_ints = key_shares_ints(),
       .attention = &checked<&attention>,
       .plain_attention = &checked<&plain_attention>,
       .planned_attention = &planned<&planned_attention>,
@@ -86,6 +93,7 @@ const KernelTable& invariant_cuda_kernel_table() {
   static const KernelTable table = [] {
     KernelTable invariant = cuda_kernel_table();
     invariant.linear = &checked<&invariant_linear>;
+    invariant.share_keys = nullptr;
     invariant.attention = &checked<&invariant_attention>;
     invariant.plain_attention = &checked<&invariant_attention>;
     // What they would do depends on how many rows there are.

@@ -34,6 +34,9 @@ void lora_linear(StreamRef stream, const LoraLinearArgs& args);
 void lora_shrink_spread(StreamRef stream, const LoraLinearArgs& args);
 void silu_mul(StreamRef stream, const SiluMulArgs& args);
 void rope_kv_write(StreamRef stream, const RopeKvWriteArgs& args);
+// Of the kernel table only where wants_key_shares().
+void share_keys(StreamRef stream, const ShareKeysArgs& args);
+int64_t key_shares_ints();
 void attention(StreamRef stream, const AttentionArgs& args);
 void plain_attention(StreamRef stream, const AttentionArgs& args);
 void planned_attention(StreamRef stream, const AttentionArgs& args);
@@ -76,13 +79,15 @@ void linear_simple(StreamRef stream, const LinearArgs& args);  // any type and a
 // can_attend_flashinfer, of those: on Hopper, head_dim 64 or 128, no window, rows of q and out at
 // multiples of 16 bytes; for the rows of more than `short_tokens` tokens, all else is left alone.
 // can_attend_stream, of those: a decode batch for attention_stream, rows of more tokens left out;
-// load_attention_stream loads its kernel before the first batch that wants it.
+// load_attention_stream loads its kernel before the first batch that wants it. wants_key_shares:
+// whether it may be for so many requests or fewer.
 bool can_attend_mma(const AttentionArgs& args);
 void attention_mma(StreamRef stream, const AttentionArgs& args, bool flashinfer);
 bool can_attend_flashinfer(StreamRef stream, const AttentionArgs& args);
 void attention_flashinfer(StreamRef stream, const AttentionArgs& args, int32_t short_tokens);
 bool can_attend_stream(StreamRef stream, const AttentionArgs& args);
 void attention_stream(StreamRef stream, const AttentionArgs& args);
+bool wants_key_shares(StreamRef stream, int32_t reqs, int32_t kv_heads, int32_t block_size);
 void load_attention_stream(int32_t head_dim);
 void attention_simple(StreamRef stream, const AttentionArgs& args);
 

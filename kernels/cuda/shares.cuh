@@ -27,12 +27,40 @@ class Shares {
   int64_t workers_;  // that have pieces
 };
 
-// Where a block's share begins that would begin before piece `piece` of a unit of `pieces`: at the
-// unit's nearer end if that is at most `near` pieces away.
-constexpr int64_t at_unit(int64_t bound, int64_t piece, int64_t pieces, int64_t near) {
-  if (piece <= pieces - piece) return piece <= near ? bound - piece : bound;
-  return pieces - piece <= near ? bound + pieces - piece : bound;
+// A piece that begins a block's share, and whether the block before has part of the piece's unit.
+struct Bound {
+  int32_t piece;
+  bool within;
+
+  constexpr int32_t packed() const { return piece * 2 + (within ? 1 : 0); }
+  static constexpr Bound unpacked(int32_t bound) { return {bound / 2, bound % 2 != 0}; }
+};
+
+// Where a block's share begins that would begin at `at`, piece `piece` of a unit of `pieces`: at
+// the unit's nearer end if that is at most `near` pieces away.
+constexpr Bound near_unit(int64_t at, int64_t piece, int64_t pieces, int64_t near) {
+  const bool down = piece <= pieces - piece;
+  const int64_t way = down ? piece : pieces - piece;
+  if (way > near) return {static_cast<int32_t>(at), true};
+  return {static_cast<int32_t>(down ? at - way : at + way), false};
 }
+
+// Divisions that are weighed against each other: a share may end with a unit that ends so many
+// sixteenths of an even share before or after its even end.
+inline constexpr int kDivisions = 8;
+constexpr int64_t nearness(int division, int64_t total, int64_t blocks) {
+  constexpr int kSixteenths[kDivisions] = {0, 1, 2, 3, 4, 6, 9, 14};
+  return total * kSixteenths[division] / (16 * blocks);
+}
+
+// What a share takes, in pieces: its own, and `meeting` to add parts of units that other blocks
+// have part of, too.
+constexpr int64_t share_cost(Bound begin, Bound end, int64_t meeting) {
+  return end.piece - begin.piece + (begin.within || end.within ? meeting : 0);
+}
+// Of a meeting: it takes a block as long as to read the keys and values of so many elements of a
+// head, that is of 16 tiles of 128.
+inline constexpr int64_t kMeetingElements = 16 * 128;
 
 // Pieces divided over blocks and in a block equally over its workers. Worker w of block b is number
 // b * workers + w.

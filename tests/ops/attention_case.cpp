@@ -167,6 +167,7 @@ void AttentionCase::launch(Kernel<AttentionArgs> KernelTable::*kernel) {
 
 void AttentionCase::launch(Kernel<AttentionArgs> kernel, int gap) {
   args_.out = fresh_matrix(harness_, live_tokens_ + padded_, cols(), dtype_, gap);
+  share_keys();
   kernel(harness_.stream(), args_);
 }
 
@@ -178,6 +179,16 @@ std::vector<float> AttentionCase::run(Kernel<AttentionArgs> KernelTable::*kernel
 std::vector<float> AttentionCase::run_kernel(Kernel<AttentionArgs> kernel) {
   launch(kernel, 8);
   return output();
+}
+
+// Where the device's attention may read them: once, as a step does for all its layers.
+void AttentionCase::share_keys() {
+  const KernelTable& table = harness_.table();
+  if (table.share_keys == nullptr || args_.shares != nullptr) return;
+  auto* shares = harness_.fresh<int32_t>(static_cast<size_t>(table.key_shares_ints));
+  table.share_keys(harness_.stream(), share_keys_for(args_, shares));
+  harness_.get(shares, 1);  // attention reads them before its predecessor has ended (P-7)
+  args_.shares = shares;
 }
 
 std::vector<float> AttentionCase::output() {

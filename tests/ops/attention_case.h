@@ -56,6 +56,7 @@ class AttentionCase {
 
  private:
   void launch(Kernel<AttentionArgs> kernel, int gap);  // between rows of the output
+  void share_keys();
   std::vector<float> draw(int32_t kind, int32_t request, int32_t position, int32_t heads) const;
   void put_cache();
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <random>
+#include <utility>
 #include <vector>
 
 namespace refrain::kernels {
@@ -16,28 +17,42 @@ namespace {
 constexpr int32_t kH200Blocks = 132, kWarps = 8;
 constexpr int64_t kH200Workers = int64_t{kH200Blocks} * kWarps;
 
-// What make_plan does.
-std::vector<int32_t> bounds_of(const std::vector<int64_t>& start, int32_t blocks, int64_t near) {
-  const Shares even(start.back(), blocks);
-  std::vector<int32_t> bounds;
+// Where blocks' shares begin in the given division, of units that begin at `start`.
+std::vector<Bound> division_of(const std::vector<int64_t>& start, int32_t blocks, int division) {
+  const int64_t total = start.back();
+  const Shares even(total, blocks);
+  std::vector<Bound> bounds;
   for (int32_t b = 0; b <= blocks; ++b) {
-    int64_t bound = even.first(b);
-    if (bound < start.back()) {
-      const auto next = std::upper_bound(start.begin(), start.end(), bound);
-      bound = at_unit(bound, bound - *(next - 1), *next - *(next - 1), near);
+    const int64_t at = even.first(b);
+    if (at == total) {
+      bounds.push_back({static_cast<int32_t>(total), false});
+      continue;
     }
-    bounds.push_back(static_cast<int32_t>(bound));
+    const auto next = std::upper_bound(start.begin(), start.end(), at);
+    bounds.push_back(
+        near_unit(at, at - *(next - 1), *next - *(next - 1), nearness(division, total, blocks)));
   }
   return bounds;
+}
+
+int64_t longest(const std::vector<Bound>& bounds, int64_t meeting) {
+  int64_t most = 0;
+  for (size_t b = 0; b + 1 < bounds.size(); ++b)
+    most = std::max(most, share_cost(bounds[b], bounds[b + 1], meeting));
+  return most;
 }
 
 // What the warps of attention_stream do: each walks its share, unit by unit, and counts itself in
 // at the first of the block's warps that share the unit; the last of them counts the block in at
 // the unit's first. Every unit ends once, no count is left.
-void expect_all_units_end(const std::vector<int64_t>& unit_tiles, int32_t blocks, int64_t near) {
+void expect_all_units_end(const std::vector<int64_t>& unit_tiles, int32_t blocks, int division) {
   std::vector<int64_t> start = {0};
   for (const int64_t tiles : unit_tiles) start.push_back(start.back() + tiles);
-  const std::vector<int32_t> bounds = bounds_of(start, blocks, near);
+  std::vector<int32_t> bounds;
+  for (const Bound& bound : division_of(start, blocks, division)) {
+    bounds.push_back(bound.piece);
+    EXPECT_EQ(bound.within, std::ranges::find(start, bound.piece) == start.end());
+  }
   ASSERT_EQ(bounds.front(), 0);
   ASSERT_EQ(bounds.back(), start.back());
   const BlockShares shares{bounds.data(), kWarps};
@@ -123,8 +138,10 @@ TEST(BlockShares, EveryUnitEndsOnceWhateverRowsHeadsAndLengths) {  // CG-27, CG-
       for (const int heads : {1, 2, 3, 4, 8}) {
         for (const int64_t tiles : {1, 2, 3, 5, 8, 20, 33, 70}) {
           const std::vector<int64_t> units(static_cast<size_t>(rows * heads), tiles);
-          expect_all_units_end(units, blocks, 16);
-          if (testing::Test::HasFatalFailure()) return;
+          for (const int division : {0, 3, kDivisions - 1}) {
+            expect_all_units_end(units, blocks, division);
+            if (testing::Test::HasFatalFailure()) return;
+          }
         }
       }
     }
@@ -144,19 +161,44 @@ TEST(BlockShares, EveryUnitEndsOnceForRandomLengths) {
     }
     expect_all_units_end(units,
                          round % 3 == 0 ? static_cast<int32_t>(1 + random() % 250) : kH200Blocks,
-                         static_cast<int64_t>(random() % 3 * 8));
+                         static_cast<int>(random() % kDivisions));
     if (testing::Test::HasFatalFailure()) return;
   }
 }
 
 TEST(BlockShares, ABlocksShareEndsWithAUnitThatEndsNearIt) {
-  EXPECT_EQ(at_unit(100, 0, 20, 16), 100);
-  EXPECT_EQ(at_unit(100, 10, 20, 16), 90);
-  EXPECT_EQ(at_unit(100, 11, 20, 16), 109);
-  EXPECT_EQ(at_unit(100, 16, 64, 16), 84);
-  EXPECT_EQ(at_unit(100, 17, 64, 16), 100);
-  EXPECT_EQ(at_unit(100, 48, 64, 16), 116);
-  EXPECT_EQ(at_unit(100, 47, 64, 16), 100);
+  const auto bound = [](int64_t piece, int64_t pieces) {
+    const Bound near = near_unit(100, piece, pieces, 16);
+    EXPECT_EQ(Bound::unpacked(near.packed()).piece, near.piece);
+    EXPECT_EQ(Bound::unpacked(near.packed()).within, near.within);
+    return std::pair(near.piece, near.within);
+  };
+  EXPECT_EQ(bound(0, 20), std::pair(100, false));
+  EXPECT_EQ(bound(10, 20), std::pair(90, false));
+  EXPECT_EQ(bound(11, 20), std::pair(109, false));
+  EXPECT_EQ(bound(16, 64), std::pair(84, false));
+  EXPECT_EQ(bound(17, 64), std::pair(100, true));
+  EXPECT_EQ(bound(48, 64), std::pair(116, false));
+  EXPECT_EQ(bound(47, 64), std::pair(100, true));
+}
+
+// Requests of one length, one or two for each block and some blocks without: shares of whole
+// requests are as good as even ones that meet. Few and long requests: blocks must meet.
+TEST(BlockShares, ADivisionIsAsShortAsTheRequestsAllow) {
+  constexpr int64_t kMeeting = 16;
+  const auto shortest = [](int units, int64_t tiles) {
+    std::vector<int64_t> start = {0};
+    for (int u = 0; u < units; ++u) start.push_back(start.back() + tiles);
+    int64_t least = longest(division_of(start, kH200Blocks, 0), kMeeting);
+    for (int division = 1; division < kDivisions; ++division)
+      least = std::min(least, longest(division_of(start, kH200Blocks, division), kMeeting));
+    return least;
+  };
+  EXPECT_LE(shortest(256, 38), 2 * 38);
+  EXPECT_LE(shortest(128, 38), 38);
+  EXPECT_LE(shortest(128, 88), 88);
+  EXPECT_LE(shortest(512, 57), 4 * 57);
+  EXPECT_LE(shortest(16, 2000), 16 * 2000 / kH200Blocks + 1 + kMeeting);
 }
 
 }  // namespace

@@ -193,6 +193,19 @@ TEST(FewRows, KeepsTheIdsOfWeights) {
   }
 }
 
+// Attention that takes its own rows' keys reads no shares, and nobody makes them.
+TEST(FewRows, OfOneTokenARequestSharesNoKeys) {
+  const Program plain = add_key_shares(
+      *shard(fuse(build(aligned(tiny_llama()), DType::kBFloat16)), 0, 1), {true}, 64);
+  const auto shares = [](const Program& program) {
+    return std::ranges::count_if(
+        program.ops, [](const Op& op) { return std::holds_alternative<ShareKeysOp>(op); });
+  };
+  EXPECT_EQ(shares(plain), 1);
+  EXPECT_EQ(shares(lower_few_rows(plain, few_rows_device(), false)), 1);
+  EXPECT_EQ(shares(lower_few_rows(plain, few_rows_device(), true)), 0);
+}
+
 TEST(FewRows, LimitFollowsTheWidestNorm) {
   ModelConfig config = aligned(tiny_llama());
   const auto limit = [](const ModelConfig& c, DType dtype, const kernels::FewRows& rows) {

@@ -287,6 +287,7 @@ struct RunOp {
   void operator()(const ScoreTokensOp&) const {}
   void operator()(const PoolOp&) const {}
   void operator()(const PublishLayerOp&) const {}
+  void operator()(const ShareKeysOp&) const {}
 };
 
 void Interpreter::run(const Op& op) { std::visit(RunOp{*this}, op); }

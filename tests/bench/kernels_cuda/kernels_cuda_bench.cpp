@@ -19,8 +19,7 @@ namespace {
 constexpr DType kBf16 = DType::kBFloat16;
 
 struct Options {
-  std::string cases;
-  std::string json;
+  std::string cases, json;
   size_t pool_gib = 6;
 };
 
@@ -46,8 +45,7 @@ class Report {
     json_ += fmt::format(
         "{}\n{{\"case\": \"{}\", \"us\": {:.3f}, \"low\": {:.3f}, \"high\": {:.3f}, \"gbps\": "
         "{:.1f}, \"tflops\": {:.2f}}}",
-        first_ ? "" : ",", name, t.median, t.lowest, t.highest, gbps, tflops);
-    first_ = false;
+        json_.ends_with('[') ? "" : ",", name, t.median, t.lowest, t.highest, gbps, tflops);
   }
   void finish() {
     if (options_.json.empty()) return;
@@ -62,7 +60,6 @@ class Report {
   const Options& options_;
   double limit_ = 0;
   std::string json_;
-  bool first_ = true;
 };
 
 // A chain long enough that launches of 1 … 250 us are timed to a per cent, and that the pool turns.
@@ -113,6 +110,7 @@ struct Batch {
   int32_t rows, query, context;
 };
 
+// But for sharing keys out, which a step does once for all its layers.
 void time_attention(BenchDevice& device, Report& report, const std::string& name, const Heads& h,
                     const Batch& b, Kernel<AttentionArgs> kernel) {
   const int32_t length = b.context + b.query, tokens = b.rows * b.query;
@@ -143,6 +141,9 @@ void time_attention(BenchDevice& device, Report& report, const std::string& name
   args.tokens = {tokens, nullptr};
   args.reqs = {b.rows, nullptr};
   args.uniform_query_len = b.query == 1 ? 1 : 0;
+  auto* shares = device.put(std::vector<int32_t>(cuda_kernel_table().key_shares_ints));
+  cuda_kernel_table().share_keys(device.stream(), share_keys_for(args, shares));
+  args.shares = shares;
   const Spread t = device.time(std::min(32, chain(static_cast<double>(cache))), [&](int i) {
     args.cache = device.part(cache, i);
     kernel(device.stream(), args);
@@ -256,7 +257,8 @@ void bench_sample(BenchDevice& device, Report& report) {
       params.temperature = mode.temperature;
       params.top_p = mode.top_p;
       params.top_k = mode.top_k;
-      std::vector<int32_t> slots(static_cast<size_t>(rows));
+      const auto n = static_cast<size_t>(rows);
+      std::vector<int32_t> slots(n);
       for (int32_t r = 0; r < rows; ++r) slots[static_cast<size_t>(r)] = r;
       SampleArgs args;
       args.logits = device.put(logits);
@@ -265,11 +267,9 @@ void bench_sample(BenchDevice& device, Report& report) {
       args.vocab_size = vocab;
       args.inputs.row_slot = device.put(slots);
       args.inputs.seq_lens = device.put(slots);
-      args.inputs.row_flags =
-          device.put(std::vector<uint8_t>(static_cast<size_t>(rows), kRowSamples));
-      args.slots.params = device.put(std::vector<SlotParams>(static_cast<size_t>(rows), params));
+      args.inputs.row_flags = device.put(std::vector<uint8_t>(n, kRowSamples));
+      args.slots.params = device.put(std::vector<SlotParams>(n, params));
       args.slots.last_token = device.put(slots);
-      const auto n = static_cast<size_t>(rows);
       args.inputs.turn = device.put(std::vector<uint32_t>{0});
       SampleOutputs& out = args.outputs[0];
       out.turn = static_cast<uint32_t*>(device.allocate(4));

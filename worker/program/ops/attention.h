@@ -123,10 +123,58 @@ struct Definition<RopeKvWriteOp> {
   }
 };
 
+struct ShareKeysOp {  // once a step, for attention of many layers (add_key_shares)
+  ValueId query_start = kNoValue, seq_lens = kNoValue, row_slot = kNoValue;  // of the requests
+  ValueId block_table = kNoValue;                                            // by slot
+  ValueId out = kNoValue;  // [KernelTable::key_shares_ints]
+  int64_t q_heads = 0, kv_heads = 0, head_dim = 0, sliding_window = 0;
+  bool operator==(const ShareKeysOp&) const = default;
+};
+
+template <>
+struct Definition<ShareKeysOp> {
+  using O = ShareKeysOp;
+  static constexpr const char* name = "share_keys";
+  static constexpr Operand operands[] = {
+      read("query_start", offsetof(O, query_start)), read("seq_lens", offsetof(O, seq_lens)),
+      read("row_slot", offsetof(O, row_slot)), read("block_table", offsetof(O, block_table)),
+      write("out", offsetof(O, out))};
+  static constexpr Attribute attributes[] = {
+      of_rank(shown<"q_heads", &O::q_heads>()), of_rank(shown<"kv_heads", &O::kv_heads>()),
+      shown<"head_dim", &O::head_dim>(), shown_unless<"window", &O::sliding_window, int64_t{0}>()};
+  static std::string shape(const Shapes& v, const O& op) {
+    return expect(v.same_rows(op.seq_lens, op.row_slot) &&
+                      v[op.block_table].kind == ValueKind::kState && op.kv_heads > 0 &&
+                      op.q_heads % op.kv_heads == 0 && v[op.out].dtype == DType::kInt32,
+                  "heads, requests and result disagree");
+  }
+  static bool has_kernel(const kernels::KernelTable& table, const O& /*op*/) {
+    return table.share_keys != nullptr;
+  }
+  template <class L>
+  static void launch(const L& l, const O& op) {
+    kernels::ShareKeysArgs args;
+    args.inputs.query_start = l.at(op.query_start);
+    args.inputs.seq_lens = l.at(op.seq_lens);
+    args.inputs.row_slot = l.at(op.row_slot);
+    args.block_table = l.at(op.block_table);
+    args.max_blocks = l.cols(op.block_table);
+    args.q_heads = static_cast<int32_t>(op.q_heads);
+    args.kv_heads = static_cast<int32_t>(op.kv_heads);
+    args.head_dim = static_cast<int32_t>(op.head_dim);
+    args.block_size = l.block_size();
+    args.sliding_window = static_cast<int32_t>(op.sliding_window);
+    args.reqs = l.rows(op.row_slot);
+    args.shares = l.at(op.out);
+    l.kernels().share_keys(l.stream(), args);
+  }
+};
+
 struct AttentionOp {  // q: [T, q_heads * head_dim] in the left columns of its value
   ValueId q = kNoValue, cache = kNoValue;
   ValueId query_start = kNoValue, seq_lens = kNoValue, row_slot = kNoValue;  // of the requests
   ValueId block_table = kNoValue;                                            // by slot
+  ValueId shares = kNoValue;                  // of a share_keys (add_key_shares)
   ValueId plan = kNoValue, parts = kNoValue;  // of planned_attention (add_attention_plans)
   ValueId out = kNoValue;
   int64_t q_heads = 0, kv_heads = 0, head_dim = 0, sliding_window = 0;
@@ -150,6 +198,7 @@ struct Definition<AttentionOp> {
                                          early_read("seq_lens", offsetof(O, seq_lens)),
                                          early_read("row_slot", offsetof(O, row_slot)),
                                          early_read("block_table", offsetof(O, block_table)),
+                                         optional_early_read("shares", offsetof(O, shares)),
                                          optional_read("plan", offsetof(O, plan)),
                                          optional_write("parts", offsetof(O, parts)),
                                          write("out", offsetof(O, out))};
@@ -205,6 +254,7 @@ struct Definition<AttentionOp> {
     args.tokens = l.real_rows(op.out);
     args.reqs = l.real_rows(op.row_slot);
     args.uniform_query_len = one_a_request(l.value(op.out)) ? 1 : l.uniform_query_len();
+    args.shares = l.at(op.shares);
     args.planned = plan_args(l, op, args);
     return args;
   }

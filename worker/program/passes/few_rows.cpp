@@ -130,10 +130,12 @@ class FewRowsRewriter {
       if (rope == nullptr || rope->cache != attention->cache || !takes(*rope)) continue;
       RopeAttentionOp fused{*rope, *attention};
       fused.rope.out = fused.attention.q = fused.attention.cache = kNoValue;
+      fused.attention.shares = kNoValue;
       program_.ops[i] = fused;
       remove[static_cast<size_t>(def)] = true;
     }
     drop(remove);
+    drop_unread_shares();
   }
 
   // all_reduce_add_rms_norm comes apart where sums go from linear to linear.
@@ -291,6 +293,16 @@ class FewRowsRewriter {
     return is_bf16(program_, rope.qkv) && is_bf16(program_, rope.cache) &&
            rope.q_heads % rope.kv_heads == 0 && rope.q_heads / rope.kv_heads <= device_.max_group &&
            device_.takes_head_dim(rope.head_dim, rope.rotary_dim);
+  }
+
+  void drop_unread_shares() {
+    const Uses uses(program_);
+    std::vector<bool> remove(program_.ops.size(), false);
+    for (size_t i = 0; i < program_.ops.size(); ++i) {
+      const auto* shares = std::get_if<ShareKeysOp>(&program_.ops[i]);
+      remove[i] = shares != nullptr && uses.users(shares->out).empty();
+    }
+    drop(remove);
   }
 
   void drop(const std::vector<bool>& remove) {

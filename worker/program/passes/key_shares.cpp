@@ -1,0 +1,66 @@
+#include <algorithm>
+#include <map>
+
+#include "worker/program/passes/passes.h"
+#include "worker/program/passes/rewrite.h"
+
+namespace refrain::worker {
+namespace {
+
+ShareKeysOp shares_for(const AttentionOp& attention) {
+  return {.query_start = attention.query_start,
+          .seq_lens = attention.seq_lens,
+          .row_slot = attention.row_slot,
+          .block_table = attention.block_table,
+          .q_heads = attention.q_heads,
+          .kv_heads = attention.kv_heads,
+          .head_dim = attention.head_dim,
+          .sliding_window = attention.sliding_window};
+}
+
+// Behind which op all that it reads has been written; 0: before the first.
+size_t place_of(const Program& program, const ShareKeysOp& shares) {
+  const std::vector<ValueId> needed = reads(Op(shares));
+  size_t place = 0;
+  for (size_t at = 0; at < program.ops.size(); ++at)
+    visit_operands(program.ops[at], [&](ValueId id, const Operand& operand) {
+      if (operand.writes() && std::ranges::find(needed, id) != needed.end()) place = at + 1;
+    });
+  return place;
+}
+
+}  // namespace
+
+Program add_key_shares(Program program, const std::vector<bool>& groups, int64_t ints) {
+  std::vector<ShareKeysOp> all;
+  for (Op& op : program.ops) {
+    auto* attention = std::get_if<AttentionOp>(&op);
+    if (attention == nullptr) continue;
+    if (!groups[static_cast<size_t>(program.value(attention->cache).group)]) continue;
+    ShareKeysOp wanted = shares_for(*attention);
+    const auto same = std::ranges::find_if(all, [&](const ShareKeysOp& shares) {
+      wanted.out = shares.out;
+      return shares == wanted;
+    });
+    if (same == all.end()) {
+      wanted.out = add_value(program, {.name = fmt::format("key_shares.{}", all.size()),
+                                       .dtype = DType::kInt32,
+                                       .rows = Dim::constant(ints),
+                                       .cols = 1});
+      all.push_back(wanted);
+    }
+    attention->shares = wanted.out;
+  }
+  std::multimap<size_t, ShareKeysOp> before;
+  for (const ShareKeysOp& shares : all) before.emplace(place_of(program, shares), shares);
+  std::vector<Op> ops;
+  for (size_t at = 0; at < program.ops.size(); ++at) {
+    const auto [first, last] = before.equal_range(at);
+    for (auto shares = first; shares != last; ++shares) ops.emplace_back(shares->second);
+    ops.push_back(std::move(program.ops[at]));
+  }
+  program.ops = std::move(ops);
+  return program;
+}
+
+}  // namespace refrain::worker
