@@ -114,6 +114,19 @@ TEST(Validate, P7KeysAreSharedOutOnceForAllLayersAndBeforeALinear) {
       std::string::npos);
 }
 
+// An audit runs a step again from behind what makes its inputs (CG-41).
+TEST(Validate, KeysAreSharedOutBehindDrafts) {
+  BuildLimits limits;
+  limits.num_drafts = 3;
+  limits.lookup_least = limits.lookup_most = 2;
+  limits.history_cols = 72;
+  const Program program =
+      add_key_shares(fuse(build(tiny_llama(), DType::kFloat32, limits)), {true}, 64);
+  EXPECT_EQ(complaint(program), "");
+  EXPECT_TRUE(std::holds_alternative<ProposeNgramOp>(program.ops[1]));
+  EXPECT_TRUE(std::holds_alternative<ShareKeysOp>(program.ops[2]));
+}
+
 TEST(Validate, KeysOfLayersWithAndWithoutAWindowAreSharedOutApart) {
   Program program = fuse(build(tiny_llama()));
   find_op<AttentionOp>(program).sliding_window = 8;

@@ -18,7 +18,8 @@ ShareKeysOp shares_for(const AttentionOp& attention) {
           .sliding_window = attention.sliding_window};
 }
 
-// Behind which op all that it reads has been written; 0: before the first.
+// Where all that it reads has been written, and in front of what the model computes: what makes a
+// step's inputs stays together (StepAudit).
 size_t place_of(const Program& program, const ShareKeysOp& shares) {
   const std::vector<ValueId> needed = reads(Op(shares));
   size_t place = 0;
@@ -26,6 +27,11 @@ size_t place_of(const Program& program, const ShareKeysOp& shares) {
     visit_operands(program.ops[at], [&](ValueId id, const Operand& operand) {
       if (operand.writes() && std::ranges::find(needed, id) != needed.end()) place = at + 1;
     });
+  const auto computes = [&](const Op& op) {
+    return std::ranges::any_of(
+        reads(op), [&](ValueId id) { return program.value(id).kind == ValueKind::kWeight; });
+  };
+  while (!computes(program.ops[place])) ++place;
   return place;
 }
 

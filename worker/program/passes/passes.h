@@ -54,8 +54,9 @@ struct AttentionPlanOf {
 };
 AttentionPlanOf attention_plan_of(const Program& program, int group);
 // Attention of the state groups marked in `groups` gets its requests' keys shared out once a step,
-// in values of `ints`: a share_keys behind who writes what it reads, for all attention that reads
-// the same. Of a sharded Program; values keep their ids.
+// in values of `ints`: a share_keys in front of the first weight that is read once what it reads
+// has been written, for all attention that reads the same. Of a sharded Program; values keep their
+// ids.
 Program add_key_shares(Program program, const std::vector<bool>& groups, int64_t ints);
 // A publish_layer for each layer that has blocks, behind the ops that use them: of a Program whose
 // blocks other groups read while it runs.
