@@ -56,13 +56,20 @@ def test_each_target_that_is_missed_is_named(arrivals):
 
 
 def test_models_take_turns(arrivals):
-    named = [json.loads(data.split(b"\r\n\r\n", 1)[1]).get("model") for data, _ in arrivals.bodies(5, 0, 1, ("", "one", "two"))]
+    named = [json.loads(data.split(b"\r\n\r\n", 1)[1]).get("model") for data, _ in arrivals.bodies(5, 0, "20/s", 1, ("", "one", "two"))]
     assert named == [None, "one", "two", None, "one"]
 
 
-def test_shared_prefixes_are_the_same_for_every_request_and_lengths_follow_the_seed(arrivals):
-    def prompts(seed):
-        return [data for data, _ in arrivals.bodies(4, 64, seed)]
-    assert prompts(3) == prompts(3) != prompts(4)
-    begins = {data.split(b'"prompt": [', 1)[1].split(b", ")[63] for data in prompts(3)}
-    assert len(begins) == 1
+def test_requests_follow_the_seed(arrivals):
+    def requests(seed):
+        return list(arrivals.bodies(4, 64, "shared prefix", seed))
+    assert requests(3) == requests(3) != requests(4)
+
+
+def test_no_prompt_comes_twice_and_all_clients_share_the_prefix(arrivals):
+    def prompts(prefix, scenario, seed):
+        return [tuple(json.loads(data.split(b"\r\n\r\n", 1)[1])["prompt"]) for data, _ in arrivals.bodies(20, prefix, scenario, seed)]
+    beginnings = [prompt[:8] for scenario in ("20/s", "50/s") for seed in (7, 8) for prompt in prompts(0, scenario, seed)]
+    assert len(set(beginnings)) == 80
+    shared = [prompt for seed in (7, 8) for prompt in prompts(64, "shared prefix", seed)]
+    assert len({prompt[:64] for prompt in shared}) == 1 and len(set(shared)) == 40
