@@ -52,6 +52,7 @@ const TinyHead& eagle3() {
     plain.add(1, long_prompt(), kLong);
     plain.run();
     const Tokens& answer = plain.outcomes[1].tokens;
+    if (answer.size() != kLong) throw std::runtime_error("the plain run gave no whole answer");
     const std::set<int> targets(answer.begin() + 2, answer.begin() + 6);
     shape.targets.assign(targets.begin(), targets.end());
     return shape;
