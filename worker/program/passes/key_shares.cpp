@@ -63,7 +63,7 @@ Program add_key_shares(Program program, const std::vector<bool>& groups, int64_t
   for (size_t at = 0; at < program.ops.size(); ++at) {
     const auto [first, last] = before.equal_range(at);
     for (auto shares = first; shares != last; ++shares) ops.emplace_back(shares->second);
-    ops.push_back(std::move(program.ops[at]));
+    ops.push_back(program.ops[at]);
   }
   program.ops = std::move(ops);
   return program;
