@@ -31,7 +31,7 @@ size_t place_of(const Program& program, const ShareKeysOp& shares) {
     return std::ranges::any_of(
         reads(op), [&](ValueId id) { return program.value(id).kind == ValueKind::kWeight; });
   };
-  while (!computes(program.ops[place])) ++place;
+  while (place < program.ops.size() && !computes(program.ops[place])) ++place;
   return place;
 }
 
