@@ -82,8 +82,7 @@ bool can_attend_stream(StreamRef stream, const AttentionArgs& args) {
     return reinterpret_cast<uintptr_t>(m.data) % static_cast<uint64_t>(bytes) == 0 &&
            m.stride * 2 % bytes == 0;
   };
-  return args.shares != nullptr && on.sm_count <= kMaxStreamBlocks &&
-         args.reqs.padded <= kMaxStreamReqs &&
+  return args.shares != nullptr && args.reqs.padded <= kMaxStreamReqs &&
          wants_key_shares(stream, args.reqs.padded, args.kv_heads, args.block_size) &&
          parts <= static_cast<int64_t>(on.workspace_bytes) && aligned(args.q, 4) &&
          aligned(args.out, 4);

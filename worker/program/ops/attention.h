@@ -123,6 +123,25 @@ struct Definition<RopeKvWriteOp> {
   }
 };
 
+// What share_keys and attention are told alike of the requests and heads.
+template <class L, class O, class Args>
+void set_requests(const L& l, const O& op, Args& args) {
+  args.inputs.query_start = l.at(op.query_start);
+  args.inputs.seq_lens = l.at(op.seq_lens);
+  args.inputs.row_slot = l.at(op.row_slot);
+  args.block_table = l.at(op.block_table);
+  args.max_blocks = l.cols(op.block_table);
+  args.q_heads = static_cast<int32_t>(op.q_heads);
+  args.kv_heads = static_cast<int32_t>(op.kv_heads);
+  args.head_dim = static_cast<int32_t>(op.head_dim);
+  args.block_size = l.block_size();
+  args.sliding_window = static_cast<int32_t>(op.sliding_window);
+}
+template <class O>
+bool requests_agree(const Shapes& v, const O& op) {
+  return v.same_rows(op.seq_lens, op.row_slot) && v[op.block_table].kind == ValueKind::kState;
+}
+
 struct ShareKeysOp {  // once a step, for attention of many layers (add_key_shares)
   ValueId query_start = kNoValue, seq_lens = kNoValue, row_slot = kNoValue;  // of the requests
   ValueId block_table = kNoValue;                                            // by slot
@@ -143,9 +162,8 @@ struct Definition<ShareKeysOp> {
       of_rank(shown<"q_heads", &O::q_heads>()), of_rank(shown<"kv_heads", &O::kv_heads>()),
       shown<"head_dim", &O::head_dim>(), shown_unless<"window", &O::sliding_window, int64_t{0}>()};
   static std::string shape(const Shapes& v, const O& op) {
-    return expect(v.same_rows(op.seq_lens, op.row_slot) &&
-                      v[op.block_table].kind == ValueKind::kState && op.kv_heads > 0 &&
-                      op.q_heads % op.kv_heads == 0 && v[op.out].dtype == DType::kInt32,
+    return expect(requests_agree(v, op) && op.kv_heads > 0 && op.q_heads % op.kv_heads == 0 &&
+                      v[op.out].dtype == DType::kInt32,
                   "heads, requests and result disagree");
   }
   static bool has_kernel(const kernels::KernelTable& table, const O& /*op*/) {
@@ -154,16 +172,7 @@ struct Definition<ShareKeysOp> {
   template <class L>
   static void launch(const L& l, const O& op) {
     kernels::ShareKeysArgs args;
-    args.inputs.query_start = l.at(op.query_start);
-    args.inputs.seq_lens = l.at(op.seq_lens);
-    args.inputs.row_slot = l.at(op.row_slot);
-    args.block_table = l.at(op.block_table);
-    args.max_blocks = l.cols(op.block_table);
-    args.q_heads = static_cast<int32_t>(op.q_heads);
-    args.kv_heads = static_cast<int32_t>(op.kv_heads);
-    args.head_dim = static_cast<int32_t>(op.head_dim);
-    args.block_size = l.block_size();
-    args.sliding_window = static_cast<int32_t>(op.sliding_window);
+    set_requests(l, op, args);
     args.reqs = l.rows(op.row_slot);
     args.shares = l.at(op.out);
     l.kernels().share_keys(l.stream(), args);
@@ -212,14 +221,11 @@ struct Definition<AttentionOp> {
       shown_unless<"split_tokens", &O::split_tokens, int64_t{0}>()};
   // Rows are requests, whatever the step's tokens are.
   static bool one_a_request(const Value& value) { return value.rows == Dim::requests(); }
-  static bool batch_agrees(const Shapes& v, const O& op) {
-    return v.same_rows(op.seq_lens, op.row_slot) && v[op.block_table].kind == ValueKind::kState;
-  }
   static std::string shape(const Shapes& v, const O& op) {
     return expect(v[op.q].cols >= op.q_heads * op.head_dim &&
                       v[op.out].cols == op.q_heads * op.head_dim && v.same_rows(op.q, op.out) &&
                       op.kv_heads > 0 && op.q_heads % op.kv_heads == 0 && v.is_paged(op.cache) &&
-                      batch_agrees(v, op),
+                      requests_agree(v, op),
                   "heads, q, cache, requests and result disagree");
   }
   static bool has_kernel(const kernels::KernelTable& table, const O& /*op*/) {
@@ -240,16 +246,7 @@ struct Definition<AttentionOp> {
     args.out = l.matrix(op.out);
     args.cache = l.at(cache);
     args.cache_dtype = l.value(cache).dtype;
-    args.inputs.query_start = l.at(op.query_start);
-    args.inputs.seq_lens = l.at(op.seq_lens);
-    args.inputs.row_slot = l.at(op.row_slot);
-    args.block_table = l.at(op.block_table);
-    args.max_blocks = l.cols(op.block_table);
-    args.q_heads = static_cast<int32_t>(op.q_heads);
-    args.kv_heads = static_cast<int32_t>(op.kv_heads);
-    args.head_dim = static_cast<int32_t>(op.head_dim);
-    args.block_size = l.block_size();
-    args.sliding_window = static_cast<int32_t>(op.sliding_window);
+    set_requests(l, op, args);
     args.scale = op.scale;
     args.tokens = l.real_rows(op.out);
     args.reqs = l.real_rows(op.row_slot);
@@ -312,7 +309,7 @@ struct Definition<RopeAttentionOp> {
       of_op<&O::attention, 1>(), of_op<&O::attention, 2>(), of_op<&O::attention, 3>(),
       of_op<&O::attention, 4>(), of_op<&O::attention, 5>()};
   static std::string shape(const Shapes& v, const O& op) {
-    return expect(Rope::operands_agree(v, op.rope) && Attention::batch_agrees(v, op.attention) &&
+    return expect(Rope::operands_agree(v, op.rope) && requests_agree(v, op.attention) &&
                       v[op.attention.out].cols == op.rope.q_heads * op.rope.head_dim &&
                       v.same_rows(op.rope.qkv, op.attention.out),
                   "heads, table, norms, cache, requests and result disagree");

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <map>
 
 #include "worker/program/passes/passes.h"
 #include "worker/program/passes/rewrite.h"
@@ -57,15 +56,9 @@ Program add_key_shares(Program program, const std::vector<bool>& groups, int64_t
     }
     attention->shares = wanted.out;
   }
-  std::multimap<size_t, ShareKeysOp> before;
+  std::multimap<size_t, Op> before;
   for (const ShareKeysOp& shares : all) before.emplace(place_of(program, shares), shares);
-  std::vector<Op> ops;
-  for (size_t at = 0; at < program.ops.size(); ++at) {
-    const auto [first, last] = before.equal_range(at);
-    for (auto shares = first; shares != last; ++shares) ops.emplace_back(shares->second);
-    ops.push_back(program.ops[at]);
-  }
-  program.ops = std::move(ops);
+  insert_ops(program, before);
   return program;
 }
 

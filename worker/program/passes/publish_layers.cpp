@@ -1,5 +1,3 @@
-#include <map>
-
 #include "worker/program/passes/passes.h"
 #include "worker/program/passes/rewrite.h"
 
@@ -31,23 +29,18 @@ Program publish_layers(Program program) {
                                       .zeroed = true,
                                       .of_context = true});
   // Behind the last op that has the layer's blocks to do with: which of them write is their own.
-  std::map<size_t, PublishLayerOp> behind;
+  std::multimap<size_t, Op> before;
   for (size_t place = 0; place < layers.size(); ++place) {
-    size_t last = 0;
+    size_t behind = 0;
     for (size_t at = 0; at < program.ops.size(); ++at)
       visit_operands(program.ops[at], [&](ValueId id, const Operand&) {
-        if (id == layers[place]) last = at;
+        if (id == layers[place]) behind = at + 1;
       });
     publish.cache = layers[place];
     publish.place = static_cast<int64_t>(place);
-    behind.emplace(last, publish);
+    before.emplace(behind, publish);
   }
-  std::vector<Op> ops;
-  for (size_t at = 0; at < program.ops.size(); ++at) {
-    ops.push_back(std::move(program.ops[at]));
-    if (const auto found = behind.find(at); found != behind.end()) ops.emplace_back(found->second);
-  }
-  program.ops = std::move(ops);
+  insert_ops(program, before);
   return program;
 }
 

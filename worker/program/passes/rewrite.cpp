@@ -20,6 +20,16 @@ ValueId add_value(Program& program, Value value) {
   return static_cast<ValueId>(program.values.size() - 1);
 }
 
+void insert_ops(Program& program, const std::multimap<size_t, Op>& before) {
+  std::vector<Op> ops;
+  for (size_t at = 0; at <= program.ops.size(); ++at) {
+    const auto [first, last] = before.equal_range(at);
+    for (auto op = first; op != last; ++op) ops.push_back(op->second);
+    if (at < program.ops.size()) ops.push_back(program.ops[at]);
+  }
+  program.ops = std::move(ops);
+}
+
 void compact(Program& program, const std::vector<bool>& remove_op) {
   std::vector<Op> ops;
   std::vector<bool> used(program.values.size(), false);

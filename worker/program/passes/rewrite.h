@@ -2,6 +2,7 @@
 // What rewriting passes share: who defines and who uses a value, and dropping what nobody uses.
 // Built for one Program and out of date once it changes.
 
+#include <map>
 #include <vector>
 
 #include "worker/program/program.h"
@@ -31,6 +32,10 @@ const O* def_as(const Program& program, const Uses& uses, ValueId id) {
 
 // Adds a value and returns its id.
 ValueId add_value(Program& program, Value value);
+
+// Puts each op in front of the one at its place now, or, at the number of ops, behind all; those of
+// one place in the map's order.
+void insert_ops(Program& program, const std::multimap<size_t, Op>& before);
 
 // Removes the marked ops, then the values no op names, and renumbers the rest in order.
 void compact(Program& program, const std::vector<bool>& remove_op);
