@@ -8,6 +8,7 @@
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/scan_rows.cuh"
 #include "runtime/base/ids.h"
 
 namespace refrain::kernels {
@@ -171,37 +172,6 @@ __device__ int32_t context_of(const PrepareInputsArgs& args, int32_t row) {
   if (!verifies(args, row)) return part<int32_t>(args, args.layout.row_context)[row];
   const int64_t slot = part<int32_t>(args, args.layout.row_slot)[row];
   return max(args.slots.history_range[2 * slot + 1] - 1, 0);
-}
-
-// starts[r]: where row r begins when row i is length_of(i) long, starts[reqs]: the end. One block,
-// by scanning blockDim.x rows at a time.
-template <class LengthOf>
-__device__ void scan_rows(int32_t reqs, int32_t* starts, const LengthOf& length_of) {
-  __shared__ int32_t warp_total[32];
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int warps = static_cast<int>(blockDim.x) / 32;
-  int32_t before = 0;
-  for (int32_t first = 0; first < reqs; first += static_cast<int32_t>(blockDim.x)) {
-    const int32_t row = first + static_cast<int32_t>(threadIdx.x);
-    const int32_t length = row < reqs ? length_of(row) : 0;
-    int32_t sum = length;
-    for (int offset = 1; offset < 32; offset *= 2) {
-      const int32_t other = __shfl_up_sync(~0u, sum, offset);
-      if (lane >= offset) sum += other;
-    }
-    __syncthreads();  // the last round's totals have been read
-    if (lane == 31) warp_total[warp] = sum;
-    __syncthreads();
-    int32_t all = 0, mine = before;
-    for (int w = 0; w < warps; ++w) {
-      if (w < warp) mine += warp_total[w];
-      all += warp_total[w];
-    }
-    if (row < reqs) starts[row] = mine + sum - length;
-    before += all;
-  }
-  if (threadIdx.x == 0) starts[reqs] = before;
-  __syncthreads();
 }
 
 __device__ void fill_token(const PrepareInputsArgs& args, int32_t token, const int32_t* starts,

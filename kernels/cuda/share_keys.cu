@@ -7,6 +7,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/launcher.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/scan_rows.cuh"
 
 namespace refrain::kernels {
 namespace {
@@ -33,36 +34,12 @@ __device__ RowPlan plan_row(const ShareKeysArgs& args, int32_t r, int32_t live) 
 }
 
 __device__ void list_tiles(const ShareKeysArgs& args, int32_t rows, Plan& plan) {
-  __shared__ int32_t warp_sums[kStreamWarps];
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   const int32_t live = args.reqs.live == nullptr ? rows : __ldcg(args.reqs.live);
-  int32_t before = 0;
-  for (int32_t base = 0; base < rows; base += kStreamThreads) {
-    const int32_t r = base + thread;
-    RowPlan row = {};
-    if (r < rows) row = plan_row(args, r, live);
-    const int32_t tiles = (row.end - row.begin + kStreamKeys - 1) / kStreamKeys;
-    int32_t sum = tiles;
-#pragma unroll
-    for (int offset = 1; offset < 32; offset *= 2) {
-      const int32_t other = __shfl_up_sync(~0u, sum, offset);
-      if (lane >= offset) sum += other;
-    }
-    __syncthreads();  // the last round's sums have been read
-    if (lane == 31) warp_sums[warp] = sum;
-    __syncthreads();
-    int32_t total = 0;
-#pragma unroll
-    for (int w = 0; w < kStreamWarps; ++w) {
-      if (w < warp) sum += warp_sums[w];
-      total += warp_sums[w];
-    }
-    row.start = before + sum - tiles;
-    if (r < rows) plan.row[r] = row;
-    before += total;
-  }
-  if (thread == 0) plan.row[rows].start = before;
-  __syncthreads();
+  const auto tiles = [&](int32_t r) {
+    const RowPlan row = plan.row[r] = plan_row(args, r, live);
+    return (row.end - row.begin + kStreamKeys - 1) / kStreamKeys;
+  };
+  scan_rows(rows, tiles, [&](int32_t r, int32_t start) { plan.row[r].start = start; });
 }
 
 // The division whose longest share is the shortest.
