@@ -26,8 +26,9 @@ struct FewRows {
   int32_t max_silu_rows = 0;   // of those with SiLU·mul
   int64_t max_norm_cols = 0, max_norm_elements = 0;  // of one launch with a norm: K, M * K
   int32_t max_group = 0;                             // rope_attention: query heads a KV head
-  int32_t max_lora_cols = 0;  // lora_linear, up to max_plain_rows: places * max_rank; 0: none
-  int32_t max_ranks = 0;      // of a group whose sums go from one fused_linear to the next; 0: none
+  int32_t max_rope_units = 0;  // rows times KV heads; of more, attention alone is faster
+  int32_t max_lora_cols = 0;   // lora_linear, up to max_plain_rows: places * max_rank; 0: none
+  int32_t max_ranks = 0;  // of a group whose sums go from one fused_linear to the next; 0: none
   bool (*takes_head_dim)(int64_t head_dim, int64_t rotary_dim) = nullptr;
   // Whether a fused_linear of so many rows with SiLU·mul is faster than linear and silu_mul.
   bool (*fuses_silu)(int32_t rows) = nullptr;

@@ -12,7 +12,7 @@
 // H200, 32 query and 8 KV heads of 128, of 4543 GB/s: decode 76 % (32 requests of 1024), 43 % (8 of
 // 1024); 8.0 us for one of 512. Prefill of 8192: 218 TFLOP/s.
 
-#include "kernels/cuda/attention_tile.cuh"
+#include "kernels/cuda/attention_decode.cuh"
 #include "kernels/cuda/clear_padding.cuh"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/invariant.h"
@@ -22,76 +22,10 @@
 namespace refrain::kernels {
 namespace {
 
-constexpr int32_t kShareKeys = 16;
-constexpr int kPrefillWarps = 4, kDecodeWarps = 4;
+constexpr int kPrefillWarps = 4;
 
-// Of three stages two blocks fit a multiprocessor, of two stages three: clusters that would fill
-// all places of the former do not find theirs, and wait for others to end.
-template <int kDim, int kStages>
-using DecodeAttend = Attend<kDim, true, kDecodeWarps, kStages>;
 template <int kDim>
 using PrefillAttend = Attend<kDim, false, kPrefillWarps, 2>;
-
-// Whether a row of `tokens` tokens belongs to the decode kernel.
-__host__ __device__ bool is_short(int32_t tokens, int32_t group) {
-  return tokens * group <= kWarpQueries;
-}
-
-// Writes zeros to padded tokens: block `part` of `parts` of a KV head.
-__device__ void clear_padding(const AttentionArgs& args, int32_t kv_head, int32_t part,
-                              int32_t parts) {
-  const int32_t cols = args.q_heads / args.kv_heads * args.head_dim;
-  auto* out = static_cast<__nv_bfloat16*>(args.out.data);
-  for (int32_t t = live_rows(args.tokens) + part; t < args.tokens.padded; t += parts) {
-    for (int32_t c = static_cast<int32_t>(threadIdx.x); c < cols;
-         c += static_cast<int32_t>(blockDim.x)) {
-      out[t * args.out.stride + int64_t{kv_head} * cols + c] = __float2bfloat16_rn(0.0f);
-    }
-  }
-}
-
-// grid: (splits, KV heads, requests), a cluster along the splits.
-template <int kDim, int kStages>
-__global__ void __launch_bounds__(DecodeAttend<kDim, kStages>::kThreads, kStages == 2 ? 3 : 2)
-    decode_kernel(AttentionArgs args) {
-  extern __shared__ __align__(16) uint8_t shared[];
-  let_successor_start();
-  // Read before the wait: lengths, tables and the keys of earlier steps. prepare_inputs wrote them,
-  // and a linear, which starts its successor only when all before it have ended, stands between.
-  const auto kv_head = static_cast<int32_t>(blockIdx.y), row = static_cast<int32_t>(blockIdx.z);
-  const auto rank = static_cast<int32_t>(blockIdx.x), splits = static_cast<int32_t>(gridDim.x);
-  const int32_t group = args.q_heads / args.kv_heads;
-  const int32_t first = __ldcg(args.inputs.query_start + row);
-  const int32_t tokens = __ldcg(args.inputs.query_start + row + 1) - first;
-  const int32_t length = __ldcg(args.inputs.seq_lens + row);
-  const int32_t slot = __ldcg(args.inputs.row_slot + row);
-  const bool live = row < (args.reqs.live == nullptr ? args.reqs.padded : __ldcg(args.reqs.live));
-  if (!live || tokens == 0 || !is_short(tokens, group)) {  // the whole cluster
-    wait_for_predecessor();
-    if (rank == 0) clear_padding(args, kv_head, row, static_cast<int32_t>(gridDim.z));
-    return;
-  }
-  QueryTile tile;
-  tile.token = first;
-  tile.tokens = tokens;
-  tile.position = length - tokens;
-  tile.kv_head = kv_head;
-  tile.group = group;
-  tile.blocks = args.block_table + int64_t{slot} * args.max_blocks;
-  const KeySpan all = visible_keys(args, tile);
-  // Shares of whole groups of 16 keys, as even as they can be.
-  const int32_t groups = (all.end - all.begin + kShareKeys - 1) / kShareKeys;
-  KeySpan mine;
-  mine.begin = all.begin + groups * rank / splits * kShareKeys;
-  mine.end = min(all.end, all.begin + groups * (rank + 1) / splits * kShareKeys);
-  DecodeAttend<kDim, kStages> attend{args, tile, mine, shared};
-  attend.prefetch(tile.position);
-  wait_for_predecessor();
-  if (rank == 0) clear_padding(args, kv_head, row, static_cast<int32_t>(gridDim.z));
-  attend.run();
-  attend.merge_warps();
-  attend.merge_cluster(splits);
-}
 
 // The row and the first token of tile `tile`, tiles counted over the rows of more than
 // `short_tokens` tokens. The first warp finds it; false: there is no such tile.
@@ -156,45 +90,12 @@ __global__ void __launch_bounds__(kPrefillWarps * 32, 2)
   attend.write();
 }
 
-// Blocks of a cluster that share a request's keys: enough to fill the device when few requests and
-// heads do not, at most 16 and no more than the longest context has tiles.
-int splits_for(const AttentionArgs& args, int sm_count) {
-  const int64_t units = int64_t{args.reqs.padded} * args.kv_heads;
-  const int64_t longest = int64_t{args.max_blocks} * args.block_size;
-  int splits = 1;
-  while (splits < 16 && units * splits < sm_count && splits * 64 < longest) splits *= 2;
-  return splits;
-}
-
-template <int kDim, int kStages>
-void launch_decode(StreamRef stream, const AttentionArgs& args, int splits) {
-  using A = DecodeAttend<kDim, kStages>;
-  LaunchShape decode;
-  decode.cluster = splits;
-  decode.grid = dim3(static_cast<unsigned>(splits), static_cast<unsigned>(args.kv_heads),
-                     static_cast<unsigned>(args.reqs.padded));
-  decode.threads = A::kThreads;
-  decode.shared_bytes = A::kSharedBytes;
-  launch<&decode_kernel<kDim, kStages>, A::kSharedBytes, true>(stream, "attention", decode, args);
-}
-
-template <int kDim, int kStages>
-void load_decode() {
-  load_kernel<&decode_kernel<kDim, kStages>, DecodeAttend<kDim, kStages>::kSharedBytes, true>(
-      "attention");
-}
-
 template <int kDim>
-void launch_decode(StreamRef stream, const AttentionArgs& args) {
-  // All that a batch of another size would take: no request waits for a kernel to load.
-  load_decode<kDim, 2>();
-  load_decode<kDim, 3>();
+void launch_short(StreamRef stream, const AttentionArgs& args) {
+  load_decode<kDim, AttentionArgs>("attention");
   load_attention_stream(args.head_dim);
   if (can_attend_stream(stream, args)) return attention_stream(stream, args);
-  const int64_t units = int64_t{args.reqs.padded} * args.kv_heads;
-  const int sm_count = launcher(stream).sm_count, splits = splits_for(args, sm_count);
-  if (splits > 1 && units * splits > sm_count) return launch_decode<kDim, 2>(stream, args, splits);
-  launch_decode<kDim, 3>(stream, args, splits);
+  launch_decode<kDim>(stream, "attention", args, args);
 }
 
 // Rows of more than `short_tokens` tokens.
@@ -216,7 +117,7 @@ void launch_mma(StreamRef stream, const AttentionArgs& args, bool flashinfer) {
   const int32_t longest = args.uniform_query_len > 0 ? args.uniform_query_len : args.tokens.padded;
   const bool exact = args.tokens.live == nullptr && args.reqs.live == nullptr;
   const bool one_prompt = exact && args.reqs.padded == 1 && !is_short(longest, group);
-  if (!one_prompt) launch_decode<kDim>(stream, args);
+  if (!one_prompt) launch_short<kDim>(stream, args);
   if (is_short(longest, group)) return;  // so is every row
   if (flashinfer) return attention_flashinfer(stream, args, kWarpQueries / group);
   launch_prefill<kDim>(stream, args, kWarpQueries / group);

@@ -53,6 +53,7 @@ struct Attend : WarpSoftmax<kDim, kSplit ? kCopyKeys : kCopyKeys * kWarps> {
   const AttentionArgs& args;
   const QueryTile& tile;
   KeySpan visible;  // keys outside are neither read nor seen
+  int32_t stored;   // visible keys from here on are not in the cache: visible.end, or less
   uint8_t* shared;
   int started = 0;    // stages that prefetch() filled
   int32_t block = 0;  // of this lane's position of the next stage
@@ -62,7 +63,7 @@ struct Attend : WarpSoftmax<kDim, kSplit ? kCopyKeys : kCopyKeys * kWarps> {
   __device__ static int first_key() { return kSplit ? warp() * kWarpKeys : 0; }
 
   __device__ Attend(const AttentionArgs& a, const QueryTile& t, KeySpan v, uint8_t* memory)
-      : args(a), tile(t), visible(v), shared(memory) {
+      : args(a), tile(t), visible(v), stored(v.end), shared(memory) {
     look_up(visible.begin);
   }
 
@@ -76,15 +77,20 @@ struct Attend : WarpSoftmax<kDim, kSplit ? kCopyKeys : kCopyKeys * kWarps> {
     return static_cast<uint32_t>(p[0]) | static_cast<uint32_t>(p[1]) << 16;
   }
 
-  __device__ void load_queries() {
+  // pair(query, col): as query_pair().
+  template <class Pair>
+  __device__ void load_queries(const Pair& pair) {
     const int row = first_query() + lane() / 4, col = lane() % 4 * 2;
 #pragma unroll
     for (int k = 0; k < kDim / 16; ++k) {
-      q[k][0] = query_pair(row, k * 16 + col);
-      q[k][1] = query_pair(row + 8, k * 16 + col);
-      q[k][2] = query_pair(row, k * 16 + col + 8);
-      q[k][3] = query_pair(row + 8, k * 16 + col + 8);
+      q[k][0] = pair(row, k * 16 + col);
+      q[k][1] = pair(row + 8, k * 16 + col);
+      q[k][2] = pair(row, k * 16 + col + 8);
+      q[k][3] = pair(row + 8, k * 16 + col + 8);
     }
+  }
+  __device__ void load_queries() {
+    load_queries([this](int query, int col) { return query_pair(query, col); });
   }
 
   // The position whose place this lane looks up, of the 64 from `chunk` on.
@@ -92,14 +98,22 @@ struct Attend : WarpSoftmax<kDim, kSplit ? kCopyKeys : kCopyKeys * kWarps> {
     constexpr int kKeys = kCopyKeys;
     return chunk + warp() * kKeys + lane() % kKeys;
   }
-  __device__ bool is_visible(int32_t position) const {
-    return position >= visible.begin && position < visible.end;
+  __device__ bool is_copied(int32_t position) const {
+    return position >= visible.begin && position < stored;
+  }
+  __device__ int32_t block_of(int32_t position) const {
+    return __ldcg(tile.blocks + position / args.block_size);
   }
   // Reads the block of the next stage's position, one stage ahead of its use.
   __device__ void look_up(int32_t chunk) {
-    const int32_t position = place(chunk);
-    if (is_visible(position)) block = __ldcg(tile.blocks + position / args.block_size);
+    if (const int32_t position = place(chunk); is_copied(position)) block = block_of(position);
   }
+  // The row of the cache, of kDim elements, that has the key of a position in block `of`; and how
+  // many elements further its value is.
+  __device__ int32_t cache_row(int32_t position, int32_t of) const {
+    return (of * 2 * args.kv_heads + tile.kv_head) * args.block_size + position % args.block_size;
+  }
+  __device__ int64_t values_at() const { return int64_t{args.kv_heads} * args.block_size * kDim; }
 
   // Starts the copy of the keys and values of positions [chunk, chunk + 64), 16 of them by each
   // warp. A lane looks up the place of one position for all that copy it.
@@ -110,10 +124,8 @@ struct Attend : WarpSoftmax<kDim, kSplit ? kCopyKeys : kCopyKeys * kWarps> {
                       stage * kStageBytes + warp() * kKeys * kRowBytes;
     const auto* cache = static_cast<const __nv_bfloat16*>(args.cache);
     int32_t own = -1;
-    if (const int32_t position = place(chunk); is_visible(position)) {
-      own =
-          (block * 2 * args.kv_heads + tile.kv_head) * args.block_size + position % args.block_size;
-    }
+    if (const int32_t position = place(chunk); is_copied(position))
+      own = cache_row(position, block);
     look_up(chunk + kTileKeys);
 #pragma unroll
     for (int e = lane(); e < kKeys * kUnits; e += 32) {
@@ -122,8 +134,7 @@ struct Attend : WarpSoftmax<kDim, kSplit ? kCopyKeys : kCopyKeys * kWarps> {
       const auto* from = cache + int64_t{max(row, 0)} * kDim + unit * 8;
       const uint32_t to = base + key * kRowBytes + unit * 16;
       copy_async(to, from, row >= 0);
-      copy_async(to + kTileKeys * kRowBytes, from + int64_t{args.kv_heads} * args.block_size * kDim,
-                 row >= 0);
+      copy_async(to + kTileKeys * kRowBytes, from + values_at(), row >= 0);
     }
   }
 
@@ -144,15 +155,26 @@ struct Attend : WarpSoftmax<kDim, kSplit ? kCopyKeys : kCopyKeys * kWarps> {
     }
   }
 
-  __device__ void run() {
-    const KeySpan span = visible;
+  // What prefetch() has left of the first stages.
+  __device__ void fetch_first() {
     const int32_t chunks = this->chunks();
 #pragma unroll
     for (int s = 0; s < kStages - 1; ++s) {
-      if (s >= started && s < chunks) fetch(span.begin + s * kTileKeys, s);
+      if (s >= started && s < chunks) fetch(visible.begin + s * kTileKeys, s);
       commit_copies();
     }
+  }
+
+  __device__ void run() {
+    fetch_first();
     load_queries();
+    attend([](int32_t, uint32_t) {});
+  }
+  // arrived(position, keys): this warp's keys from `position` on are at the shared address `keys`.
+  template <class Arrived>
+  __device__ void attend(const Arrived& arrived) {
+    const KeySpan span = visible;
+    const int32_t chunks = this->chunks();
     this->clear();
     KeySpan seen[2];
 #pragma unroll
@@ -174,9 +196,11 @@ struct Attend : WarpSoftmax<kDim, kSplit ? kCopyKeys : kCopyKeys * kWarps> {
       if (next < chunks) fetch(span.begin + next * kTileKeys, next % kStages);
       commit_copies();
       const uint32_t keys = base + c % kStages * kStageBytes + first_key() * kRowBytes;
+      const int32_t position = span.begin + c * kTileKeys + first_key();
+      arrived(position, keys);
       float s[kScoreTiles][4];
       this->score(keys, s);
-      this->soften(span.begin + c * kTileKeys + first_key(), seen, scale, s);
+      this->soften(position, seen, scale, s);
       this->add_values(keys + kTileKeys * kRowBytes, s);
     }
     this->finish();

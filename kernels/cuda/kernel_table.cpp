@@ -83,7 +83,8 @@ const KernelTable& cuda_kernel_table() {
       .lora_linear = &checked<&lora_linear>,
       .rope_attention = &checked<&rope_attention>,
       .few_rows = {kFewRows, kClusterRows, kSiluRows, kMaxFusedNormCols, kMaxFusedNormElements,
-                   kMaxFusedGroup, kMaxLoraCols, kMaxPeerRanks, &can_rope_attend, &fuses_silu},
+                   kMaxFusedGroup, kMaxRopeUnits, kMaxLoraCols, kMaxPeerRanks, &can_rope_attend,
+                   &fuses_silu},
       .planned_rows = &planned_rows,
   };
   return table;

@@ -24,5 +24,8 @@ inline constexpr int32_t kClusterRows = 64;   // linear_cluster, and fused_linea
 inline constexpr int32_t kSiluRows = 256;     // linear_silu, and fused_linear with SiLU·mul alone
 inline constexpr int32_t kMaxLoraCols = 512;  // lora_linear: places * max_rank
 inline constexpr int32_t kMaxFusedGroup = 8;  // rope_attention: query heads a KV head
+// rope_attention of more than kFewRows: requests times KV heads; attention_stream has those of
+// more.
+inline constexpr int32_t kMaxRopeUnits = 127;
 
 }  // namespace refrain::kernels

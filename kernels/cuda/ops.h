@@ -57,6 +57,7 @@ void add_pulled_sum(StreamRef stream, const PeerSum& sum, const Matrix& in, cons
                     const Rows& rows, int64_t cols);
 void rope_attention(StreamRef stream, const RopeAttentionArgs& args);
 bool can_rope_attend(int64_t head_dim, int64_t rotary_dim);
+void rope_attention_mma(StreamRef stream, const RopeAttentionArgs& args);  // of it: not so few rows
 
 // Of sample: the plainly greedy rows among many. False, and nothing launched: few rows.
 bool sample_greedy_rows(StreamRef stream, const SampleArgs& args);

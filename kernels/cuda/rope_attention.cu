@@ -1,4 +1,5 @@
-// rope_attention: one new token a request, few requests. A cluster of blocks shares the keys of a
+// rope_attention: one new token a request, at most kFewRows requests; more are for
+// rope_attention_mma.cu. A cluster of blocks shares the keys of a
 // request and KV head; a lane holds 8 columns of a key, so that a warp reads several keys at once
 // into registers. The keys of earlier steps are on their way before the wait for the projection of
 // q, k and v; what is left after it is one round trip for them, their rotation, and the merge:
@@ -252,6 +253,7 @@ bool can_rope_attend(int64_t head_dim, int64_t rotary_dim) {
 }
 
 void rope_attention(StreamRef stream, const RopeAttentionArgs& args) {
+  if (args.attention.reqs.padded > kFewRows) return rope_attention_mma(stream, args);
   if (args.attention.head_dim == 64) return launch_dim<64>(stream, args);
   launch_dim<128>(stream, args);
 }

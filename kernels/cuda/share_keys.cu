@@ -12,9 +12,6 @@
 namespace refrain::kernels {
 namespace {
 
-// With fewer, a cluster of blocks for each request and head (attention_mma.cu) is as fast.
-constexpr int64_t kFewestUnits = 128;
-
 struct Divisions {
   int32_t bound[kDivisions][kMaxStreamBlocks + 1];  // Bound::packed()
   int32_t worst[kDivisions];                        // what its longest share costs, in tiles
@@ -131,7 +128,7 @@ int64_t key_shares_ints() { return sizeof(KeyShares) / sizeof(int32_t); }
 bool wants_key_shares(StreamRef stream, int32_t reqs, int32_t kv_heads, int32_t block_size) {
   const CudaLauncher& on = launcher(stream);
   return on.hopper && on.sm_count <= kMaxStreamBlocks && block_size % kStreamKeys == 0 &&
-         int64_t{reqs} * kv_heads >= kFewestUnits;
+         int64_t{reqs} * kv_heads > kMaxRopeUnits;
 }
 
 void share_keys(StreamRef stream, const ShareKeysArgs& args) {

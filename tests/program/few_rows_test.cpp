@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <utility>
+
 #include "tests/program/interpreter.h"
 #include "tests/program/tiny_models.h"
 #include "worker/program/printer.h"
@@ -69,11 +71,12 @@ TEST(FewRows, GivesThePlainLogits) {
 }
 
 // As lowered(), for more rows than few.
-std::vector<Program> lowered_for_some(const ModelConfig& config, int size) {
+std::vector<Program> lowered_for_some(const ModelConfig& config, int size, bool decode) {
   std::vector<Program> ranks;
   for (int rank = 0; rank < size; ++rank) {
     Program program = lower_some_rows(
-        add_residuals(shard(fuse(build(config, DType::kBFloat16)), rank, size).value()));
+        add_residuals(shard(fuse(build(config, DType::kBFloat16)), rank, size).value()),
+        few_rows_device(), decode);
     for (Value& value : program.values) {
       if (value.dtype == DType::kBFloat16) value.dtype = DType::kFloat32;
     }
@@ -94,7 +97,10 @@ TEST(SomeRows, GivesThePlainLogits) {
     for (int size = 1; size <= 3; ++size) {
       SCOPED_TRACE(config.architecture + " on " + std::to_string(size));
       EXPECT_LT(distance(prefill_logits({fuse(build(config))}, config),
-                         prefill_logits(lowered_for_some(config, size), config)),
+                         prefill_logits(lowered_for_some(config, size, false), config)),
+                kTolerance);
+      EXPECT_LT(distance(decode_logits({fuse(build(config))}, config),
+                         decode_logits(lowered_for_some(config, size, true), config)),
                 kTolerance);
     }
   }
@@ -111,12 +117,44 @@ TEST(SomeRows, ResidualAndSiluMulGoIntoTheLinears) {
            "add_rms_norm " +
            mlp + "linear rms_norm linear sample ";
   };
-  EXPECT_EQ(op_names(lower_some_rows(sharded)), layers("fused_linear "));
+  EXPECT_EQ(op_names(lower_some_rows(sharded, few_rows_device(), false)), layers("fused_linear "));
   EXPECT_EQ(op_names(sharded), layers("linear silu_mul "));
   // Ranks say the same, whatever their shares: blocks of 16 columns, or none.
   config.intermediate_size = 72;
   const Program odd = add_residuals(shard(fuse(build(config, DType::kBFloat16)), 0, 1).value());
-  EXPECT_EQ(lower_some_rows(odd).ops, odd.ops);
+  EXPECT_EQ(lower_some_rows(odd, few_rows_device(), false).ops, odd.ops);
+}
+
+TEST(SomeRows, OfOneTokenARequestTakeRopeIntoAttentionAndSelectNothing) {
+  ModelConfig config = aligned(tiny_llama());
+  config.hidden_size = 192;
+  const Program sharded = add_key_shares(
+      add_residuals(shard(fuse(build(config, DType::kBFloat16)), 0, 1).value()), {true}, 64);
+  const std::string layer = "rms_norm linear rope_attention linear rms_norm fused_linear linear ";
+  EXPECT_EQ(op_names(lower_some_rows(sharded, few_rows_device(), true)),
+            "prepare_inputs embed " + layer + layer + "rms_norm linear sample ");
+}
+
+// As far as rows times the KV heads of the attention that has most.
+TEST(SomeRows, OfOneTokenARequestAreAsManyAsRopeAttentionTakes) {
+  kernels::FewRows device = few_rows_device();
+  device.max_plain_rows = 64;
+  Program program = shard(fuse(build(aligned(tiny_llama()), DType::kBFloat16)), 0, 1).value();
+  const auto limit_with = [&](int32_t units, int32_t first_heads, int32_t second_heads) {
+    device.max_rope_units = units;
+    int32_t heads = first_heads;
+    for (Op& op : program.ops) {
+      auto* attention = std::get_if<AttentionOp>(&op);
+      if (attention != nullptr) attention->kv_heads = std::exchange(heads, second_heads);
+    }
+    return some_decode_limit(program, device);
+  };
+  EXPECT_EQ(limit_with(127, 8, 8), 15);
+  EXPECT_EQ(limit_with(127, 8, 2), 15);
+  EXPECT_EQ(limit_with(127, 2, 8), 15);
+  EXPECT_EQ(limit_with(127, 2, 2), 63);
+  EXPECT_EQ(limit_with(127, 1, 1), 64);
+  EXPECT_EQ(limit_with(0, 8, 8), 0);
 }
 
 RC_GTEST_PROP(FewRows, RandomModelsGiveThePlainLogits, ()) {

@@ -131,9 +131,14 @@ Status add_lowerings(HostedProgram& hosted, const kernels::KernelTable& kernels,
     if (!plans && std::ranges::count(hosted.dispatcher->config().uniform_query_lens, 1) > 0) {
       REFRAIN_ASSIGN_OR_RETURN(hosted.few_decode,
                                lower(lower_few_rows(hosted.program, few_rows, true), few));
+      if (const int32_t some = some_decode_limit(hosted.program, few_rows); some > few) {
+        hosted.some_decode_tokens = some;
+        REFRAIN_ASSIGN_OR_RETURN(hosted.some_decode,
+                                 lower(lower_some_rows(hosted.program, few_rows, true), some));
+      }
     }
   }
-  Program some = lower_some_rows(hosted.program);
+  Program some = lower_some_rows(hosted.program, few_rows, false);
   if (few_rows.max_silu_rows > few && some.ops != hosted.program.ops) {
     hosted.takes_some = few_rows.fuses_silu;
     REFRAIN_ASSIGN_OR_RETURN(hosted.some, lower(std::move(some), few_rows.max_silu_rows));
@@ -326,6 +331,8 @@ std::unique_ptr<HostedProgram> for_another_context(const HostedProgram& planned)
   hosted->few_decode = copy_of(planned.few_decode);
   hosted->takes_some = planned.takes_some;
   hosted->some = copy_of(planned.some);
+  hosted->some_decode_tokens = planned.some_decode_tokens;
+  hosted->some_decode = copy_of(planned.some_decode);
   hosted->lora = copy_of(planned.lora);
   hosted->scoring = copy_of(planned.scoring);
   for (Lowering* lowering : hosted->all_lowerings()) lowering->context.program = &lowering->program;

@@ -41,6 +41,9 @@ struct HostedProgram : Lowering {  // the plain one: for every key that no other
   // For keys of more tokens that `takes_some` holds for; null as those.
   bool (*takes_some)(int32_t rows) = nullptr;
   std::unique_ptr<Lowering> some;
+  // Of one token a request and at most some_decode_tokens; else null.
+  int32_t some_decode_tokens = 0;
+  std::unique_ptr<Lowering> some_decode;
 
   // For batches with LoRA adapters (CG-15), of any size, and of up to some_lora_tokens; null: the
   // group has none.
@@ -54,11 +57,12 @@ struct HostedProgram : Lowering {  // the plain one: for every key that no other
   const Lowering& lowering(const BatchDescriptor& key) const {
     const int32_t rows = std::max(key.num_tokens, key.num_reqs);
     if (key.has_lora) return rows > some_lora_tokens ? *lora : *some_lora;
+    const bool decode = key.uniform && key.num_tokens == key.num_reqs;
     if (rows > few_tokens) {
+      if (decode && rows <= some_decode_tokens) return *some_decode;
       if (some != nullptr && takes_some(rows)) return *some;
       return *this;
     }
-    const bool decode = key.uniform && key.num_tokens == key.num_reqs;
     return decode && few_decode != nullptr ? *few_decode : *few;
   }
   // The key that what dispatch said runs at.
@@ -72,6 +76,7 @@ struct HostedProgram : Lowering {  // the plain one: for every key that no other
     if (few != nullptr) all.push_back(few.get());
     if (few_decode != nullptr) all.push_back(few_decode.get());
     if (some != nullptr) all.push_back(some.get());
+    if (some_decode != nullptr) all.push_back(some_decode.get());
     if (lora != nullptr) all.push_back(lora.get());
     if (some_lora != nullptr) all.push_back(some_lora.get());
     return all;

@@ -327,6 +327,9 @@ TEST_P(RopeAttentionTest, IsRopeKvWriteThenAttention) {
     check({8, 2, dim, 32, 8, true, 0, {700, 3, 64}}, 1);
     check({8, 2, dim, dim, 1, false, 0, {700, 3, 64}}, 1);
     check({8, 2, dim, dim, 16, false, 100, {700, 3, 99, 100}}, 0);
+    check({8, 2, dim, dim, 16, false, 100, {700, 3, 99, 100, 163, 164}}, 2);
+    check({12, 2, dim, 32, 8, true, 0, {700, 3, 64, 1000, 0, 31}}, 0);
+    check({16, 2, dim, dim, 1, true, 0, {700, 3, 64, 1000, 0, 31}}, 1);
   }
 }
 
@@ -335,9 +338,10 @@ TEST_P(RopeAttentionTest, CG37IsRightForEveryLiveCount) {
   if (table().rope_attention == nullptr) GTEST_SKIP() << "this device has no such op";
   for (const int32_t kv_heads : {1, 2, 4, 8}) {
     for (const int32_t dim : {64, 128}) {
-      for (const int32_t rows : {1, 2, 4}) {
-        for (int32_t live = 1; live <= rows; ++live) {
-          std::vector<int32_t> contexts = {40, 1000, 0, 17};
+      for (const int32_t rows : {1, 2, 4, 8, 15}) {
+        for (int32_t live = 1; live <= rows; live += live < 4 ? 1 : 3) {
+          std::vector<int32_t> contexts = {40,  1000, 0, 17,  64,  63, 15, 300,
+                                           128, 16,   1, 700, 255, 48, 512};
           contexts.resize(static_cast<size_t>(live));
           check({4 * kv_heads, kv_heads, dim, dim, 16, false, 0, contexts}, rows - live);
         }

@@ -337,9 +337,14 @@ Program add_residuals(Program program) {
   return rewriter.take();
 }
 
-Program lower_some_rows(Program program) {
-  FewRowsRewriter rewriter(std::move(program), {});
+Program lower_some_rows(Program program, const kernels::FewRows& device, bool decode) {
+  FewRowsRewriter rewriter(std::move(program), device);
+  if (decode) {
+    rewriter.drop_selects();
+    rewriter.add_residuals();
+  }
   rewriter.fuse_silu();
+  if (decode) rewriter.fuse_attention();
   return rewriter.take();
 }
 
@@ -358,6 +363,15 @@ PeerSums peer_sums(const Program& program) {
     sums.cols = std::max(sums.cols, program.value(fused->out).cols);
   }
   return sums;
+}
+
+int32_t some_decode_limit(const Program& program, const kernels::FewRows& device) {
+  int64_t limit = device.max_plain_rows;
+  for (const Op& op : program.ops) {
+    if (const auto* attention = std::get_if<AttentionOp>(&op))
+      limit = std::min(limit, device.max_rope_units / attention->kv_heads);
+  }
+  return static_cast<int32_t>(limit);
 }
 
 int32_t few_rows_limit(const Program& program, const kernels::FewRows& device) {

@@ -29,8 +29,9 @@ Program lower_few_rows(Program program, const kernels::FewRows& device, bool dec
 // rows, where the device's linear takes a residual at no cost.
 Program add_residuals(Program program);
 // The form for more rows than few, up to kernels::FewRows::max_silu_rows: SiLU·mul goes into the
-// linear before it. The same Program if no linear takes it.
-Program lower_some_rows(Program program);
+// linear before it. The same Program if no linear takes it. `decode`: for keys of one new token a
+// request and at most some_decode_limit() tokens, as with lower_few_rows.
+Program lower_some_rows(Program program, const kernels::FewRows& device, bool decode);
 // The same of a Program with adapters (lora.h): the linears that the device can run so take their
 // adapters with them.
 Program lower_lora_rows(Program program, const kernels::FewRows& device);
@@ -40,6 +41,7 @@ struct PeerSums {
   int64_t cols = 0;  // of the widest
 };
 PeerSums peer_sums(const Program& program);
+int32_t some_decode_limit(const Program& program, const kernels::FewRows& device);
 // The most tokens of a key that lower_few_rows is for; 0: the device or the Program has none.
 int32_t few_rows_limit(const Program& program, const kernels::FewRows& device);
 
