@@ -114,12 +114,15 @@ __global__ void __launch_bounds__(DecodeAttend<kDim, kStages>::kThreads, kStages
     decode_kernel(const __grid_constant__ Args of_launch) {
   constexpr bool kRope = std::is_same_v<Args, RopeAttentionArgs>;
   extern __shared__ __align__(16) uint8_t shared[];
-  let_successor_start();
+  const auto rank = static_cast<int32_t>(blockIdx.x), splits = static_cast<int32_t>(gridDim.x);
+  // Where a block's own loads are most of its time, the successor's stream of weights would delay
+  // those of the new token.
+  const bool early = !kRope || splits <= 2;
+  if (early) let_successor_start();
   // Read before the wait: lengths, tables and the keys of earlier steps. prepare_inputs wrote them,
   // and a linear, which starts its successor only when all before it have ended, stands between.
   const AttentionArgs& args = attention_of(of_launch);
   const auto kv_head = static_cast<int32_t>(blockIdx.y), row = static_cast<int32_t>(blockIdx.z);
-  const auto rank = static_cast<int32_t>(blockIdx.x), splits = static_cast<int32_t>(gridDim.x);
   const int32_t group = args.q_heads / args.kv_heads;
   const int32_t first = __ldcg(args.inputs.query_start + row);
   const int32_t tokens = __ldcg(args.inputs.query_start + row + 1) - first;
@@ -127,6 +130,7 @@ __global__ void __launch_bounds__(DecodeAttend<kDim, kStages>::kThreads, kStages
   const int32_t slot = __ldcg(args.inputs.row_slot + row);
   const bool live = row < (args.reqs.live == nullptr ? args.reqs.padded : __ldcg(args.reqs.live));
   if (!live || tokens == 0 || !is_short(tokens, group)) {  // the whole cluster
+    if (!early) let_successor_start();
     wait_for_predecessor();
     if (rank == 0) clear_padding(args, kv_head, row, static_cast<int32_t>(gridDim.z));
     return;
@@ -151,12 +155,13 @@ __global__ void __launch_bounds__(DecodeAttend<kDim, kStages>::kThreads, kStages
     __shared__ NewToken<kDim> fresh;
     const Columns<kDim> cols(of_launch.rope, tile.position);
     auto* cache = static_cast<__nv_bfloat16*>(of_launch.rope.cache) +
-                  attend.cache_row(tile.position, attend.block_of(tile.position)) * kDim;
+                  int64_t{attend.cache_row(tile.position, attend.block_of(tile.position))} * kDim;
     wait_for_predecessor();
     if (rank == 0) clear_padding(args, kv_head, row, static_cast<int32_t>(gridDim.z));
     attend.fetch_first();
     fresh.load(of_launch.rope, cols, row, kv_head);
     __syncthreads();
+    if (!early) let_successor_start();
     attend.load_queries(
         [&](int query, int col) { return query < group ? fresh.query_pair(query, col) : 0; });
     attend.attend([&](int32_t from, uint32_t keys) {

@@ -119,9 +119,8 @@ Status add_lowerings(HostedProgram& hosted, const kernels::KernelTable& kernels,
   const auto lower = [&](Program program, int32_t tokens) {
     return make_lowering(std::move(program), {tokens, tokens, tokens}, kernels, &splitting_ops);
   };
-  const int32_t few = few_rows_limit(hosted.program, few_rows);
+  const int32_t few = hosted.few_tokens = few_rows_limit(hosted.program, few_rows);
   if (few > 0) {
-    hosted.few_tokens = few;
     REFRAIN_ASSIGN_OR_RETURN(hosted.few,
                              lower(lower_few_rows(hosted.program, few_rows, false), few));
     // RoPE and attention in one launch is of no other backend's.

@@ -1,7 +1,7 @@
 // CG-27, CG-28, CG-29 in bfloat16 on the shapes that are served: heads of 64 and 128, 2 and 8 KV
 // heads, 4 and 8 queries to each. The capture sizes leave wide gaps, so that steps of few rows run
 // at the key of 128: on CUDA that is attention by stream, by tensor cores and, with at most four
-// tokens, fused with RoPE.
+// tokens, fused with RoPE. Some have a key of 8 before it: fused with RoPE on tensor cores.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,11 +24,12 @@ constexpr double kTolerance = 0.03;  // of the largest logit; CUDA at different 
 struct Geometry {
   const char* name;
   int heads, kv_heads, head_dim;
+  std::vector<int32_t> capture_sizes;
 };
-constexpr Geometry kGeometries[] = {{"Heads8Kv2Of64", 8, 2, 64},
-                                    {"Heads64Kv8Of64", 64, 8, 64},
-                                    {"Heads16Kv2Of128", 16, 2, 128},
-                                    {"Heads32Kv8Of128", 32, 8, 128}};
+const Geometry kGeometries[] = {{"Heads8Kv2Of64", 8, 2, 64, {1, 4, 8, 128}},
+                                {"Heads64Kv8Of64", 64, 8, 64, {1, 4, 128}},
+                                {"Heads16Kv2Of128", 16, 2, 128, {1, 4, 128}},
+                                {"Heads32Kv8Of128", 32, 8, 128, {1, 4, 8, 128}}};
 
 const TinyModel& model_of(const Geometry& geometry) {
   static std::map<std::string, std::unique_ptr<TinyModel>> models;
@@ -46,14 +47,14 @@ const TinyModel& model_of(const Geometry& geometry) {
   return *model;
 }
 
-SessionOptions options_of(const std::string& mode) {
+SessionOptions options_of(const std::string& mode, const Geometry& geometry) {
   SessionOptions options = with_mode(mode);
   options.config.dtype = "bfloat16";
   options.config.max_num_seqs = 128;
   options.config.max_num_batched_tokens = 160;
   options.config.max_model_len = 192;
   options.config.block_size = 16;
-  options.config.cudagraph_capture_sizes = {1, 4, 128};
+  options.config.cudagraph_capture_sizes = geometry.capture_sizes;
   options.num_blocks = 1 + 6 * 12;  // of the slots 0 to 5
   return options;
 }
@@ -102,7 +103,7 @@ std::vector<Step> steps_of(const Geometry& geometry, const SessionOptions& optio
 const std::vector<Step>& steps_of_none(const Geometry& geometry) {
   static std::map<std::string, std::vector<Step>> known;
   auto& steps = known[geometry.name];
-  if (steps.empty()) steps = steps_of(geometry, options_of("NONE"));
+  if (steps.empty()) steps = steps_of(geometry, options_of("NONE", geometry));
   return steps;
 }
 
@@ -140,7 +141,7 @@ class GeometryOfMode : public ::testing::TestWithParam<std::tuple<Geometry, cons
 
 // CG-29: nor does debug mode, which compares addresses at each replay, find any that moved.
 TEST_P(GeometryOfMode, CG28GivesTheLogitsOfNoneCG29MovesNothing) {
-  SessionOptions options = options_of(mode_);
+  SessionOptions options = options_of(mode_, geometry_);
   options.config.debug_cudagraph = true;
   options.threads = 2;
   const std::vector<Step> steps = steps_of(geometry_, options);
@@ -149,7 +150,7 @@ TEST_P(GeometryOfMode, CG28GivesTheLogitsOfNoneCG29MovesNothing) {
 }
 
 TEST_P(GeometryOfMode, CG27PoisonedPaddingReachesNoLiveRow) {
-  SessionOptions options = options_of(mode_);
+  SessionOptions options = options_of(mode_, geometry_);
   options.poison_padding = true;
   const std::vector<Step> steps = steps_of(geometry_, options);
   expect_modes(steps, modes_of(mode_));
@@ -159,8 +160,8 @@ TEST_P(GeometryOfMode, CG27PoisonedPaddingReachesNoLiveRow) {
 // With and without graphs at the padded key: the same kernels, so equal bits on CUDA too. The
 // splitting ops of PIECEWISE take the same rows in both.
 TEST_P(GeometryOfMode, CG28EagerRunAtThePaddedKeyGivesTheSameBits) {
-  const std::vector<Step> graphs = steps_of(geometry_, options_of(mode_));
-  const std::vector<Step> eager = steps_of(geometry_, options_of(mode_), true);
+  const std::vector<Step> graphs = steps_of(geometry_, options_of(mode_, geometry_));
+  const std::vector<Step> eager = steps_of(geometry_, options_of(mode_, geometry_), true);
   expect_modes(graphs, modes_of(mode_));
   expect_modes(eager, modes_of("NONE"));
   ASSERT_EQ(graphs.size(), eager.size());
@@ -185,7 +186,7 @@ INSTANTIATE_TEST_SUITE_P(Served, GeometryOfMode,
 class GeometryTest : public ::testing::TestWithParam<Geometry> {};
 
 TEST_P(GeometryTest, CG28ChunksAndNeighboursChangeNoLogit) {
-  const auto session = started(options_of("FULL_AND_PIECEWISE"), model_of(GetParam()));
+  const auto session = started(options_of("FULL_AND_PIECEWISE", GetParam()), model_of(GetParam()));
   const std::vector<TokenId> tokens = prompt(90, 3);
   session->run({{0, tokens, 0}});
   const std::vector<float> whole = session->runner().read_logits();
@@ -204,7 +205,7 @@ TEST_P(GeometryTest, CG28BatchInvariantLogitsHaveTheSameBitsHoweverTheyAreComput
   std::vector<std::vector<float>> expected;  // behind 90 to 99 tokens
   for (const char* mode : {"NONE", "FULL", "PIECEWISE", "FULL_AND_PIECEWISE"}) {
     SCOPED_TRACE(mode);
-    SessionOptions options = options_of(mode);
+    SessionOptions options = options_of(mode, GetParam());
     options.config.batch_invariant = true;
     options.poison_padding = true;
     const auto session = started(options, model_of(GetParam()));
@@ -243,9 +244,9 @@ TEST_P(GeometryTest, CG28BatchInvariantLogitsHaveTheSameBitsHoweverTheyAreComput
 
 // In every lowering: the plain one and, on CUDA, those for few and for some rows.
 TEST_P(GeometryTest, CG29MovedCacheIsNamedInEveryLowering) {
-  SessionOptions options = options_of("FULL_AND_PIECEWISE");
+  SessionOptions options = options_of("FULL_AND_PIECEWISE", GetParam());
   options.config.debug_cudagraph = true;
-  options.config.cudagraph_capture_sizes = {1, 4, 32, 128};
+  options.config.cudagraph_capture_sizes = {1, 4, 8, 32, 128};
   const size_t lowerings =
       started(options, model_of(GetParam()))->runner().hosted().lowerings().size();
   for (size_t i = 0; i < lowerings; ++i) {
@@ -256,13 +257,15 @@ TEST_P(GeometryTest, CG29MovedCacheIsNamedInEveryLowering) {
       worker::Addresses& addresses = lowering.context.addresses[value];
       addresses.fill(static_cast<std::byte*>(addresses[0]) + 256);
     }
-    // Keys of 128, 32 and 4 tokens, and of one decode: one of them runs in this lowering.
+    // Keys of 128, 32 and 4 tokens, of one decode and of five: one of them runs in this lowering.
     std::string message = "nothing was noticed";
     try {
       session->run({{2, prompt(60, 0), 0}});
       session->run({{0, prompt(9, 0), 0}});
       session->run({{1, prompt(3, 0), 0}});
       session->run({{0, {11}, 9}});
+      session->run({{3, prompt(3, 3), 0}, {4, prompt(1, 4), 0}});
+      session->run({{0, {12}, 10}, {1, {13}, 3}, {2, {14}, 60}, {3, {15}, 3}, {4, {16}, 1}});
     } catch (const FatalError& error) {
       message = error.what();
     }
