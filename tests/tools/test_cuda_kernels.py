@@ -47,7 +47,7 @@ def helpers_that_wait(text):
 
 
 def all_kernels():
-    return [(path.name, name, body) for path in sorted(KERNELS.glob("*.cu"))
+    return [(path.name, name, body) for path in sorted(KERNELS.glob("*.cu*"))
             for name, body in kernels_of(path.read_text()).items()]
 
 

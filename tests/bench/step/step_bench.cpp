@@ -1,7 +1,8 @@
 // Where a step's time goes: the step through the runner, its graph launched back to back, and each
 // kind of op in a graph of its own, over all layers, so that weights come from memory as they do in
 // a step. Dummy weights; --device by REFRAIN_TEST_DEVICE.
-// usage: step_bench MODEL_DIRECTORY CONTEXT BATCH...      decode, two steps in flight
+// usage: step_bench MODEL_DIRECTORY CONTEXT BATCH...      decode, two steps in flight, of CONTEXT
+//        tokens in the mean (at least 70)
 //        step_bench MODEL_DIRECTORY prefill TOKENS...     a prompt's only step
 //        step_bench MODEL_DIRECTORY lora ADAPTERS CONTEXT BATCH...   the same with LoRA adapters of
 //        rank 16
@@ -132,12 +133,12 @@ void report(Session& session, const std::string& what, int size, double runner_u
   }
 }
 
-// us a step of `next`, two in flight.
-double time_steps(Session& session, const std::function<ipc::Step()>& next, int few, int many) {
+// us a step, two in flight: of steps `few` to `many` of a run; step(i) is the i-th.
+double time_steps(Session& session, const std::function<ipc::Step(int)>& step, int few, int many) {
   const auto steps = [&](int count) {
     std::vector<ipc::Step> prepared;
     prepared.reserve(static_cast<size_t>(count));
-    for (int i = 0; i < count; ++i) prepared.push_back(next());
+    for (int i = 0; i < count; ++i) prepared.push_back(step(i));
     const auto begun = Clock::now();
     session.runner().submit(prepared[0]);
     for (int i = 1; i < count; ++i) {
@@ -159,6 +160,8 @@ void bench_decode(const std::string& model, int context, int batch, int adapters
   options.config.max_lora_rank = 16;
   Session session(model, options);
   session.start();
+  constexpr int kFew = 20, kMany = 120, kMiddle = (kFew + kMany) / 2;
+  const int first = std::max(1, context - kMiddle);
   const auto step_of = [&](const std::vector<Row>& rows) {
     ipc::Step step = session.make_step(rows);
     step.has_lora = adapters > 0;
@@ -167,18 +170,18 @@ void bench_decode(const std::string& model, int context, int batch, int adapters
     return step;
   };
   for (int slot = 0; slot < batch; ++slot) {
-    session.runner().submit(step_of({{slot, prompt(context, slot), 0}}));
+    session.runner().submit(step_of({{slot, prompt(first, slot), 0}}));
     session.runner().wait();
   }
-  int computed = context;
-  const auto next = [&] {
+  const auto step = [&](int i) {
     std::vector<Row> rows;
     rows.reserve(static_cast<size_t>(batch));
-    for (int slot = 0; slot < batch; ++slot) rows.push_back({slot, {kTokenOnDevice}, computed});
-    ++computed;
+    for (int slot = 0; slot < batch; ++slot) rows.push_back({slot, {kTokenOnDevice}, first + i});
     return step_of(rows);
   };
-  const double us = time_steps(session, next, 20, 120);
+  const double us = time_steps(session, step, kFew, kMany);
+  session.runner().submit(step(kMiddle));  // which the graph and its ops are timed with
+  session.runner().wait();
   report(session, "batch " + std::to_string(batch) + " context " + std::to_string(context), batch,
          us);
 }
@@ -223,23 +226,22 @@ void bench_mixed(const std::string& model, int context, int batch,
   session.start();
   for (int slot = 0; slot < batch; ++slot) session.run({{slot, prompt(context, slot), 0}});
   for (const int tokens : prompt_tokens) {
-    int computed = context;
-    const auto next = [&] {
+    const auto step = [&](int i) {
       std::vector<Row> rows;
       rows.reserve(static_cast<size_t>(batch + kMostPrompts));
-      for (int slot = 0; slot < batch; ++slot) rows.push_back({slot, {kTokenOnDevice}, computed});
-      ++computed;
+      for (int slot = 0; slot < batch; ++slot)
+        rows.push_back({slot, {kTokenOnDevice}, context + i});
       for (int left = tokens, slot = batch; left > 0; left -= kPromptTokens, ++slot)
         rows.push_back({slot, prompt(std::min(left, kPromptTokens), slot), 0});
       return session.make_step(rows);
     };
-    const double us = time_steps(session, next, 4, 14);
+    const double us = time_steps(session, step, 4, 14);
     const int total = batch + tokens;
     std::printf("mixed: %d rows of context %d, %d prompt tokens, %d in all: %.1f us a step\n",
                 batch, context, tokens, total, us);
     if (tokens != prompt_tokens.back()) continue;
     constexpr int kOne[] = {1};
-    const worker::BatchShape shape = worker::batch_shape(next(), kOne);
+    const worker::BatchShape shape = worker::batch_shape(step(0), kOne);
     const worker::BatchDescriptor key{shape.num_tokens, shape.num_reqs, false, false};
     profile(session, key, &shape);
   }
@@ -269,7 +271,7 @@ void bench_verify(const std::string& model, int context, int drafts, const std::
   const auto steps_of = [&](int tokens) {
     return time_steps(
         session,
-        [&, tokens] {
+        [&, tokens](int /*i*/) {
           std::vector<Row> rows;
           rows.reserve(static_cast<size_t>(batch));
           for (int slot = 0; slot < batch; ++slot)
