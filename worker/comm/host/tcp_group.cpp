@@ -146,15 +146,14 @@ void TcpGroup::exchange(const Post& post, Deadline deadline) {
     }
     const bool may_stop = sequence_ == 0 && options_.stop;
     if (may_stop && options_.stop()) stop(fmt::format("no need to wait for {}", name(*peer)));
-    if (const auto frame = sockets_->receive(may_stop ? std::min(left, kStopSlice) : left)) {
+    if (const auto frame = sockets_->receive(may_stop ? std::min(left, kStopSlice) : left))
       take(*frame);
-    } else if (sockets_->lost(*peer)) {
-      drain(kLastWords);
-    }
+    // The frame may be another rank's, and this one's come behind it.
+    const bool& has_left = peers_[static_cast<size_t>(*peer)].left;
+    if (waited_for() == peer && !has_left && sockets_->lost(*peer)) drain(kLastWords);
     if (const std::string reason = told(); !reason.empty()) stop(reason);
     if (waited_for() != peer) continue;
-    if (peers_[static_cast<size_t>(*peer)].left)
-      give_up(fmt::format("rank {} left the group before {}", *peer, what()));
+    if (has_left) give_up(fmt::format("rank {} left the group before {}", *peer, what()));
     if (sockets_->lost(*peer))
       give_up(fmt::format("{} is gone; it never came to {}", name(*peer), what()));
   }
