@@ -58,9 +58,19 @@ void expect_equal_bits(const Trace& a, const Trace& b) {
   }
 }
 
-// The same batches at different keys. A token may be another one only where the logits of both are
-// as near to each other as the traces are.
+// The same batches at different keys.
 void expect_agreement(const Trace& a, const Trace& b, double tolerance = 1e-4) {
+  ASSERT_EQ(a.tokens, b.tokens);
+  ASSERT_EQ(a.logits.size(), b.logits.size());
+  for (size_t i = 0; i < a.logits.size(); ++i) {
+    expect_same_values(b.logits[i], a.logits[i], tolerance);
+  }
+}
+
+// On CUDA in bfloat16 a token may be another one where the logits of both are as near to each other
+// as the traces are: of five decodes the last residual is rounded before its norm, elsewhere not.
+void expect_agreement_but_for_ties(const Trace& a, const Trace& b, double tolerance) {
+  if (SessionOptions{}.device == "host") return expect_agreement(a, b, tolerance);
   ASSERT_EQ(a.tokens.size(), b.tokens.size());
   ASSERT_EQ(a.logits.size(), b.logits.size());
   for (size_t i = 0; i < a.logits.size(); ++i) {
@@ -105,7 +115,7 @@ TEST_P(EveryMode, CG28GivesTheSameBitsWithBFloat16AndTwoThreads) {
   SessionOptions other = with_mode(GetParam());
   other.config.dtype = "bfloat16";
   other.threads = 2;
-  expect_agreement(trace_of(none), trace_of(other), 0.02);
+  expect_agreement_but_for_ties(trace_of(none), trace_of(other), 0.02);
 }
 
 // CG-27: NaN in the arena and the reserved block before every step reaches no live row.

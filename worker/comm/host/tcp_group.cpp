@@ -149,11 +149,11 @@ void TcpGroup::exchange(const Post& post, Deadline deadline) {
     if (const auto frame = sockets_->receive(may_stop ? std::min(left, kStopSlice) : left))
       take(*frame);
     // The frame may be another rank's, and this one's come behind it.
-    const bool& has_left = peers_[static_cast<size_t>(*peer)].left;
-    if (waited_for() == peer && !has_left && sockets_->lost(*peer)) drain(kLastWords);
+    const Peer& waited = peers_[static_cast<size_t>(*peer)];
+    if (waited_for() == peer && !waited.left && sockets_->lost(*peer)) drain(kLastWords);
     if (const std::string reason = told(); !reason.empty()) stop(reason);
     if (waited_for() != peer) continue;
-    if (has_left) give_up(fmt::format("rank {} left the group before {}", *peer, what()));
+    if (waited.left) give_up(fmt::format("rank {} left the group before {}", *peer, what()));
     if (sockets_->lost(*peer))
       give_up(fmt::format("{} is gone; it never came to {}", name(*peer), what()));
   }

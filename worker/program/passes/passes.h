@@ -41,6 +41,7 @@ struct PeerSums {
   int64_t cols = 0;  // of the widest
 };
 PeerSums peer_sums(const Program& program);
+// The most tokens of a key that lower_some_rows with `decode` is for; 0: the device has none.
 int32_t some_decode_limit(const Program& program, const kernels::FewRows& device);
 // The most tokens of a key that lower_few_rows is for; 0: the device or the Program has none.
 int32_t few_rows_limit(const Program& program, const kernels::FewRows& device);
