@@ -26,6 +26,7 @@ REWRITERS = {
     "worker/program/passes/key_shares.cpp": "shares keys out for attention",
     "worker/program/passes/lora.cpp": "puts adapters behind linears",
     "worker/program/passes/score_prompts.cpp": "rewrites",
+    "worker/program/passes/share_norms.cpp": "rewrites",
     "worker/program/passes/publish_layers.cpp": "puts flags behind layers",
     "worker/bench/": "measures single kernels",
 }

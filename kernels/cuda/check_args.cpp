@@ -134,11 +134,15 @@ void check_args(const FusedLinearArgs& args) {
   check_matrix(op, "in", linear.in, k);
   check_matrix(op, "out", linear.out, args.silu_mul ? linear.weight.n / 2 : linear.weight.n);
   const bool plain = args.norm == nullptr && args.push.size == 0;
-  const int32_t most = !plain ? kFewRows : args.silu_mul ? kSiluRows : kClusterRows;
+  const bool shares = args.next.norm != nullptr || args.squares != nullptr;
+  const int32_t most = !plain          ? kFewRows
+                       : shares        ? kSharedNormRows
+                       : args.silu_mul ? kSiluRows
+                                       : kClusterRows;
   REFRAIN_CHECK(linear.rows.padded <= most, "{}: {} rows; the CUDA kernel takes {}", op,
                 linear.rows.padded, most);
   REFRAIN_CHECK(
-      linear.rows.padded <= kFewRows ||
+      (linear.rows.padded <= kFewRows && !shares) ||
           (args.silu_mul && linear.rows.padded > kClusterRows
                ? can_linear_silu(linear)
                : can_cluster(linear) && (!args.silu_mul || linear.weight.n % 32 == 0)),
@@ -153,6 +157,15 @@ void check_args(const FusedLinearArgs& args) {
                                    linear.residual.data == nullptr),
                 "{}: SiLU·mul of {} outputs takes whole groups of 8, no bias and no residual", op,
                 linear.weight.n);
+  REFRAIN_CHECK(!shares || plain, "{}: a norm of its own or a sum over ranks beside a shared norm",
+                op);
+  if (args.next.norm != nullptr) {
+    check_matrix(op, "next.out", args.next.out, linear.weight.n);
+    REFRAIN_CHECK(!args.silu_mul && args.next.squares != nullptr &&
+                      args.next.out.dtype == DType::kBFloat16 &&
+                      linear.out.dtype == DType::kBFloat16,
+                  "{}: the next norm takes bfloat16, no SiLU·mul, and squares", op);
+  }
   REFRAIN_CHECK(args.push.size <= kMaxPeerRanks && args.pull.size <= kMaxPeerRanks,
                 "{}: exchanges between {} ranks; the CUDA kernel takes {}", op,
                 std::max(args.push.size, args.pull.size), kMaxPeerRanks);

@@ -212,12 +212,11 @@ void run_planned(StreamRef stream, const LinearArgs& args, bool invariant) {
 int32_t planned_rows(int32_t rows) { return top_of_range(rows); }
 
 void linear(StreamRef stream, const LinearArgs& args) {
-  if (can_fuse_few(args)) {
+  if (can_fuse_few(args) || can_cluster(args)) {
     FusedLinearArgs fused;
     fused.linear = args;
     return fused_linear(stream, fused);
   }
-  if (can_cluster(args)) return linear_cluster(stream, args, false);
   run_planned(stream, args, false);
 }
 

@@ -13,6 +13,11 @@
 // H200, 32 rows, of the 4540 GB/s that reading reaches: 8B gate_up with SiLU·mul 92 %, down 88 %,
 // o 75 %, qkv 74 % (docs/gpu-results.md).
 //
+// Of up to 16 rows an RMSNorm between two linears is theirs: the first writes its rows times the
+// norm's weight, and a sum of squares for each block and tile; the second has those rows for its
+// input and divides. A launch of its own takes 1.7 us a norm, this 0.4 (8B, H200); of more rows
+// what each block does at its end costs as much.
+//
 // lora_linear is the same kernel: what adapters add are further columns of K.
 
 #include <algorithm>
@@ -29,15 +34,15 @@ namespace {
 
 using namespace cluster_linear;
 
-template <int kRows, bool kSilu, class Extra>
+template <int kRows, bool kSilu, class Extra, Norms kNorms>
 __global__ void __launch_bounds__(kThreads, 1)
     linear_cluster_kernel(const __grid_constant__ ClusterLinear args,
                           const __grid_constant__ Extra adapters,
                           const __grid_constant__ CUtensorMap weight,
                           const __grid_constant__ CUtensorMap input) {
   extern __shared__ unsigned char shared[];
-  const TileBlock<kRows, kSilu, std::is_same_v<Extra, Adapters>> block(args, adapters,
-                                                                       shared_address(shared));
+  const TileBlock<kRows, kSilu, std::is_same_v<Extra, Adapters>, kNorms> block(
+      args, adapters, shared_address(shared));
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const bool draws = threadIdx.x == (kMultiplyWarps + kAddWarps) * 32;
   if (draws) {
@@ -150,10 +155,11 @@ Adapters adapters_of(const LoraLinearArgs& args, int box_rows, int cluster) {
 }
 
 // `of_adapters`: null without.
-template <int kRows, bool kSilu, class Extra>
-void run(StreamRef stream, const LinearArgs& linear, const LoraLinearArgs* of_adapters) {
+template <int kRows, bool kSilu, class Extra, Norms kNorms>
+void run(StreamRef stream, const FusedLinearArgs& fused, const LoraLinearArgs* of_adapters) {
+  const LinearArgs& linear = fused.linear;
   using L = Layout<kRows>;
-  constexpr auto kernel = &linear_cluster_kernel<kRows, kSilu, Extra>;
+  constexpr auto kernel = &linear_cluster_kernel<kRows, kSilu, Extra, kNorms>;
   constexpr bool kLora = std::is_same_v<Extra, Adapters>;
   constexpr const char* kName = kLora ? "lora_linear" : "linear";
   constexpr int kBytes = L::bytes(L::kStages);
@@ -169,6 +175,13 @@ void run(StreamRef stream, const LinearArgs& linear, const LoraLinearArgs* of_ad
   args.stages = L::kStages;
   args.cluster = choose_cluster<kSilu>(most, args.tiles, args.chunks);
   args.rows = linear.rows;
+  args.next_norm = fused.next.norm;
+  args.scaled = fused.next.out;
+  args.next_squares = fused.next.squares;
+  args.squares = fused.squares;
+  args.parts = static_cast<int32_t>(square_parts(linear.weight.k));
+  args.eps = fused.eps;
+  args.per_column = 1.0f / static_cast<float>(linear.weight.k);
   const auto at_once = static_cast<int64_t>(most[static_cast<size_t>(args.cluster)]);
   LaunchShape shape;
   shape.threads = kThreads;
@@ -187,10 +200,11 @@ void run(StreamRef stream, const LinearArgs& linear, const LoraLinearArgs* of_ad
 }
 
 template <bool kSilu, class Extra>
-void run_rows(StreamRef stream, const LinearArgs& args, const LoraLinearArgs* of_adapters) {
-  if (args.rows.padded <= 16) return run<16, kSilu, Extra>(stream, args, of_adapters);
-  if (args.rows.padded <= 32) return run<32, kSilu, Extra>(stream, args, of_adapters);
-  run<64, kSilu, Extra>(stream, args, of_adapters);
+void run_rows(StreamRef stream, const FusedLinearArgs& args, const LoraLinearArgs* of_adapters) {
+  const int32_t rows = args.linear.rows.padded;
+  if (rows <= 16) return run<16, kSilu, Extra, Norms::kNone>(stream, args, of_adapters);
+  if (rows <= 32) return run<32, kSilu, Extra, Norms::kNone>(stream, args, of_adapters);
+  run<64, kSilu, Extra, Norms::kNone>(stream, args, of_adapters);
 }
 
 }  // namespace
@@ -201,8 +215,16 @@ bool can_cluster(const LinearArgs& args) {
          args.weight.k > kChunk && is_wide(args.weight.data) && rows_are_wide(args.in);
 }
 
-void linear_cluster(StreamRef stream, const LinearArgs& args, bool silu_mul) {
-  if (silu_mul) return run_rows<true, NoAdapters>(stream, args, nullptr);
+void linear_cluster(StreamRef stream, const FusedLinearArgs& args) {
+  constexpr int kRows = kSharedNormRows;
+  const bool before = args.squares != nullptr, next = args.next.norm != nullptr;
+  if (args.silu_mul) {
+    if (before) return run<kRows, true, NoAdapters, Norms::kBefore>(stream, args, nullptr);
+    return run_rows<true, NoAdapters>(stream, args, nullptr);
+  }
+  if (before && next) return run<kRows, false, NoAdapters, Norms::kBoth>(stream, args, nullptr);
+  if (before) return run<kRows, false, NoAdapters, Norms::kBefore>(stream, args, nullptr);
+  if (next) return run<kRows, false, NoAdapters, Norms::kNext>(stream, args, nullptr);
   run_rows<false, NoAdapters>(stream, args, nullptr);
 }
 
@@ -224,8 +246,10 @@ bool can_cluster_adapters(const LoraLinearArgs& args) {
 
 void lora_linear(StreamRef stream, const LoraLinearArgs& args) {
   lora_shrink_spread(stream, args);
-  if (args.silu_mul) return run_rows<true, Adapters>(stream, args.linear, &args);
-  run_rows<false, Adapters>(stream, args.linear, &args);
+  FusedLinearArgs fused;
+  fused.linear = args.linear;
+  if (args.silu_mul) return run_rows<true, Adapters>(stream, fused, &args);
+  run_rows<false, Adapters>(stream, fused, &args);
 }
 
 }  // namespace refrain::kernels

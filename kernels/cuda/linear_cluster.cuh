@@ -37,6 +37,14 @@ struct ClusterLinear {
   int32_t stages;
   int32_t cluster;  // blocks that share a tile
   Rows rows;
+  // A norm that is shared with the linear behind, and one that is with the linear before
+  // (FusedLinearArgs).
+  const float* next_norm;
+  Matrix scaled;
+  float* next_squares;
+  const float* squares;
+  int32_t parts;  // of a row's squares
+  float eps, per_column;
 };
 
 // What the rows' adapters add, as further columns of K: a tile's rows of b, all places side by
@@ -51,6 +59,7 @@ struct NoAdapters {};
 
 struct Barriers {
   uint64_t full[kMaxStages], empty[kMaxStages], summed[kBuffers], read[kBuffers];
+  float scale[kTile];  // of the input's rows
 };
 
 // kRows: of the input, at most.
@@ -70,6 +79,10 @@ struct Layout {
   static_assert(2 * bytes(kStages) > kMaxSharedBytes);  // one block a multiprocessor
 };
 
+// Whose norm a launch has a part in: one that is shared with the linear before, one that is with
+// the linear behind (FusedLinearArgs).
+enum class Norms { kNone, kBefore, kNext, kBoth };
+
 // What every warp of a block knows of its work.
 template <int kRows, bool kSilu, bool kLora>
 struct Block {
@@ -77,10 +90,10 @@ struct Block {
   using Extra = std::conditional_t<kLora, Adapters, NoAdapters>;
   const ClusterLinear& args;
   const Extra& adapters;
-  uint32_t ring, sums, full, empty, summed, read;  // shared addresses
-  int32_t rank, tile, tile_step, end;              // tile: its first
-  int32_t first_chunk, chunks;                     // of K
-  int32_t extras;                                  // chunks of adapters, of this block's
+  uint32_t ring, sums, full, empty, summed, read, scale;  // shared addresses
+  int32_t rank, tile, tile_step, end;                     // tile: its first
+  int32_t first_chunk, chunks;                            // of K
+  int32_t extras;                                         // chunks of adapters, of this block's
 
   __device__ Block(const ClusterLinear& args, const Extra& adapters, uint32_t shared)
       : args(args),
@@ -91,6 +104,7 @@ struct Block {
         empty(sums + kBuffers * L::kSumBytes + offsetof(Barriers, empty)),
         summed(sums + kBuffers * L::kSumBytes + offsetof(Barriers, summed)),
         read(sums + kBuffers * L::kSumBytes + offsetof(Barriers, read)),
+        scale(sums + kBuffers * L::kSumBytes + offsetof(Barriers, scale)),
         rank(static_cast<int32_t>(block_of_cluster())),
         tile(static_cast<int32_t>(blockIdx.x) / args.cluster),
         tile_step(static_cast<int32_t>(gridDim.x) / args.cluster),

@@ -9,13 +9,17 @@
 
 namespace refrain::kernels::cluster_linear {
 
-template <int kRows, bool kSilu, bool kLora>
+template <int kRows, bool kSilu, bool kLora, Norms kNorms = Norms::kNone>
 struct TileBlock : Block<kRows, kSilu, kLora> {
+  static constexpr bool kScaled = kNorms == Norms::kBefore || kNorms == Norms::kBoth;
+  static constexpr bool kNext = kNorms == Norms::kNext || kNorms == Norms::kBoth;
+  static_assert(!(kSilu && kNext));
   using Base = Block<kRows, kSilu, kLora>;
   using L = Layout<kRows>;
   using Base::args, Base::ring, Base::sums, Base::full, Base::empty, Base::summed, Base::read;
   using Base::Base, Base::lane;
   using Base::rank, Base::tile, Base::tile_step, Base::end, Base::chunks, Base::extras;
+  using Base::scale;
 
   // The four warps that multiply.
   __device__ void multiply_tiles() const {
@@ -75,6 +79,7 @@ struct TileBlock : Block<kRows, kSilu, kLora> {
   // The four warps that add up the parts of this block's share of each tile.
   __device__ void add_tiles() const {
     const int32_t live = live_rows(args.rows);
+    if constexpr (kScaled) load_scales(live);
     int32_t at_tile = tile;
 #pragma unroll 1
     for (int32_t t = 0; at_tile < end; ++t, at_tile += tile_step) add_tile(at_tile, t, live);
@@ -119,22 +124,82 @@ struct TileBlock : Block<kRows, kSilu, kLora> {
     expect_bytes(barrier, (args.cluster - 1) * outputs * L::kSumStride * 4);
   }
 
+  __device__ static int32_t adder() {
+    return static_cast<int32_t>(threadIdx.x) - kMultiplyWarps * 32;
+  }
+
+  // What the norm before divides the input's rows by. Some neighbouring lanes have a row.
+  __device__ void load_scales(int32_t live) const {
+    constexpr int kLanes = kAddThreads / kRows;
+    const int32_t row = adder() / kLanes;
+    float sum = 0;
+    if (row < live) {
+      const auto* squares =
+          reinterpret_cast<const float4*>(args.squares + int64_t{row} * args.parts);
+#pragma unroll 8
+      for (int32_t i = adder() % kLanes; i < args.parts / 4; i += kLanes) {
+        const float4 v = __ldcg(squares + i);
+        sum += (v.x + v.y) + (v.z + v.w);
+      }
+    }
+#pragma unroll
+    for (int offset = kLanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
+    if (adder() % kLanes == 0) {
+      asm volatile("st.shared.f32 [%0], %1;" ::"r"(scale + row * 4),
+                   "f"(1.0f / sqrtf(sum * args.per_column + args.eps))
+                   : "memory");
+    }
+    meet_adders(false);
+  }
+
+  // Of the tile's outputs that a warp has, one a lane, and of four rows: writes them times the
+  // next norm's weight, and the sum of each row's squares.
+  __device__ void share_norm(const Piece& piece, int32_t of_tile, int32_t live,
+                             float weight) const {
+    float squares[4] = {};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (!piece.here || piece.row + j >= live) continue;
+      const float value = rounded(piece.value[j], DType::kBFloat16);
+      squares[j] = value * value;
+      store_element(args.scaled.data, DType::kBFloat16,
+                    (piece.row + j) * args.scaled.stride + piece.col, value * weight);
+    }
+    // Half of the lanes keep half of the rows, twice.
+    const bool upper = lane() & 16, odd = lane() & 8;
+    const float give0 = upper ? squares[0] : squares[2], give1 = upper ? squares[1] : squares[3];
+    const float keep0 = upper ? squares[2] : squares[0], keep1 = upper ? squares[3] : squares[1];
+    const float first = keep0 + __shfl_xor_sync(~0u, give0, 16);
+    const float second = keep1 + __shfl_xor_sync(~0u, give1, 16);
+    float sum = (odd ? second : first) + __shfl_xor_sync(~0u, odd ? first : second, 8);
+#pragma unroll
+    for (int offset = 4; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
+    const int32_t row = piece.row + lane() / 8;
+    if (lane() % 8 != 0 || row >= live) return;
+    float* to = args.next_squares + row * square_parts(args.n) + of_tile * kMaxCluster;
+    to[rank] = sum;
+    for (int r = args.cluster; rank == 0 && r < kMaxCluster; ++r) to[r] = 0;
+  }
+
   // t: of this block's tiles.
   __device__ void add_tile(int32_t of_tile, int32_t t, int32_t live) const {
     constexpr int kHeld = (kTile / 2 * (kRows / 4) + kAddThreads - 1) / kAddThreads;
-    const int32_t thread = static_cast<int32_t>(threadIdx.x) - kMultiplyWarps * 32;
     const int32_t share = first_of(rank), outputs = first_of(rank + 1) - share;
-    const int32_t wide = kSilu ? outputs / 2 : outputs, pieces = wide * (kRows / 4);
+    const int32_t wide = kSilu ? outputs / 2 : outputs;
+    const int32_t lanes = kNext ? 32 : wide, pieces = lanes * (kRows / 4);
     const int32_t buffer = t % kBuffers, use = t / kBuffers;
     const int64_t first =
         kSilu ? int64_t{of_tile} * (kTile / 2) + share / 2 : int64_t{of_tile} * kTile + share;
     Piece piece[kHeld];
+    float weight[kHeld];
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) {
-      const int32_t p = thread + i * kAddThreads;
-      piece[i] = {p % wide, p / wide * 4, first + p % wide, {}};
-      piece[i].here = p < pieces && piece[i].row < live && piece[i].col < args.n;
+      const int32_t p = adder() + i * kAddThreads, output = p % lanes;
+      piece[i] = {output, p / lanes * 4, first + output, {}};
+      piece[i].here =
+          p < pieces && (!kNext || output < wide) && piece[i].row < live && piece[i].col < args.n;
       if (piece[i].here) load_before(piece[i], live);
+      if (kNext && piece[i].here) weight[i] = args.next_norm[piece[i].col];
     }
     wait_barrier(summed + buffer * 8, static_cast<uint32_t>(use) & 1);
     bool strange = false;
@@ -158,6 +223,11 @@ struct TileBlock : Block<kRows, kSilu, kLora> {
         add4(sum, part[r]);
         add4(up, up_part[r]);
       }
+      if constexpr (kScaled) {
+        const float4 by = load_float4(scale + piece[i].row * 4);
+        multiply4(sum, by);
+        multiply4(up, by);
+      }
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         if constexpr (kSilu) {
@@ -169,8 +239,8 @@ struct TileBlock : Block<kRows, kSilu, kLora> {
       }
     }
     meet_adders(strange);
-    if (thread < args.cluster) {
-      arrive_at_block(of_block(read + buffer * 8, static_cast<uint32_t>(thread)));
+    if (adder() < args.cluster) {
+      arrive_at_block(of_block(read + buffer * 8, static_cast<uint32_t>(adder())));
     }
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) {
@@ -181,6 +251,10 @@ struct TileBlock : Block<kRows, kSilu, kLora> {
         store_element(args.out.data, args.out.dtype,
                       (piece[i].row + j) * args.out.stride + piece[i].col, piece[i].value[j]);
       }
+    }
+    if constexpr (kNext) {
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i) share_norm(piece[i], of_tile, live, weight[i]);
     }
   }
   __device__ void load_before(Piece& piece, int32_t live) const {
@@ -193,6 +267,9 @@ struct TileBlock : Block<kRows, kSilu, kLora> {
       piece.value[j] += load_element(args.residual.data, args.residual.dtype,
                                      (piece.row + j) * args.residual.stride + piece.col);
     }
+  }
+  __device__ static void multiply4(float (&sum)[4], float4 v) {
+    sum[0] *= v.x, sum[1] *= v.y, sum[2] *= v.z, sum[3] *= v.w;
   }
   __device__ static void add4(float (&sum)[4], float4 v) {
     sum[0] += v.x, sum[1] += v.y, sum[2] += v.z, sum[3] += v.w;

@@ -73,7 +73,7 @@ bool can_linear_silu(const LinearArgs& args);
 bool fuses_silu(int32_t rows);
 void linear_silu(StreamRef stream, const LinearArgs& args);
 bool can_cluster_adapters(const LoraLinearArgs& args);
-void linear_cluster(StreamRef stream, const LinearArgs& args, bool silu_mul);
+void linear_cluster(StreamRef stream, const FusedLinearArgs& args);
 void linear_simple(StreamRef stream, const LinearArgs& args);  // any type and alignment, slow
 
 // The lowerings of attention. can_attend_mma: bfloat16, head_dim 32, 64, 80, 96 or 128, aligned.

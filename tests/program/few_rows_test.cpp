@@ -71,12 +71,13 @@ TEST(FewRows, GivesThePlainLogits) {
 }
 
 // As lowered(), for more rows than few.
-std::vector<Program> lowered_for_some(const ModelConfig& config, int size, bool decode) {
+std::vector<Program> lowered_for_some(const ModelConfig& config, int size, int32_t rows,
+                                      bool decode) {
   std::vector<Program> ranks;
   for (int rank = 0; rank < size; ++rank) {
     Program program = lower_some_rows(
         add_residuals(shard(fuse(build(config, DType::kBFloat16)), rank, size).value()),
-        few_rows_device(), decode);
+        few_rows_device(), rows, decode);
     for (Value& value : program.values) {
       if (value.dtype == DType::kBFloat16) value.dtype = DType::kFloat32;
     }
@@ -95,13 +96,18 @@ TEST(SomeRows, GivesThePlainLogits) {
   for (ModelConfig config : models()) {
     config.hidden_size = 192;  // SiLU·mul goes into linears of whole groups of 64 columns
     for (int size = 1; size <= 3; ++size) {
-      SCOPED_TRACE(config.architecture + " on " + std::to_string(size));
-      EXPECT_LT(distance(prefill_logits({fuse(build(config))}, config),
-                         prefill_logits(lowered_for_some(config, size, false), config)),
-                kTolerance);
-      EXPECT_LT(distance(decode_logits({fuse(build(config))}, config),
-                         decode_logits(lowered_for_some(config, size, true), config)),
-                kTolerance);
+      const auto prompts = prefill_logits({fuse(build(config))}, config);
+      const auto decodes = decode_logits({fuse(build(config))}, config);
+      for (const int32_t rows : {8, 32}) {
+        SCOPED_TRACE(config.architecture + " on " + std::to_string(size) + ", rows " +
+                     std::to_string(rows));
+        EXPECT_LT(
+            distance(prompts, prefill_logits(lowered_for_some(config, size, rows, false), config)),
+            kTolerance);
+        EXPECT_LT(
+            distance(decodes, decode_logits(lowered_for_some(config, size, rows, true), config)),
+            kTolerance);
+      }
     }
   }
 }
@@ -117,12 +123,13 @@ TEST(SomeRows, ResidualAndSiluMulGoIntoTheLinears) {
            "add_rms_norm " +
            mlp + "linear rms_norm linear sample ";
   };
-  EXPECT_EQ(op_names(lower_some_rows(sharded, few_rows_device(), false)), layers("fused_linear "));
+  EXPECT_EQ(op_names(lower_some_rows(sharded, few_rows_device(), 64, false)),
+            layers("fused_linear "));
   EXPECT_EQ(op_names(sharded), layers("linear silu_mul "));
   // Ranks say the same, whatever their shares: blocks of 16 columns, or none.
   config.intermediate_size = 72;
   const Program odd = add_residuals(shard(fuse(build(config, DType::kBFloat16)), 0, 1).value());
-  EXPECT_EQ(lower_some_rows(odd, few_rows_device(), false).ops, odd.ops);
+  EXPECT_EQ(lower_some_rows(odd, few_rows_device(), 64, false).ops, odd.ops);
 }
 
 TEST(SomeRows, OfOneTokenARequestTakeRopeIntoAttentionAndSelectNothing) {
@@ -130,9 +137,41 @@ TEST(SomeRows, OfOneTokenARequestTakeRopeIntoAttentionAndSelectNothing) {
   config.hidden_size = 192;
   const Program sharded = add_key_shares(
       add_residuals(shard(fuse(build(config, DType::kBFloat16)), 0, 1).value()), {true}, 64);
+  kernels::FewRows device = few_rows_device();
   const std::string layer = "rms_norm linear rope_attention linear rms_norm fused_linear linear ";
-  EXPECT_EQ(op_names(lower_some_rows(sharded, few_rows_device(), true)),
+  device.max_shared_norm_rows = 0;
+  EXPECT_EQ(op_names(lower_some_rows(sharded, device, 8, true)),
             "prepare_inputs embed " + layer + layer + "rms_norm linear sample ");
+  const int32_t limit = some_decode_limit(sharded, device);
+  EXPECT_EQ(op_names(lower_some_rows(sharded, device, limit, true)),
+            op_names(lower_some_rows(sharded, device, 8, true)));
+  const std::string many = op_names(lower_some_rows(sharded, device, limit + 1, true));
+  EXPECT_EQ(many.find("rope_attention"), std::string::npos) << many;
+}
+
+// All norms but the first layer's first, whose input no linear made.
+TEST(SomeRows, NormsGoIntoTheLinearsAroundThem) {
+  ModelConfig config = aligned(tiny_llama());
+  config.hidden_size = config.intermediate_size = 192;
+  config.head_dim = 192 / config.num_heads;
+  const auto shards = [&](int size) {
+    return add_residuals(shard(fuse(build(config, DType::kBFloat16)), 0, size).value());
+  };
+  const Program shared = lower_some_rows(shards(1), few_rows_device(), 16, true);
+  const std::string linear = "fused_linear ", layer = linear + "rope_attention " + linear + linear;
+  EXPECT_EQ(op_names(shared), "prepare_inputs embed rms_norm linear rope_attention " + linear +
+                                  linear + linear + layer + linear + linear + "sample ");
+  EXPECT_TRUE(shares_norms(shared));
+  for (const Op& op : shared.ops) {
+    const auto* fused = std::get_if<FusedLinearOp>(&op);
+    if (fused == nullptr) continue;
+    EXPECT_NE(fused->squares == kNoValue, fused->next_squares == kNoValue) << print(shared, op);
+  }
+  // Of more rows it is slower; a sum over ranks stands between; K is not of whole groups.
+  EXPECT_FALSE(shares_norms(lower_some_rows(shards(1), few_rows_device(), 17, true)));
+  EXPECT_FALSE(shares_norms(lower_some_rows(shards(2), few_rows_device(), 16, true)));
+  config.hidden_size = 160;
+  EXPECT_FALSE(shares_norms(lower_some_rows(shards(1), few_rows_device(), 16, true)));
 }
 
 // As far as rows times the KV heads of the attention that has most.

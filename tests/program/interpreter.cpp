@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "runtime/base/check.h"
 #include "worker/weights/rope_table.h"
@@ -191,6 +192,13 @@ struct RunOp {
     }
     for (int64_t t = 0; t < count && op.norm != kNoValue; ++t)
       norm(x.data() + t * k, x.data() + t * k, data(op.norm), k, op.eps);
+    for (int64_t t = 0; t < count && op.squares != kNoValue; ++t) {
+      const float* parts = data(op.squares) + t * cols(op.squares);
+      const double sum = std::accumulate(parts, parts + cols(op.squares), 0.0);
+      const double scale = 1 / std::sqrt(sum / static_cast<double>(k) + op.eps);
+      for (int64_t i = t * k; i < (t + 1) * k; ++i)
+        x[static_cast<size_t>(i)] = static_cast<float>(x[static_cast<size_t>(i)] * scale);
+    }
     const auto dot = [&](int64_t t, int64_t j) {
       double sum = 0;
       for (int64_t i = 0; i < k; ++i)
@@ -207,6 +215,13 @@ struct RunOp {
         out.push_back(static_cast<float>(value));
       }
     std::copy(out.begin(), out.end(), data(op.out));
+    if (op.next_norm == kNoValue) return;
+    std::fill_n(data(op.next_squares), count * cols(op.next_squares), 0.0f);
+    for (int64_t i = 0; i < count * n; ++i) {
+      const float value = out[static_cast<size_t>(i)];
+      data(op.next_out)[i] = value * data(op.next_norm)[i % n];
+      data(op.next_squares)[i / n * cols(op.next_squares) + i % n / 16] += value * value;
+    }
   }
   void attend_all(const AttentionOp& op, const float* q, int64_t q_width, ValueId cache) const {
     const int64_t dim = op.head_dim;

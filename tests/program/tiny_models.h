@@ -74,9 +74,12 @@ inline ModelConfig tiny_biased_llama() {
 // A device with kernels for few rows.
 inline kernels::FewRows few_rows_device() {
   return {.max_rows = 4,
+          .max_plain_rows = 64,
+          .max_shared_norm_rows = 16,
           .max_norm_cols = 8192,
           .max_norm_elements = 16384,
           .max_group = 8,
+          .max_rope_units = 127,
           .max_lora_cols = 24,
           .max_ranks = 2,  // three add up by an op
           .takes_head_dim = [](int64_t, int64_t) { return true; }};

@@ -84,7 +84,7 @@ TEST(Validate, AcceptsEveryFormOfAProgramThatPools) {
       EXPECT_EQ(complaint(add_residuals(plain)), "");
       for (const bool decode : {false, true}) {
         SCOPED_TRACE(testing::Message() << "decode " << decode);
-        EXPECT_EQ(complaint(lower_some_rows(add_residuals(plain), rows, decode)), "");
+        EXPECT_EQ(complaint(lower_some_rows(add_residuals(plain), rows, 64, decode)), "");
         EXPECT_EQ(complaint(lower_few_rows(plain, rows, decode)), "");
       }
     }

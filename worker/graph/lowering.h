@@ -18,6 +18,7 @@ struct Lowering {
   std::vector<OpRange> warm_up;    // distinct_pieces(program): what a warm-up run launches
   MemoryPlan plan;
   OpContext context;
+  bool decode = false;  // for keys of one token a request alone
 
   OpRange all_ops() const { return {0, static_cast<int>(program.ops.size())}; }
 };

@@ -57,10 +57,11 @@ Result<std::unique_ptr<ExecutionContext>> ExecutionContext::open(const RunnerOpt
   if (config.disable_custom_all_reduce)
     REFRAIN_RETURN_IF_ERROR(hold_to_nccl(*context->communicator, device.name()));
   REFRAIN_RETURN_IF_ERROR(hold_to_rank_order(*context->communicator, options, device.name()));
-  if (context->model().few != nullptr) {
-    const PeerSums sums = peer_sums(context->model().few->program);
-    if (sums.places > 0) context->communicator->reserve_peer_sums(sums.places, sums.cols);
+  PeerSums sums;  // every form for few rows has the same
+  for (const Lowering* lowering : context->model().lowerings()) {
+    if (sums.places == 0) sums = peer_sums(lowering->program);
   }
+  if (sums.places > 0) context->communicator->reserve_peer_sums(sums.places, sums.cols);
   context->stream = device.create_stream(share);
   context->pool = std::make_unique<GraphPool>(device);
   context->ranges = options.debug.nvtx ? &device : nullptr;

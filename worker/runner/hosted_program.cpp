@@ -100,49 +100,56 @@ std::vector<AttentionGroupSupport> group_support(const std::vector<StateGroup>& 
 }
 
 // For sizes of up to `sizes`. `splitting_ops`: null where it is not split.
-Result<std::unique_ptr<Lowering>> make_lowering(Program program, const ExtentSizes& sizes,
-                                                const kernels::KernelTable& kernels,
-                                                const std::vector<std::string>* splitting_ops) {
-  auto lowering = std::make_unique<Lowering>();
-  lowering->program = std::move(program);
-  REFRAIN_RETURN_IF_ERROR(validate(lowering->program, kernels));
+Status plan_lowering(Lowering& lowering, Program program, const ExtentSizes& sizes,
+                     const kernels::KernelTable& kernels,
+                     const std::vector<std::string>* splitting_ops) {
+  lowering.program = std::move(program);
+  REFRAIN_RETURN_IF_ERROR(validate(lowering.program, kernels));
   if (splitting_ops != nullptr) {
-    REFRAIN_ASSIGN_OR_RETURN(lowering->pieces, split_program(lowering->program, *splitting_ops));
+    REFRAIN_ASSIGN_OR_RETURN(lowering.pieces, split_program(lowering.program, *splitting_ops));
   }
-  lowering->plan = plan_memory(lowering->program, sizes);
-  return lowering;
+  lowering.plan = plan_memory(lowering.program, sizes);
+  return {};
 }
 
 Status add_lowerings(HostedProgram& hosted, const kernels::KernelTable& kernels,
                      const Backends& backends, const kernels::FewRows& few_rows,
                      const std::vector<std::string>& splitting_ops) {
-  const auto lower = [&](Program program, int32_t tokens) {
-    return make_lowering(std::move(program), {tokens, tokens, tokens}, kernels, &splitting_ops);
+  const Program& plain = hosted.program;
+  const auto add = [&](int32_t rows, bool decode, Program program,
+                       bool (*takes)(int32_t) = nullptr) -> Status {
+    auto form = std::make_unique<KeyLowering>();
+    form->rows = rows;
+    form->decode = decode;
+    form->takes = takes;
+    REFRAIN_RETURN_IF_ERROR(
+        plan_lowering(*form, std::move(program), {rows, rows, rows}, kernels, &splitting_ops));
+    hosted.for_keys.push_back(std::move(form));
+    return {};
   };
-  const int32_t few = hosted.few_tokens = few_rows_limit(hosted.program, few_rows);
-  if (few > 0) {
-    REFRAIN_ASSIGN_OR_RETURN(hosted.few,
-                             lower(lower_few_rows(hosted.program, few_rows, false), few));
-    // RoPE and attention in one launch is of no other backend's.
-    const bool plans = std::ranges::any_of(backends, [](const AttentionBackend* backend) {
-      return backend != nullptr && backend->plan != kernels::AttentionPlanKind::kNone;
-    });
-    if (!plans && std::ranges::count(hosted.dispatcher->config().uniform_query_lens, 1) > 0) {
-      REFRAIN_ASSIGN_OR_RETURN(hosted.few_decode,
-                               lower(lower_few_rows(hosted.program, few_rows, true), few));
-      if (const int32_t some = some_decode_limit(hosted.program, few_rows); some > few) {
-        hosted.some_decode_tokens = some;
-        REFRAIN_ASSIGN_OR_RETURN(hosted.some_decode,
-                                 lower(lower_some_rows(hosted.program, few_rows, true), some));
-      }
+  // RoPE and attention in one launch is of no other backend's.
+  const bool plans = std::ranges::any_of(backends, [](const AttentionBackend* backend) {
+    return backend != nullptr && backend->plan != kernels::AttentionPlanKind::kNone;
+  });
+  const auto& lens = hosted.dispatcher->config().uniform_query_lens;
+  const bool decodes = !plans && std::ranges::count(lens, 1) > 0;
+  const int32_t few = few_rows_limit(plain, few_rows), shared = few_rows.max_shared_norm_rows;
+  if (few > 0 && decodes) {
+    REFRAIN_RETURN_IF_ERROR(add(few, true, lower_few_rows(plain, few_rows, true)));
+    const int32_t with_rope = some_decode_limit(plain, few_rows);
+    for (const int32_t rows : {std::min(with_rope, shared), std::max(with_rope, shared)}) {
+      Program program = lower_some_rows(plain, few_rows, rows, true);
+      if (rows > hosted.for_keys.back()->rows && (rows == with_rope || shares_norms(program)))
+        REFRAIN_RETURN_IF_ERROR(add(rows, true, std::move(program)));
     }
   }
-  Program some = lower_some_rows(hosted.program, few_rows, false);
-  if (few_rows.max_silu_rows > few && some.ops != hosted.program.ops) {
-    hosted.takes_some = few_rows.fuses_silu;
-    REFRAIN_ASSIGN_OR_RETURN(hosted.some, lower(std::move(some), few_rows.max_silu_rows));
-  }
-  return {};
+  if (few > 0) REFRAIN_RETURN_IF_ERROR(add(few, false, lower_few_rows(plain, few_rows, false)));
+  Program some = lower_some_rows(plain, few_rows, shared, false);
+  if (shared > few && shares_norms(some))
+    REFRAIN_RETURN_IF_ERROR(add(shared, false, std::move(some)));
+  some = lower_some_rows(plain, few_rows, few_rows.max_silu_rows, false);
+  if (few_rows.max_silu_rows <= few || some.ops == plain.ops) return {};
+  return add(few_rows.max_silu_rows, false, std::move(some), few_rows.fuses_silu);
 }
 
 Status add_lora_lowerings(HostedProgram& hosted, const ipc::WorkerConfig& config,
@@ -151,18 +158,16 @@ Status add_lora_lowerings(HostedProgram& hosted, const ipc::WorkerConfig& config
   if (config.max_loras == 0) return {};
   hosted.lora_program = add_lora(hosted.program, {config.max_loras, config.max_lora_rank});
   const Program& with = hosted.lora_program->program;
-  const auto lower = [&](Program program, const ExtentSizes& sizes) {
-    return make_lowering(std::move(program), sizes, kernels,
-                         hosted.pieces.empty() ? nullptr : &splitting_ops);
-  };
-  REFRAIN_ASSIGN_OR_RETURN(hosted.lora, lower(with, with.max_sizes()));
+  const auto* splits = hosted.pieces.empty() ? nullptr : &splitting_ops;
+  hosted.lora = std::make_unique<Lowering>();
+  REFRAIN_RETURN_IF_ERROR(plan_lowering(*hosted.lora, with, with.max_sizes(), kernels, splits));
   // Other splitting ops may name what this one does not have.
   if (splitting_ops != default_splitting_ops()) return {};
   Program some = lower_lora_rows(with, kernels.few_rows);
   if (some.ops == with.ops) return {};
   const int32_t rows = hosted.some_lora_tokens = kernels.few_rows.max_plain_rows;
-  REFRAIN_ASSIGN_OR_RETURN(hosted.some_lora, lower(std::move(some), {rows, rows, rows}));
-  return {};
+  hosted.some_lora = std::make_unique<Lowering>();
+  return plan_lowering(*hosted.some_lora, std::move(some), {rows, rows, rows}, kernels, splits);
 }
 
 // By name: values with memory of their own have one each.
@@ -325,13 +330,7 @@ std::unique_ptr<HostedProgram> for_another_context(const HostedProgram& planned)
   static_cast<Lowering&>(*hosted) = planned;
   hosted->weights = planned.weights;
   hosted->dispatcher = copy_of(planned.dispatcher);
-  hosted->few_tokens = planned.few_tokens;
-  hosted->few = copy_of(planned.few);
-  hosted->few_decode = copy_of(planned.few_decode);
-  hosted->takes_some = planned.takes_some;
-  hosted->some = copy_of(planned.some);
-  hosted->some_decode_tokens = planned.some_decode_tokens;
-  hosted->some_decode = copy_of(planned.some_decode);
+  for (const auto& form : planned.for_keys) hosted->for_keys.push_back(copy_of(form));
   hosted->lora = copy_of(planned.lora);
   hosted->scoring = copy_of(planned.scoring);
   for (Lowering* lowering : hosted->all_lowerings()) lowering->context.program = &lowering->program;

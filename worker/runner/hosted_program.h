@@ -28,22 +28,20 @@ struct ScoringLowering : Lowering {
   std::vector<ValueId> hosted;  // by ValueId: the hosted Program's; kNoValue: its own
 };
 
+// A form of the Program for keys of at most `rows` tokens and requests.
+struct KeyLowering : Lowering {
+  int32_t rows = 0;
+  bool (*takes)(int32_t rows) = nullptr;  // and of so many; null: all
+};
+
 struct HostedProgram : Lowering {  // the plain one: for every key that no other is for
   // The same in all execution contexts.
   std::shared_ptr<Weights> weights = std::make_shared<Weights>();
   std::shared_ptr<KvCache> cache;  // of its state groups
   std::unique_ptr<CudagraphDispatcher> dispatcher;
   ExecutableTable<BatchDescriptor> executables;
-  // For keys of at most few_tokens tokens, where the device has kernels for them; else null.
-  int32_t few_tokens = 0;
-  std::unique_ptr<Lowering> few, few_decode;  // few_decode: one token a request
-
-  // For keys of more tokens that `takes_some` holds for; null as those.
-  bool (*takes_some)(int32_t rows) = nullptr;
-  std::unique_ptr<Lowering> some;
-  // Of one token a request and at most some_decode_tokens; else null.
-  int32_t some_decode_tokens = 0;
-  std::unique_ptr<Lowering> some_decode;
+  // Where the device has kernels for them; the first that takes a key runs it.
+  std::vector<std::unique_ptr<KeyLowering>> for_keys;
 
   // For batches with LoRA adapters (CG-15), of any size, and of up to some_lora_tokens; null: the
   // group has none.
@@ -58,12 +56,13 @@ struct HostedProgram : Lowering {  // the plain one: for every key that no other
     const int32_t rows = std::max(key.num_tokens, key.num_reqs);
     if (key.has_lora) return rows > some_lora_tokens ? *lora : *some_lora;
     const bool decode = key.uniform && key.num_tokens == key.num_reqs;
-    if (rows > few_tokens) {
-      if (decode && rows <= some_decode_tokens) return *some_decode;
-      if (some != nullptr && takes_some(rows)) return *some;
-      return *this;
+    for (const auto& form : for_keys) {
+      if (rows <= form->rows && (decode || !form->decode) &&
+          (form->takes == nullptr || form->takes(rows))) {
+        return *form;
+      }
     }
-    return decode && few_decode != nullptr ? *few_decode : *few;
+    return *this;
   }
   // The key that what dispatch said runs at.
   BatchDescriptor executed_key(const Dispatch& dispatch) const {
@@ -73,10 +72,7 @@ struct HostedProgram : Lowering {  // the plain one: for every key that no other
   // Those of keys.
   std::vector<Lowering*> lowerings() {
     std::vector<Lowering*> all = {this};
-    if (few != nullptr) all.push_back(few.get());
-    if (few_decode != nullptr) all.push_back(few_decode.get());
-    if (some != nullptr) all.push_back(some.get());
-    if (some_decode != nullptr) all.push_back(some_decode.get());
+    for (const auto& form : for_keys) all.push_back(form.get());
     if (lora != nullptr) all.push_back(lora.get());
     if (some_lora != nullptr) all.push_back(some_lora.get());
     return all;

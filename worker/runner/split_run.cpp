@@ -54,8 +54,7 @@ Result<std::unique_ptr<SplitRun>> SplitRun::create(Device& device, HostedProgram
   if (run == nullptr) return run;
   run->parts_ = parts;
   for (const Lowering* lowering : program.lowerings()) {
-    if (lowering == program.few_decode.get() || lowering == program.some_decode.get())
-      continue;  // no prompt runs there
+    if (lowering->decode) continue;  // no prompt runs there
     const int pieces = num_pieces(*lowering);
     if (parts < 1 || parts > pieces)
       return fail_field("--split-prefill",

@@ -36,7 +36,7 @@ const TinyModel& model_of(const Geometry& geometry) {
   auto& model = models[geometry.name];
   if (model == nullptr) {
     TinyModelShape shape;
-    shape.hidden = 128;
+    shape.hidden = 192;
     shape.inner = 192;
     shape.heads = geometry.heads;
     shape.kv_heads = geometry.kv_heads;
@@ -243,13 +243,41 @@ TEST_P(GeometryTest, CG28BatchInvariantLogitsHaveTheSameBitsHoweverTheyAreComput
 }
 
 // In every lowering: the plain one and, on CUDA, those for few and for some rows.
+// Steps that run each form of the Program that a device may have, whatever the number of KV heads.
+std::vector<std::vector<Row>> steps_of_every_form() {
+  std::vector<Row> prompts, decodes;
+  for (int slot = 0; slot < 40; ++slot) {
+    prompts.push_back({slot, prompt(2, slot), 0});
+    decodes.push_back({slot, {11 + slot}, 2});
+  }
+  std::vector<std::vector<Row>> steps = {prompts};
+  for (const int count : {1, 5, 16, 40})
+    steps.push_back({decodes.begin(), decodes.begin() + count});
+  for (const int tokens : {3, 9, 60, 140}) steps.push_back({{0, prompt(tokens, 0), 0}});
+  return steps;
+}
+
 TEST_P(GeometryTest, CG29MovedCacheIsNamedInEveryLowering) {
   SessionOptions options = options_of("FULL_AND_PIECEWISE", GetParam());
   options.config.debug_cudagraph = true;
-  options.config.cudagraph_capture_sizes = {1, 4, 8, 32, 128};
-  const size_t lowerings =
-      started(options, model_of(GetParam()))->runner().hosted().lowerings().size();
-  for (size_t i = 0; i < lowerings; ++i) {
+  options.config.cudagraph_capture_sizes = {1, 4, 8, 16, 48, 128, 160};
+  options.num_blocks = 1 + 40 * 12;
+  const auto sound = started(options, model_of(GetParam()));
+  std::vector<std::pair<int32_t, bool>> keys;  // tokens, and whether of decodes
+  for (const auto& step : steps_of_every_form()) {
+    const ipc::StepResult result = sound->run(step);
+    keys.emplace_back(result.key_tokens, result.key_uniform);
+  }
+  EXPECT_EQ(keys, (std::vector<std::pair<int32_t, bool>>{{128, false},
+                                                         {1, true},
+                                                         {8, true},
+                                                         {16, true},
+                                                         {48, true},
+                                                         {4, false},
+                                                         {16, false},
+                                                         {128, false},
+                                                         {160, false}}));
+  for (size_t i = 0; i < sound->runner().hosted().lowerings().size(); ++i) {
     const auto session = started(options, model_of(GetParam()));
     worker::Lowering& lowering = *session->runner().hosted().lowerings()[i];
     for (size_t value = 0; value < lowering.program.values.size(); ++value) {
@@ -257,15 +285,9 @@ TEST_P(GeometryTest, CG29MovedCacheIsNamedInEveryLowering) {
       worker::Addresses& addresses = lowering.context.addresses[value];
       addresses.fill(static_cast<std::byte*>(addresses[0]) + 256);
     }
-    // Keys of 128, 32 and 4 tokens, of one decode and of five: one of them runs in this lowering.
     std::string message = "nothing was noticed";
     try {
-      session->run({{2, prompt(60, 0), 0}});
-      session->run({{0, prompt(9, 0), 0}});
-      session->run({{1, prompt(3, 0), 0}});
-      session->run({{0, {11}, 9}});
-      session->run({{3, prompt(3, 3), 0}, {4, prompt(1, 4), 0}});
-      session->run({{0, {12}, 10}, {1, {13}, 3}, {2, {14}, 60}, {3, {15}, 3}, {4, {16}, 1}});
+      for (const auto& step : steps_of_every_form()) session->run(step);
     } catch (const FatalError& error) {
       message = error.what();
     }

@@ -15,36 +15,41 @@ using worker::Lowering;
 class LoweringChoice : public ::testing::Test {
  protected:
   LoweringChoice() {
-    hosted_.few_tokens = 4;
-    hosted_.few = std::make_unique<Lowering>();
-    hosted_.few_decode = std::make_unique<Lowering>();
-    hosted_.takes_some = [](int32_t rows) { return rows <= 128; };
-    hosted_.some = std::make_unique<Lowering>();
-    hosted_.some_decode_tokens = 15;
-    hosted_.some_decode = std::make_unique<Lowering>();
+    add(few_decode_, 4, true);
+    add(some_decode_, 15, true);
+    add(few_, 4, false);
+    add(some_, 256, false);
+    some_->takes = [](int32_t rows) { return rows <= 128 || rows > 224; };
+  }
+  void add(worker::KeyLowering*& form, int32_t rows, bool decode) {
+    hosted_.for_keys.push_back(std::make_unique<worker::KeyLowering>());
+    form = hosted_.for_keys.back().get();
+    form->rows = rows;
+    form->decode = decode;
   }
   const Lowering* of(int32_t tokens, int32_t reqs, bool uniform) const {
     return &hosted_.lowering(BatchDescriptor{tokens, reqs, uniform, false});
   }
 
   worker::HostedProgram hosted_;
+  worker::KeyLowering *few_decode_ = nullptr, *some_decode_ = nullptr, *few_ = nullptr,
+                      *some_ = nullptr;
 };
 
 TEST_F(LoweringChoice, FollowsFromRowsAndWhetherEachRequestHasOneToken) {
-  for (const int32_t rows : {1, 4}) EXPECT_EQ(of(rows, rows, true), hosted_.few_decode.get());
-  for (const int32_t rows : {5, 15}) EXPECT_EQ(of(rows, rows, true), hosted_.some_decode.get());
-  for (const int32_t rows : {16, 128}) EXPECT_EQ(of(rows, rows, true), hosted_.some.get());
-  EXPECT_EQ(of(129, 129, true), &hosted_);
-  EXPECT_EQ(of(4, 1, true), hosted_.few.get()) << "one request of four tokens";
-  EXPECT_EQ(of(4, 4, false), hosted_.few.get()) << "a prompt may be among them";
-  EXPECT_EQ(of(8, 2, true), hosted_.some.get());
-  EXPECT_EQ(of(8, 8, false), hosted_.some.get());
+  for (const int32_t rows : {1, 4}) EXPECT_EQ(of(rows, rows, true), few_decode_);
+  for (const int32_t rows : {5, 15}) EXPECT_EQ(of(rows, rows, true), some_decode_);
+  for (const int32_t rows : {16, 128, 225, 256}) EXPECT_EQ(of(rows, rows, true), some_);
+  for (const int32_t rows : {129, 224, 257}) EXPECT_EQ(of(rows, rows, true), &hosted_);
+  EXPECT_EQ(of(4, 1, true), few_) << "one request of four tokens";
+  EXPECT_EQ(of(4, 4, false), few_) << "a prompt may be among them";
+  EXPECT_EQ(of(8, 2, true), some_);
+  EXPECT_EQ(of(8, 8, false), some_);
 }
 
-TEST_F(LoweringChoice, WithoutOneForSomeDecodesIsTheOneForSomeRows) {
-  hosted_.some_decode.reset();
-  hosted_.some_decode_tokens = 0;
-  for (const int32_t rows : {5, 15}) EXPECT_EQ(of(rows, rows, true), hosted_.some.get());
+TEST_F(LoweringChoice, WithoutFormsIsThePlainOne) {
+  hosted_.for_keys.clear();
+  for (const int32_t rows : {1, 5, 128}) EXPECT_EQ(of(rows, rows, true), &hosted_);
 }
 
 }  // namespace

@@ -305,13 +305,7 @@ class FewRowsRewriter {
     drop(remove);
   }
 
-  void drop(const std::vector<bool>& remove) {
-    std::vector<Op> ops;
-    for (size_t i = 0; i < program_.ops.size(); ++i) {
-      if (!remove[i]) ops.push_back(program_.ops[i]);
-    }
-    program_.ops = std::move(ops);
-  }
+  void drop(const std::vector<bool>& remove) { drop_ops(program_, remove); }
 
   Program program_;
   const kernels::FewRows& device_;
@@ -337,15 +331,18 @@ Program add_residuals(Program program) {
   return rewriter.take();
 }
 
-Program lower_some_rows(Program program, const kernels::FewRows& device, bool decode) {
+Program lower_some_rows(Program program, const kernels::FewRows& device, int32_t rows,
+                        bool decode) {
+  const bool fuses_attention = decode && rows <= some_decode_limit(program, device);
   FewRowsRewriter rewriter(std::move(program), device);
   if (decode) {
     rewriter.drop_selects();
     rewriter.add_residuals();
   }
   rewriter.fuse_silu();
-  if (decode) rewriter.fuse_attention();
-  return rewriter.take();
+  if (fuses_attention) rewriter.fuse_attention();
+  Program lowered = rewriter.take();
+  return rows > device.max_shared_norm_rows ? lowered : share_norms(std::move(lowered));
 }
 
 Program lower_lora_rows(Program program, const kernels::FewRows& device) {

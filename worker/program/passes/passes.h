@@ -28,10 +28,14 @@ Program lower_few_rows(Program program, const kernels::FewRows& device, bool dec
 // Residual adds go into the linears before them: the form of a sharded Program for any number of
 // rows, where the device's linear takes a residual at no cost.
 Program add_residuals(Program program);
-// The form for more rows than few, up to kernels::FewRows::max_silu_rows: SiLU·mul goes into the
-// linear before it. The same Program if no linear takes it. `decode`: for keys of one new token a
-// request and at most some_decode_limit() tokens, as with lower_few_rows.
-Program lower_some_rows(Program program, const kernels::FewRows& device, bool decode);
+// The form for more rows than few, for keys of at most `rows`, up to
+// kernels::FewRows::max_silu_rows: SiLU·mul goes into the linear before it, and as far as the
+// device can, norms are shared. The same Program if no linear takes it. `decode`: for keys of one
+// new token a request, as with lower_few_rows; RoPE goes into attention up to some_decode_limit().
+Program lower_some_rows(Program program, const kernels::FewRows& device, int32_t rows, bool decode);
+// A norm between two linears goes into both (kernels::FusedLinearArgs::next).
+Program share_norms(Program program);
+bool shares_norms(const Program& program);
 // The same of a Program with adapters (lora.h): the linears that the device can run so take their
 // adapters with them.
 Program lower_lora_rows(Program program, const kernels::FewRows& device);
@@ -41,7 +45,7 @@ struct PeerSums {
   int64_t cols = 0;  // of the widest
 };
 PeerSums peer_sums(const Program& program);
-// The most tokens of a key that lower_some_rows with `decode` is for; 0: the device has none.
+// The most tokens of a key of decodes whose attention takes RoPE with it; 0: the device has none.
 int32_t some_decode_limit(const Program& program, const kernels::FewRows& device);
 // The most tokens of a key that lower_few_rows is for; 0: the device or the Program has none.
 int32_t few_rows_limit(const Program& program, const kernels::FewRows& device);

@@ -30,6 +30,14 @@ void insert_ops(Program& program, const std::multimap<size_t, Op>& before) {
   program.ops = std::move(ops);
 }
 
+void drop_ops(Program& program, const std::vector<bool>& remove) {
+  std::vector<Op> ops;
+  for (size_t i = 0; i < program.ops.size(); ++i) {
+    if (!remove[i]) ops.push_back(program.ops[i]);
+  }
+  program.ops = std::move(ops);
+}
+
 void compact(Program& program, const std::vector<bool>& remove_op) {
   std::vector<Op> ops;
   std::vector<bool> used(program.values.size(), false);

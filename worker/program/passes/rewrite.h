@@ -37,6 +37,9 @@ ValueId add_value(Program& program, Value value);
 // one place in the map's order.
 void insert_ops(Program& program, const std::multimap<size_t, Op>& before);
 
+// Removes the marked ops; values keep their ids.
+void drop_ops(Program& program, const std::vector<bool>& remove);
+
 // Removes the marked ops, then the values no op names, and renumbers the rest in order.
 void compact(Program& program, const std::vector<bool>& remove_op);
 

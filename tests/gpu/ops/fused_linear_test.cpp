@@ -1,0 +1,259 @@
+// fused_linear, which only some devices have, against double precision.
+#include <cmath>
+#include <numeric>
+
+#include "tests/ops/harness.h"
+
+namespace refrain::kernels {
+namespace {
+
+constexpr DType kBf16 = DType::kBFloat16;
+
+struct FusedCase {
+  int32_t m;
+  int64_t n, k;  // of the weight
+  bool norm = false, delta = false, silu = false, bias = false, residual = false;
+  DType out = kBf16;
+  bool squares = false, next = false;  // norms shared with a linear before, and with one behind
+};
+
+class FusedLinearTest : public OpsTest {
+ protected:
+  void check(const FusedCase& c) {
+    check(c, c.m);
+    if (c.m < table().few_rows.max_rows &&
+        (!c.norm || (c.m + 1) * c.k <= table().few_rows.max_norm_elements)) {
+      check(c, c.m + 1);
+    };
+  }
+  void check(const FusedCase& c, int32_t padded) {
+    SCOPED_TRACE(testing::Message()
+                 << "m " << c.m << " of " << padded << " n " << c.n << " k " << c.k << " norm "
+                 << c.norm << " delta " << c.delta << " silu " << c.silu << " bias " << c.bias
+                 << " residual " << c.residual << " out " << to_string(c.out) << " squares "
+                 << c.squares << " next " << c.next);
+    const int64_t cols = c.silu ? c.n / 2 : c.n;
+    const auto put = [&](const std::vector<float>& live, int64_t width, DType dtype) {
+      std::vector<float> all = live;
+      all.resize(padded * width, std::nanf(""));  // padded rows hold poison
+      return put_matrix(harness(), all, padded, width, dtype);
+    };
+    const auto x = random_values(c.m * c.k, kBf16, 1), w = random_values(c.n * c.k, kBf16, 2);
+    const auto delta = random_values(c.m * c.k, kBf16, 3);
+    const auto norm = random_values(c.k, DType::kFloat32, 4);
+    const auto bias = random_values(cols, DType::kFloat32, 5);
+    const auto residual = random_values(c.m * cols, c.out, 6);
+    FusedLinearArgs args;
+    args.linear.in = put(x, c.k, kBf16);
+    args.linear.weight = put_weight(harness(), w, c.n, c.k, kBf16);
+    args.linear.out = fresh_matrix(harness(), padded, cols, c.out);
+    args.linear.rows = {padded, put_int(harness(), c.m)};
+    if (c.bias) args.linear.bias = harness().put(bias);
+    if (c.residual) args.linear.residual = put(residual, cols, c.out);
+    if (c.norm) args.norm = harness().put(norm);
+    if (c.delta) {
+      args.delta = put(delta, c.k, kBf16);
+      args.sum_out = fresh_matrix(harness(), padded, c.k, kBf16);
+    }
+    args.silu_mul = c.silu;
+    const int64_t parts = square_parts(c.k), next_parts = square_parts(c.n);
+    std::vector<float> squares = random_values(c.m * parts, DType::kFloat32, 7);
+    for (float& part : squares) part *= part;
+    if (c.squares)
+      args.squares = static_cast<const float*>(put(squares, parts, DType::kFloat32).data);
+    const auto next_norm = random_values(c.n, DType::kFloat32, 8);
+    const Matrix next_squares = fresh_matrix(harness(), padded, next_parts, DType::kFloat32);
+    if (c.next) {
+      args.next.norm = harness().put(next_norm);
+      args.next.out = fresh_matrix(harness(), padded, c.n, kBf16);
+      args.next.squares = static_cast<float*>(next_squares.data);
+    }
+    table().fused_linear(stream(), args);
+
+    std::vector<double> expected, tolerance;
+    std::vector<float> sums(c.m * c.k);
+    for (int32_t r = 0; r < c.m; ++r) {
+      std::vector<double> input(c.k);
+      double row_squares = 0;
+      for (int64_t i = 0; i < c.k; ++i) {
+        const int64_t at = r * c.k + i;
+        sums[at] = c.delta ? round_to(x[at] + delta[at], kBf16) : x[at];
+        row_squares += double{sums[at]} * sums[at];
+        input[i] = c.norm ? round_to(sums[at] * norm[i], kBf16) : sums[at];
+      }
+      if (c.squares)
+        row_squares = std::accumulate(&squares[r * parts], &squares[r * parts] + parts, 0.0);
+      const double scale = c.norm || c.squares
+                               ? 1 / std::sqrt(row_squares / static_cast<double>(c.k) + args.eps)
+                               : 1;
+      const auto dot = [&](int64_t row, double& size) {
+        double sum = 0;
+        for (int64_t i = 0; i < c.k; ++i) {
+          sum += input[i] * w[row * c.k + i];
+          size += std::abs(input[i] * w[row * c.k + i]);
+        }
+        size *= scale;
+        return sum * scale;
+      };
+      for (int64_t i = 0; i < cols; ++i) {
+        double size = 0, up_size = 0;
+        double value = dot(i, size);
+        if (c.silu) {
+          const double up = dot(cols + i, up_size);
+          size = size * std::abs(up) + up_size * std::abs(value);
+          value = value / (1 + std::exp(-value)) * up;
+        }
+        if (c.bias) value += bias[i];
+        if (c.residual) value += residual[r * cols + i];
+        expected.push_back(value);
+        tolerance.push_back(3e-6 * size + 1e-6);
+      }
+    }
+    auto out = get_matrix(harness(), args.linear.out, padded, cols);
+    out.resize(c.m * cols);
+    expect_close(out, expected, tolerance, c.out);
+    if (c.next) {
+      auto scaled = get_matrix(harness(), args.next.out, padded, c.n);
+      const auto sums_of = get_matrix(harness(), next_squares, padded, next_parts);
+      std::vector<float> times_norm;
+      for (int64_t i = 0; i < c.m * c.n; ++i)
+        times_norm.push_back(round_to(out[i] * next_norm[i % c.n], kBf16));
+      scaled.resize(times_norm.size());
+      expect_same_bits(scaled, times_norm);
+      for (int32_t r = 0; r < c.m; ++r) {
+        const double sum =
+            std::inner_product(&out[r * c.n], &out[r * c.n] + c.n, &out[r * c.n], 0.0);
+        const float* of_row = &sums_of[r * next_parts];
+        EXPECT_NEAR(std::accumulate(of_row, of_row + next_parts, 0.0), sum, 1e-5 * sum + 1e-6);
+      }
+    }
+    if (!c.delta) return;
+    auto sum_out = get_matrix(harness(), args.sum_out, padded, c.k);
+    sum_out.resize(c.m * c.k);
+    expect_same_bits(sum_out, sums);
+  }
+};
+
+TEST_P(FusedLinearTest, MoreRowsThanFewMatchDoublePrecision) {
+  if (table().fused_linear == nullptr) GTEST_SKIP() << "this device has no such op";
+  const int32_t few = table().few_rows.max_rows, most = table().few_rows.max_plain_rows;
+  ASSERT_GT(most, few);
+  for (const int32_t m : {few + 1, 8, 9, 16, 17, 31, 32, 33, 63, most}) {
+    for (const int64_t k : {192, 256, 320, 1088}) {
+      check({m, 40, k}, std::min(m + 7, most));
+      check({m, 83, k, false, false, false, true, true}, m);
+      check({m, 200, k, false, false, false, false, true, DType::kFloat32}, most);
+      check({m, 32, k, false, false, true}, std::min(m + 1, most));
+      check({m, 96, k, false, false, true}, m);
+      check({m, 2080, k, false, false, true}, most);
+    }
+    check({m, 128, 4160, false, false, false, false, true}, most);
+    check({m, 21120, 192}, m);  // several tiles a cluster
+    check({m, 21120, 192, false, false, true}, m);
+  }
+  // Few of many rows live.
+  for (const int32_t live : {0, 1, 2, 3}) {
+    for (const int32_t padded : {few + 1, 16, 32, most}) {
+      check({live, 200, 320, false, false, false, true, true}, padded);
+      check({live, 320, 320, false, false, true}, padded);
+    }
+  }
+}
+
+// Every cluster's share of a tile's outputs is squared once, whatever the cluster's size; a row's
+// scale does not depend on how many there are.
+TEST_P(FusedLinearTest, SharesANormWithTheLinearsAroundIt) {
+  if (table().fused_linear == nullptr) GTEST_SKIP() << "this device has no such op";
+  const auto before = [this](int32_t m, int64_t n, int64_t k, bool residual, int32_t padded) {
+    check({m, n, k, false, false, false, false, residual, kBf16, false, true}, padded);
+  };
+  const auto behind = [this](int32_t m, int64_t n, int64_t k, bool silu, int32_t padded) {
+    check({m, n, k, false, false, silu, false, false, kBf16, true, false}, padded);
+  };
+  const int32_t most = table().few_rows.max_shared_norm_rows;
+  for (const int32_t m : {1, 4, 5, 8, 9, 15, most}) {
+    for (const int64_t k : {192, 320, 1088}) {
+      before(m, 40, k, true, std::min(m + 7, most));
+      before(m, 200, k, false, m);
+      behind(m, 200, k, false, std::min(m + 7, most));
+      behind(m, 96, k, true, m);
+    }
+    before(m, 2048, 4096, true, m);  // clusters of more than two blocks
+    before(m, 21120, 192, true, m);  // several tiles a cluster
+    behind(m, 21120, 192, true, m);
+    check({m, 200, 320, false, false, false, true, true, kBf16, true, true}, m);
+  }
+  for (const int32_t live : {0, 1, 2, 3}) {
+    for (const int32_t padded : {5, 8, most}) {
+      before(live, 200, 320, true, padded);
+      behind(live, 320, 320, true, padded);
+    }
+  }
+}
+
+// linear_silu.cu: one block or two for the rows, tiles of every size, several of a block, fewer
+// chunks of K than stages and more.
+TEST_P(FusedLinearTest, SiluOfManyRowsMatchesDoublePrecision) {
+  if (table().fused_linear == nullptr) GTEST_SKIP() << "this device has no such op";
+  const FewRows& device = table().few_rows;
+  const int32_t least = device.max_plain_rows + 1, most = device.max_silu_rows;
+  ASSERT_GT(most, least);
+  for (const int32_t rows : {1, least, 128, most}) EXPECT_TRUE(device.fuses_silu(rows)) << rows;
+  for (const int32_t rows : {129, 192, most + 1}) EXPECT_FALSE(device.fuses_silu(rows)) << rows;
+  const auto silu = [this](int32_t m, int64_t n, int64_t k, int32_t padded) {
+    check({m, n, k, false, false, true}, padded);
+  };
+  for (const int32_t m : {least, 100, 127, 128, 129, 200, 255, most}) {
+    for (const int64_t k : {64, 192, 1088}) {
+      silu(m, 32, k, m);
+      silu(m, 96, k, std::min(m + 7, most));
+    }
+    silu(m, 2080, 320, most);
+  }
+  for (const int64_t n : {14816, 19000, 21120, 25344, 29568, 40000}) {
+    silu(least, n / 32 * 32, 128, least);
+    silu(130, n / 64 * 32, 128, 131);
+    silu(3, n / 32 * 32, 192, 200);
+  }
+  for (const int32_t live : {0, 1, 2, 3, 64, 129})
+    for (const int32_t padded : {least, 128, 130, most})
+      if (live <= padded) silu(live, 320, 320, padded);
+}
+
+TEST_P(FusedLinearTest, MatchesDoublePrecision) {
+  if (table().fused_linear == nullptr) GTEST_SKIP() << "this device has no such op";
+  for (int32_t m = 1; m <= table().few_rows.max_rows; ++m) {
+    for (const int64_t k : {8, 64, 72, 512, 520, 1032, 4096}) {
+      check({m, 40, k});
+      check({m, 83, k, false, false, false, true, true});
+      check({m, 83, k, true, false, false, true, false, DType::kFloat32});
+      check({m, 32, k, true, true});
+      check({m, 48, k, true, true, true});
+      check({m, 48, k, false, false, true});
+      check({m, 40, k, true, true, false, true, true});
+    }
+    check({m, 9000, 264, true, true});
+    check({m, 9008, 264, true, false, true});
+    check({m, 4400, 520, false, false, false, false, true});
+    check({m, 2112, 520, true, true, false, true});
+    check({m, 3072, 2048, true, true});
+    check({m, 3080, 1032, true, false, false, false, true});
+  }
+  // Blocks of 8 outputs, and one for which blocks of 16 are as even.
+  for (int32_t m = 1; m <= 2; ++m) {
+    for (const int64_t k : {4104, 5128, 8192}) {
+      check({m, 40, k, true, true, false, true, true});
+      check({m, 83, k, true, false, false, true, false, DType::kFloat32});
+    }
+    check({m, 2560, 8192, true, true});
+    check({m, 2112, 8192, true, true});
+  }
+  check({2, 64, 8192, true, true, true});
+  check({1, 64, 8192, true, true});
+  check({4, 40, 14336, false, false, false, false, true});
+}
+
+INSTANTIATE_TEST_SUITE_P(Device, FusedLinearTest, testing::ValuesIn(all_harnesses()), choice_name);
+
+}  // namespace
+}  // namespace refrain::kernels
