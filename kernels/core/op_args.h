@@ -137,15 +137,17 @@ struct PeerSum {
   uint64_t deadline_ns = 0;
 };
 
+// Where two linears share the norm between them, sums of a row's squares: one for each 64 columns
+// and block of a cluster. A row's sum is of all parts.
+inline constexpr int64_t square_parts(int64_t cols) { return (cols + 63) / 64 * 4; }
+
 // Few rows: what stands beside a linear in one launch with it. x = in, or rms_norm(in + delta) *
 // norm; then linear's own meaning with x as its input; or, with silu_mul, out[:, i] =
 // silu(y[:, i]) * y[:, n / 2 + i] of y = x · weightᵀ (no bias, no residual).
 //
 // More rows than few have a norm between two linears shared by them: the first writes its rows
 // times the norm's weight and the sums of their squares (`next`), the second has those rows for its
-// input and divides (`before`): x = in / sqrt(sum of a row's squares / K + eps).
-inline constexpr int64_t square_parts(int64_t cols) { return (cols + 63) / 64 * 4; }
-
+// input and divides (`squares`): x = in / sqrt(sum of a row's squares / K + eps).
 struct FusedLinearArgs {
   LinearArgs linear;
   const float* norm = nullptr;  // [K] or null: x = in
@@ -153,7 +155,7 @@ struct FusedLinearArgs {
   struct {
     const float* norm = nullptr;  // [N] or null: nobody shares one
     Matrix out;                   // [M, N]: linear.out, rounded, times norm
-    float* squares = nullptr;  // [M, square_parts(N)]: of linear.out; a row's sum is of all parts
+    float* squares = nullptr;     // [M, square_parts(N)]: of linear.out
   } next;
   const float* squares = nullptr;  // [M, square_parts(K)] or null; without norm
   Matrix delta;                    // [M, K]; data null: none; only with norm

@@ -15,9 +15,7 @@
 #include <boost/asio/use_future.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
-#include <boost/beast/http/read.hpp>
-#include <boost/beast/http/string_body.hpp>
-#include <boost/beast/http/write.hpp>
+#include <boost/beast/http/parser.hpp>
 #include <future>
 
 #include "runtime/actor/io_threads.h"
@@ -67,7 +65,6 @@ struct SinkBody {
 };
 
 using Parser = http::response_parser<SinkBody>;
-using Message = http::request<http::string_body>;
 
 struct Connection {
   Connection(asio::io_context& io, asio::ssl::context* context) : tcp(io) {
@@ -80,15 +77,46 @@ struct Connection {
   std::unique_ptr<asio::ssl::stream<beast::tcp_stream&>> tls;  // over it; null: in the clear
   beast::flat_buffer buffer;
   bool used = false;
+
+  // The error, and how many bytes went.
+  using IoResult = std::tuple<ErrorCodeOf, size_t>;
+  asio::awaitable<IoResult> write_some(asio::const_buffer from) {
+    if (tls) co_return co_await tls->async_write_some(from, kTuple);
+    co_return co_await tcp.async_write_some(from, kTuple);
+  }
+  asio::awaitable<IoResult> read_some(asio::mutable_buffer into) {
+    if (tls) co_return co_await tls->async_read_some(into, kTuple);
+    co_return co_await tcp.async_read_some(into, kTuple);
+  }
 };
 
-template <class Stream>
-asio::awaitable<ErrorCodeOf> exchange(Stream& stream, beast::flat_buffer& buffer,
-                                      const Message& message, Parser& parser) {
-  const auto [unsent, sent] = co_await http::async_write(stream, message, kTuple);
-  if (unsent) co_return unsent;
-  const auto [unread, read] = co_await http::async_read(stream, buffer, parser, kTuple);
-  co_return unread;
+constexpr size_t kReadBytes = size_t{64} << 10;
+
+// In place of Beast's own operations on streams, whose templates are slow to compile.
+asio::awaitable<ErrorCodeOf> exchange(Connection& connection, std::string_view message,
+                                      Parser& parser) {
+  while (!message.empty()) {
+    const auto [error, bytes] = co_await connection.write_some(asio::buffer(message));
+    if (error) co_return error;
+    message.remove_prefix(bytes);
+  }
+  beast::flat_buffer& buffer = connection.buffer;
+  while (!parser.is_done()) {
+    ErrorCodeOf error = http::error::need_more;
+    if (buffer.size() > 0) buffer.consume(parser.put(buffer.data(), error));
+    if (!error) continue;
+    if (error != http::error::need_more) co_return error;
+    const auto [unread, bytes] = co_await connection.read_some(buffer.prepare(kReadBytes));
+    if (unread == asio::error::eof) {
+      if (!parser.got_some()) co_return http::error::end_of_stream;
+      error = {};
+      parser.put_eof(error);
+      co_return error;
+    }
+    if (unread) co_return unread;
+    buffer.commit(bytes);
+  }
+  co_return ErrorCodeOf{};
 }
 
 std::string why(const ErrorCodeOf& error) {
@@ -124,7 +152,7 @@ class LoadClient::Thread {
   asio::io_context& io() { return threads_.context(0).native(); }
 
   struct Exchange {
-    Message message;
+    std::string message;
     Sink sink;          // of a 200's body
     std::string other;  // the body of any other answer
     int status = 0;
@@ -139,21 +167,14 @@ class LoadClient::Thread {
       const bool used = std::exchange(connection->used, true);
       Parser parser;
       parser.body_limit(boost::none);
-      bool begun = false;
       parser.get().body() = [&](std::string_view bytes) {
-        begun = true;
         if (parser.get().result() == http::status::ok) {
           work.sink(bytes);
         } else {
           work.other += bytes;
         }
       };
-      ErrorCodeOf error;
-      if (connection->tls) {
-        error = co_await exchange(*connection->tls, connection->buffer, work.message, parser);
-      } else {
-        error = co_await exchange(connection->tcp, connection->buffer, work.message, parser);
-      }
+      const ErrorCodeOf error = co_await exchange(*connection, work.message, parser);
       // A server may close a connection that waits just when it is used again.
       again = used && error && error != beast::error::timeout && !parser.is_header_done();
       if (again) continue;
@@ -203,14 +224,14 @@ class LoadClient::Thread {
 
 namespace {
 
-Message message_to(const LoadClient::Options& options, http::verb verb, const std::string& route) {
-  Message message(verb, options.url.path + route, 11);
-  message.set(http::field::host, options.url.host + ":" + options.url.port);
-  message.set(http::field::user_agent, "refrain-bench");
-  if (!options.api_key.empty()) {
-    message.set(http::field::authorization, "Bearer " + options.api_key);
-  }
-  return message;
+// `headers`: further ones, each with its end of line.
+std::string message_to(const LoadClient::Options& options, std::string_view verb,
+                       const std::string& route, std::string_view headers, std::string_view body) {
+  const std::string key =
+      options.api_key.empty() ? "" : fmt::format("Authorization: Bearer {}\r\n", options.api_key);
+  return fmt::format("{} {}{} HTTP/1.1\r\nHost: {}:{}\r\nUser-Agent: refrain-bench\r\n{}{}\r\n{}",
+                     verb, options.url.path, route, options.url.host, options.url.port, key,
+                     headers, body);
 }
 
 // The times of one answer, and what its events say at the end.
@@ -307,7 +328,7 @@ Result<HttpAnswer> LoadClient::get(const std::string& route) {
   Thread& thread = *threads_.front();
   Thread::Exchange work;
   HttpAnswer answer;
-  work.message = message_to(shared_->options, http::verb::get, route);
+  work.message = message_to(shared_->options, "GET", route, "", "");
   work.sink = [&](std::string_view bytes) { answer.body += bytes; };
   asio::co_spawn(thread.io(), thread.run(work), asio::use_future).get();
   if (!work.error.empty()) {
@@ -326,10 +347,10 @@ void LoadClient::start(Request request, TimePoint begin, std::function<void(Load
     Timer timer(request.due, begin);
     EventReader events([&timer] { timer.on_tokens(); });
     Thread::Exchange work;
-    work.message = message_to(shared->options, http::verb::post, request.route);
-    work.message.set(http::field::content_type, "application/json");
-    work.message.body() = request.body();
-    work.message.prepare_payload();
+    const std::string body = request.body();
+    const std::string of_body =
+        fmt::format("Content-Type: application/json\r\nContent-Length: {}\r\n", body.size());
+    work.message = message_to(shared->options, "POST", request.route, of_body, body);
     work.sink = [&events](std::string_view bytes) { events.feed(bytes); };
     co_await thread.run(work);
     LoadRecord record = std::move(timer.record);
