@@ -1,4 +1,5 @@
 """HTTPS: real clients, old versions, plain text, certificates that do not fit."""
+import json
 import os
 import socket
 import ssl
@@ -91,6 +92,22 @@ def test_tls_refuses_old_versions_and_plain_text(certificate):
             assert silent.recv(1) == b""
             assert time.monotonic() - begin > 5
         assert server.get("/live")[0] == 200
+
+
+def test_bench_serve_speaks_tls_to_those_it_trusts(certificate):
+    def bench(**trusted):
+        return subprocess.run([str(BIN / "refrain"), "bench", "serve", "--base-url", f"https://127.0.0.1:{server.port}",
+                               "--model", "qwen3", "--vocab-size", "500", "--ignore-eos", "--dataset-name", "random",
+                               "--random-input-len", "400", "--random-output-len", "8", "--num-prompts", "6", "--json"],
+                              capture_output=True, text=True, env={**os.environ, **trusted}, timeout=within(60))
+
+    with TlsServer(BIN.parent, certificate) as server:
+        done = bench(SSL_CERT_FILE=str(certificate[0]))
+        assert done.returncode == 0, (done.stdout, done.stderr)
+        result = json.loads(done.stdout)
+        assert result["completed"] == 6 and result["failed"] == 0 and result["total_output_tokens"] == 48
+        done = bench()
+        assert done.returncode != 0 and "certificate verify failed" in done.stderr, (done.stdout, done.stderr)
 
 
 def test_a_certificate_of_another_key_exits_64_and_names_the_option(certificate, tmp_path):
