@@ -326,9 +326,7 @@ bool half_blocks_pay(const FusedGemv& gemv, int64_t sm_count) {
 }  // namespace
 
 bool can_fuse_few(const LinearArgs& args) {
-  return args.rows.padded <= kFewRows && args.in.dtype == DType::kBFloat16 &&
-         args.weight.dtype == DType::kBFloat16 && args.weight.k % 8 == 0 &&
-         is_wide(args.weight.data) && rows_are_wide(args.in);
+  return args.rows.padded <= kFewRows && is_wide_bfloat16(args) && args.weight.k % 8 == 0;
 }
 
 void fused_linear(StreamRef stream, const FusedLinearArgs& args) {

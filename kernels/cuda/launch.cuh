@@ -78,5 +78,10 @@ inline bool is_wide(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 
 inline bool rows_are_wide(const Matrix& m) {
   return is_wide(m.data) && m.stride * static_cast<int64_t>(size_of(m.dtype)) % 16 == 0;
 }
+// Input and weight as the copy engine takes them; K of whole units is the kernel's to ask.
+inline bool is_wide_bfloat16(const LinearArgs& args) {
+  return args.in.dtype == DType::kBFloat16 && args.weight.dtype == DType::kBFloat16 &&
+         is_wide(args.weight.data) && rows_are_wide(args.in);
+}
 
 }  // namespace refrain::kernels

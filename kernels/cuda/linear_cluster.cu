@@ -210,9 +210,8 @@ void run_rows(StreamRef stream, const FusedLinearArgs& args, const LoraLinearArg
 }  // namespace
 
 bool can_cluster(const LinearArgs& args) {
-  return args.rows.padded <= kClusterRows && args.in.dtype == DType::kBFloat16 &&
-         args.weight.dtype == DType::kBFloat16 && args.weight.k % kAtom == 0 &&
-         args.weight.k > kChunk && is_wide(args.weight.data) && rows_are_wide(args.in);
+  return args.rows.padded <= kClusterRows && is_wide_bfloat16(args) && args.weight.k % kAtom == 0 &&
+         args.weight.k > kChunk;
 }
 
 void linear_cluster(StreamRef stream, const FusedLinearArgs& args) {

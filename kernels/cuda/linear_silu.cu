@@ -281,10 +281,8 @@ bool fuses_silu(int32_t rows) {
 }
 
 bool can_linear_silu(const LinearArgs& args) {
-  return args.rows.padded <= kSiluRows && args.in.dtype == DType::kBFloat16 &&
-         args.weight.dtype == DType::kBFloat16 && args.out.dtype == DType::kBFloat16 &&
-         args.weight.k % kAtom == 0 && args.weight.n % 32 == 0 && is_wide(args.weight.data) &&
-         rows_are_wide(args.in) && args.out.stride % 2 == 0;
+  return args.rows.padded <= kSiluRows && is_wide_bfloat16(args) && args.weight.k % kAtom == 0 &&
+         args.weight.n % 32 == 0 && args.out.dtype == DType::kBFloat16 && args.out.stride % 2 == 0;
 }
 
 void linear_silu(StreamRef stream, const LinearArgs& args) {

@@ -63,8 +63,8 @@ void rope_attention_mma(StreamRef stream, const RopeAttentionArgs& args);  // of
 bool sample_greedy_rows(StreamRef stream, const SampleArgs& args);
 
 // The lowerings of linear. can_fuse_few: as fused_linear, at most kFewRows rows, aligned bfloat16.
-// can_cluster: at most kClusterRows rows, aligned bfloat16, K of whole
-// groups of 64 columns. silu_mul: as in FusedLinearArgs, for weights of whole groups of 32 outputs.
+// can_cluster: at most kClusterRows rows, aligned bfloat16, K of whole groups of 64 columns; with
+// SiLU·mul weights of whole groups of 32 outputs.
 bool can_fuse_few(const LinearArgs& args);
 bool can_cluster(const LinearArgs& args);
 // can_linear_silu: with SiLU·mul, at most kSiluRows rows, for the rest as can_cluster.
