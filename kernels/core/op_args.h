@@ -141,6 +141,13 @@ struct PeerSum {
 // and block of a cluster. A row's sum is of all parts.
 inline constexpr int64_t square_parts(int64_t cols) { return (cols + 63) / 64 * 4; }
 
+// What the linear before such a norm writes for the one behind.
+struct NextNorm {
+  const float* norm = nullptr;  // [N] or null: nobody shares one
+  Matrix out;                   // [M, N]: linear.out, rounded, times norm
+  float* squares = nullptr;     // [M, square_parts(N)]: of linear.out
+};
+
 // Few rows: what stands beside a linear in one launch with it. x = in, or rms_norm(in + delta) *
 // norm; then linear's own meaning with x as its input; or, with silu_mul, out[:, i] =
 // silu(y[:, i]) * y[:, n / 2 + i] of y = x · weightᵀ (no bias, no residual).
@@ -152,11 +159,7 @@ struct FusedLinearArgs {
   LinearArgs linear;
   const float* norm = nullptr;  // [K] or null: x = in
   float eps = 1e-5f;
-  struct {
-    const float* norm = nullptr;  // [N] or null: nobody shares one
-    Matrix out;                   // [M, N]: linear.out, rounded, times norm
-    float* squares = nullptr;     // [M, square_parts(N)]: of linear.out
-  } next;
+  NextNorm next;
   const float* squares = nullptr;  // [M, square_parts(K)] or null; without norm
   Matrix delta;                    // [M, K]; data null: none; only with norm
   Matrix sum_out;  // [M, K]: in + delta, rounded to its type; other memory than in and delta

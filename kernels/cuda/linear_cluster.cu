@@ -175,9 +175,7 @@ void run(StreamRef stream, const FusedLinearArgs& fused, const LoraLinearArgs* o
   args.stages = L::kStages;
   args.cluster = choose_cluster<kSilu>(most, args.tiles, args.chunks);
   args.rows = linear.rows;
-  args.next_norm = fused.next.norm;
-  args.scaled = fused.next.out;
-  args.next_squares = fused.next.squares;
+  args.next = fused.next;
   args.squares = fused.squares;
   args.parts = static_cast<int32_t>(square_parts(linear.weight.k));
   args.eps = fused.eps;

@@ -37,11 +37,8 @@ struct ClusterLinear {
   int32_t stages;
   int32_t cluster;  // blocks that share a tile
   Rows rows;
-  // A norm that is shared with the linear behind, and one that is with the linear before
-  // (FusedLinearArgs).
-  const float* next_norm;
-  Matrix scaled;
-  float* next_squares;
+  // As FusedLinearArgs has them.
+  NextNorm next;
   const float* squares;
   int32_t parts;  // of a row's squares
   float eps, per_column;

@@ -162,8 +162,8 @@ struct TileBlock : Block<kRows, kSilu, kLora> {
       if (!piece.here || piece.row + j >= live) continue;
       const float value = rounded(piece.value[j], DType::kBFloat16);
       squares[j] = value * value;
-      store_element(args.scaled.data, DType::kBFloat16,
-                    (piece.row + j) * args.scaled.stride + piece.col, value * weight);
+      store_element(args.next.out.data, DType::kBFloat16,
+                    (piece.row + j) * args.next.out.stride + piece.col, value * weight);
     }
     // Half of the lanes keep half of the rows, twice.
     const bool upper = lane() & 16, odd = lane() & 8;
@@ -176,7 +176,7 @@ struct TileBlock : Block<kRows, kSilu, kLora> {
     for (int offset = 4; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
     const int32_t row = piece.row + lane() / 8;
     if (lane() % 8 != 0 || row >= live) return;
-    float* to = args.next_squares + row * square_parts(args.n) + of_tile * kMaxCluster;
+    float* to = args.next.squares + row * square_parts(args.n) + of_tile * kMaxCluster;
     to[rank] = sum;
     for (int r = args.cluster; rank == 0 && r < kMaxCluster; ++r) to[r] = 0;
   }
@@ -199,7 +199,7 @@ struct TileBlock : Block<kRows, kSilu, kLora> {
       piece[i].here =
           p < pieces && (!kNext || output < wide) && piece[i].row < live && piece[i].col < args.n;
       if (piece[i].here) load_before(piece[i], live);
-      if (kNext && piece[i].here) weight[i] = args.next_norm[piece[i].col];
+      if (kNext && piece[i].here) weight[i] = args.next.norm[piece[i].col];
     }
     wait_barrier(summed + buffer * 8, static_cast<uint32_t>(use) & 1);
     bool strange = false;

@@ -115,6 +115,7 @@ Status plan_lowering(Lowering& lowering, Program program, const ExtentSizes& siz
 Status add_lowerings(HostedProgram& hosted, const kernels::KernelTable& kernels,
                      const Backends& backends, const kernels::FewRows& few_rows,
                      const std::vector<std::string>& splitting_ops) {
+  if (few_rows.max_rows == 0) return {};
   const Program& plain = hosted.program;
   const auto add = [&](int32_t rows, bool decode, Program program,
                        bool (*takes)(int32_t) = nullptr) -> Status {
@@ -145,10 +146,9 @@ Status add_lowerings(HostedProgram& hosted, const kernels::KernelTable& kernels,
   }
   if (few > 0) REFRAIN_RETURN_IF_ERROR(add(few, false, lower_few_rows(plain, few_rows, false)));
   Program some = lower_some_rows(plain, few_rows, shared, false);
-  if (shared > few && shares_norms(some))
-    REFRAIN_RETURN_IF_ERROR(add(shared, false, std::move(some)));
+  if (shares_norms(some)) REFRAIN_RETURN_IF_ERROR(add(shared, false, std::move(some)));
   some = lower_some_rows(plain, few_rows, few_rows.max_silu_rows, false);
-  if (few_rows.max_silu_rows <= few || some.ops == plain.ops) return {};
+  if (some.ops == plain.ops) return {};
   return add(few_rows.max_silu_rows, false, std::move(some), few_rows.fuses_silu);
 }
 

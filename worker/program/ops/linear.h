@@ -102,6 +102,14 @@ struct FusedLinearOp {  // all but in, weight and out may be kNoValue
   int32_t push = -1, pull = -1;
   bool operator==(const FusedLinearOp&) const = default;
 };
+// The same linear, with room for what stands beside it.
+inline FusedLinearOp fused(const LinearOp& linear) {
+  return {.in = linear.in,
+          .weight = linear.weight,
+          .bias = linear.bias,
+          .residual = linear.residual,
+          .out = linear.out};
+}
 
 template <>
 struct Definition<FusedLinearOp> {

@@ -9,13 +9,9 @@
 namespace refrain::worker {
 namespace {
 
-bool is_bf16(const Program& program, ValueId id) {
-  return program.value(id).dtype == DType::kBFloat16;
-}
-
 bool can_fuse(const Program& program, const LinearOp& linear) {
-  const Value& weight = program.value(linear.weight);
-  return is_bf16(program, linear.in) && weight.dtype == DType::kBFloat16 && weight.cols % 8 == 0;
+  return is_bf16(program, linear.in) && is_bf16(program, linear.weight) &&
+         program.value(linear.weight).cols % 8 == 0;
 }
 
 class FewRowsRewriter {
@@ -49,18 +45,14 @@ class FewRowsRewriter {
     for (size_t i = 0; i < program_.ops.size(); ++i) {
       const auto* linear = std::get_if<LinearOp>(&program_.ops[i]);
       if (linear == nullptr || !can_fuse(program_, *linear)) continue;
-      FusedLinearOp fused{.in = linear->in,
-                          .weight = linear->weight,
-                          .bias = linear->bias,
-                          .residual = linear->residual,
-                          .out = linear->out};
-      if (const int norm = take_norm(uses, fused); norm >= 0) {
+      FusedLinearOp whole = fused(*linear);
+      if (const int norm = take_norm(uses, whole); norm >= 0) {
         remove[static_cast<size_t>(norm)] = true;
       }
-      if (const int silu = take_silu(uses, fused); silu >= 0) {
+      if (const int silu = take_silu(uses, whole); silu >= 0) {
         remove[static_cast<size_t>(silu)] = true;
       }
-      program_.ops[i] = fused;
+      program_.ops[i] = whole;
     }
     drop(remove);
   }
@@ -73,13 +65,12 @@ class FewRowsRewriter {
     for (Op& op : program_.ops) {
       const auto* linear = std::get_if<LinearOp>(&op);
       if (linear == nullptr || !can_fuse(program_, *linear)) continue;
-      if (!has_whole_atoms(linear->weight) || !has_whole_blocks(linear->weight)) continue;
-      FusedLinearOp fused{.in = linear->in, .weight = linear->weight, .out = linear->out};
-      if (linear->bias != kNoValue || linear->residual != kNoValue) continue;
-      const int silu = take_silu(uses, fused);
+      if (!has_whole_atoms(program_, linear->weight) || !has_whole_blocks(linear->weight)) continue;
+      FusedLinearOp whole = fused(*linear);
+      const int silu = take_silu(uses, whole);
       if (silu < 0) continue;
       remove[static_cast<size_t>(silu)] = true;
-      op = fused;
+      op = whole;
     }
     drop(remove);
   }
@@ -261,11 +252,6 @@ class FewRowsRewriter {
     return user;
   }
 
-  // Of 64 columns, more than two: what the kernel for up to max_plain_rows takes.
-  bool has_whole_atoms(ValueId weight) const {
-    const int64_t cols = program_.value(weight).cols;
-    return cols % 64 == 0 && cols > 128;
-  }
   // Of 16 outputs, as SiLU·mul in a linear takes them.
   bool has_whole_blocks(ValueId weight) const {
     return std::ranges::all_of(program_.value(weight).parts,
@@ -276,7 +262,7 @@ class FewRowsRewriter {
     const int64_t shares = linear.parallel == Parallel::kRow ? program_.tensor_parallel_size : 1;
     const int32_t max_rank = expand.of.max_rank;
     return can_fuse(program_, linear) && is_bf16(program_, expand.out) &&
-           has_whole_atoms(linear.weight) &&
+           has_whole_atoms(program_, linear.weight) &&
            weight.cols * shares == weight.parts.front().tensor_cols && max_rank % 8 == 0 &&
            program_.value(expand.of.ranks).rows.scale * max_rank <= device_.max_lora_cols;
   }

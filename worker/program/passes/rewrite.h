@@ -30,6 +30,16 @@ const O* def_as(const Program& program, const Uses& uses, ValueId id) {
   return op < 0 ? nullptr : std::get_if<O>(&program.ops[static_cast<size_t>(op)]);
 }
 
+inline bool is_bf16(const Program& program, ValueId id) {
+  return program.value(id).dtype == DType::kBFloat16;
+}
+// Of 64 columns, more than two: what the linear kernel for up to kernels::FewRows::max_plain_rows
+// takes.
+inline bool has_whole_atoms(const Program& program, ValueId weight) {
+  const int64_t cols = program.value(weight).cols;
+  return cols % 64 == 0 && cols > 128;
+}
+
 // Adds a value and returns its id.
 ValueId add_value(Program& program, Value value);
 

@@ -7,26 +7,18 @@
 namespace refrain::worker {
 namespace {
 
-// What linear_cluster.cu takes: bfloat16, K of whole groups of 64 and more than two.
 bool takes(const Program& program, const FusedLinearOp& linear) {
-  const Value& weight = program.value(linear.weight);
-  return weight.dtype == DType::kBFloat16 && weight.cols % 64 == 0 && weight.cols > 128 &&
-         program.value(linear.in).dtype == DType::kBFloat16 && linear.norm == kNoValue &&
-         linear.push < 0;
+  return is_bf16(program, linear.in) && is_bf16(program, linear.weight) &&
+         has_whole_atoms(program, linear.weight) && linear.norm == kNoValue && linear.push < 0;
 }
 
 // The linear at `op` with what may stand beside it; its weight kNoValue: there is none.
 FusedLinearOp linear_at(const Program& program, int op) {
   if (op < 0) return {};
   const Op& found = program.ops[static_cast<size_t>(op)];
-  if (const auto* fused = std::get_if<FusedLinearOp>(&found)) return *fused;
+  if (const auto* whole = std::get_if<FusedLinearOp>(&found)) return *whole;
   const auto* linear = std::get_if<LinearOp>(&found);
-  if (linear == nullptr) return {};
-  return {.in = linear->in,
-          .weight = linear->weight,
-          .bias = linear->bias,
-          .residual = linear->residual,
-          .out = linear->out};
+  return linear == nullptr ? FusedLinearOp{} : fused(*linear);
 }
 
 }  // namespace
@@ -41,8 +33,8 @@ Program share_norms(Program program) {
     const int first = uses.def(norm->in), second = uses.users(norm->out).front();
     FusedLinearOp before = linear_at(program, first), behind = linear_at(program, second);
     if (before.weight == kNoValue || behind.weight == kNoValue || before.silu_mul ||
-        program.value(before.out).dtype != DType::kBFloat16 || behind.in != norm->out ||
-        !takes(program, before) || !takes(program, behind)) {
+        !is_bf16(program, before.out) || behind.in != norm->out || !takes(program, before) ||
+        !takes(program, behind)) {
       continue;
     }
     const Value& normed = program.value(norm->out);
