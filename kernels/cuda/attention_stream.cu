@@ -31,12 +31,14 @@ __global__ void __launch_bounds__(kStreamThreads, 1)
     publish_barriers();
   }
   __syncwarp();
-  // Read before the wait, as in attention_mma.cu: shares, tables and the keys of earlier steps.
+  // Read before the wait, as in attention_decode.cuh: counts, shares, tables and the keys of
+  // earlier steps.
+  const int32_t live = live_rows(args.tokens);
   stream.run(static_cast<int32_t>(blockIdx.x));
   // Padded tokens read as zeros.
   const int32_t cols = args.q_heads * kDim;
-  for (int32_t t = live_rows(args.tokens) + static_cast<int32_t>(blockIdx.x);
-       t < args.tokens.padded; t += static_cast<int32_t>(gridDim.x)) {
+  for (int32_t t = live + static_cast<int32_t>(blockIdx.x); t < args.tokens.padded;
+       t += static_cast<int32_t>(gridDim.x)) {
     auto* to = static_cast<__nv_bfloat16*>(args.out.data) + t * args.out.stride;
     for (int32_t i = static_cast<int32_t>(threadIdx.x); i < cols; i += kStreamThreads) {
       to[i] = __float2bfloat16_rn(0.0f);

@@ -55,19 +55,27 @@ __global__ void __launch_bounds__(kMaxThreads)
   weights.load(args.weight, args.cols, wide_weight);
   let_successor_start();
   wait_for_predecessor();
-  const int32_t rows = live_rows(args.rows);
-#pragma unroll 1
-  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
-    float x[kHeld][8], squares = 0;
+  float x[kHeld][8];
+  const auto load = [&](int64_t row) {
 #pragma unroll
     for (int g = 0; g < kHeld; ++g) {
-      const int64_t col = column(g);
-      if (col >= args.cols) continue;
-      load8(args.in, wide, row, col, args.cols - col, x[g]);
+      if (column(g) < args.cols) load8(args.in, wide, row, column(g), args.cols - column(g), x[g]);
+    }
+  };
+  int64_t row = blockIdx.x;
+  load(row);  // beside the count of live rows, which it may be beyond
+  const int32_t rows = live_rows(args.rows);
+#pragma unroll 1
+  while (row < rows) {
+    float squares = 0;
+#pragma unroll
+    for (int g = 0; g < kHeld; ++g) {
+      if (column(g) >= args.cols) continue;
 #pragma unroll
       for (int i = 0; i < 8; ++i) squares = fmaf(x[g][i], x[g][i], squares);
     }
     normalise(x, squares, weights, args.out, wide, row, args.cols, args.eps);
+    if (row += gridDim.x; row < rows) load(row);
   }
 }
 

@@ -39,12 +39,15 @@ __global__ void __launch_bounds__(kPullThreads)
   const int32_t thread = static_cast<int32_t>(blockIdx.x * kPullThreads + threadIdx.x);
   const int32_t row = thread / (cols / 4), col = thread % (cols / 4) * 4;
   const uint32_t number = __ldcg(pull_counter(sum)) + 1;
+  // Read before the wait, as in attention_decode.cuh. If the group breaks later, polling sees it.
+  const bool is_live =
+      row < live_rows(rows) && *reinterpret_cast<volatile uint32_t*>(sum.broken) == 0;
   wait_for_predecessor();  // by the end of this rank's push the others' are on their way
   if (row < rows.padded) {
     const uint2 before = __ldcg(reinterpret_cast<const uint2*>(
         static_cast<const __nv_bfloat16*>(in.data) + row * in.stride + col));
     float v[4] = {};
-    if (row < live_rows(rows) && *reinterpret_cast<volatile uint32_t*>(sum.broken) == 0) {
+    if (is_live) {
       uint4 packets[kMaxPeerRanks];
       if (await_packets(sum, row, col, cols, number, packets)) {
 #pragma unroll

@@ -56,10 +56,9 @@ __device__ void rotate(Head& head, int32_t rotary, const float* cos_sin) {
   }
 }
 
-// Where the head's row of this token begins in the cache, in elements.
-__device__ int64_t cache_row(const RopeKvWriteArgs& args, int64_t token, int32_t h) {
+// Where the head's row of a token begins in the cache, in elements.
+__device__ int64_t cache_row(const RopeKvWriteArgs& args, int64_t slot, int32_t h) {
   const int32_t at = h - args.q_heads, is_v = at >= args.kv_heads ? 1 : 0;
-  const int64_t slot = args.kv_slots[token];
   const int64_t block = slot / args.block_size, offset = slot % args.block_size;
   const int64_t head = (block * 2 + is_v) * args.kv_heads + at - is_v * args.kv_heads;
   return (head * args.block_size + offset) * args.head_dim;
@@ -86,7 +85,7 @@ __device__ void rope_head(const RopeKvWriteArgs& args, int64_t token, int32_t h)
     });
     return;
   }
-  const int64_t row = cache_row(args, token, h);
+  const int64_t row = cache_row(args, args.kv_slots[token], h);
   for_each_column(head, dim, rotary, [&](float& x, int c) {
     store_element(args.cache, args.cache_dtype, row + c, x);
   });
@@ -105,14 +104,29 @@ template <int kLanes>
 __global__ void __launch_bounds__(kWideThreads) rope_wide_kernel(RopeKvWriteArgs args) {
   constexpr int kDim = kLanes * 16, kHalf = kDim / 2;
   let_successor_start();
-  wait_for_predecessor();
   const int32_t heads = args.q_heads + 2 * args.kv_heads;
   const uint32_t unit = (blockIdx.x * kWideThreads + threadIdx.x) / kLanes;
   const auto token = static_cast<int64_t>(unit / static_cast<uint32_t>(heads));
   const auto h = static_cast<int32_t>(unit % static_cast<uint32_t>(heads));
   const int first = static_cast<int>(threadIdx.x) % kLanes * 8;
-  const bool live = token < live_rows(args.rows);  // else it stays, for the others' shuffles
   const bool is_q = h < args.q_heads, is_k = !is_q && h < args.q_heads + args.kv_heads;
+  // Read before the wait, as in attention_decode.cuh: the step's counts, positions and slots.
+  const bool inside = token < args.rows.padded;
+  const int64_t position = inside ? __ldcg(args.positions + token) : 0;
+  const int64_t slot = inside ? __ldcg(args.kv_slots + token) : 0;
+  const bool live = token < live_rows(args.rows);  // else it stays, for the others' shuffles
+  const float* norm = is_q ? args.q_norm : is_k ? args.k_norm : nullptr;
+  float of_a[8] = {}, of_b[8] = {}, cos[8] = {}, sin[8] = {};
+  if (norm != nullptr) {
+    load_floats8(norm + first, of_a);
+    load_floats8(norm + kHalf + first, of_b);
+  }
+  if (live && (is_q || is_k)) {
+    const float* cos_sin = args.cos_sin + position * kDim + first;
+    load_floats8(cos_sin, cos);
+    load_floats8(cos_sin + kHalf, sin);
+  }
+  wait_for_predecessor();
   auto* from = static_cast<__nv_bfloat16*>(args.qkv.data) + token * args.qkv.stride +
                int64_t{h} * kDim + first;
   float a[8] = {}, b[8] = {};
@@ -128,12 +142,8 @@ __global__ void __launch_bounds__(kWideThreads) rope_wide_kernel(RopeKvWriteArgs
     for (int offset = kLanes / 2; offset > 0; offset /= 2) {
       squares += __shfl_xor_sync(~0u, squares, offset);
     }
-    const float* norm = is_q ? args.q_norm : is_k ? args.k_norm : nullptr;
     if (norm != nullptr) {
       const float scale = 1.0f / sqrtf(squares / kDim + args.eps);
-      float of_a[8], of_b[8];
-      load_floats8(norm + first, of_a);
-      load_floats8(norm + kHalf + first, of_b);
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         a[i] = a[i] * scale * of_a[i];
@@ -143,10 +153,6 @@ __global__ void __launch_bounds__(kWideThreads) rope_wide_kernel(RopeKvWriteArgs
   }
   if (!live) return;
   if (is_q || is_k) {
-    const float* cos_sin = args.cos_sin + int64_t{args.positions[token]} * kDim + first;
-    float cos[8], sin[8];
-    load_floats8(cos_sin, cos);
-    load_floats8(cos_sin + kHalf, sin);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const float x = a[i];
@@ -155,7 +161,7 @@ __global__ void __launch_bounds__(kWideThreads) rope_wide_kernel(RopeKvWriteArgs
     }
   }
   auto* to =
-      is_q ? from : static_cast<__nv_bfloat16*>(args.cache) + cache_row(args, token, h) + first;
+      is_q ? from : static_cast<__nv_bfloat16*>(args.cache) + cache_row(args, slot, h) + first;
   *reinterpret_cast<uint4*>(to) = pack8(a);
   *reinterpret_cast<uint4*>(to + kHalf) = pack8(b);
 }

@@ -113,14 +113,19 @@ __global__ void __launch_bounds__(kMaxRowThreads)
   }
   kernels::let_successor_start();
   kernels::wait_for_predecessor();
-  const PacketPlace place(exchange, row * blockDim.x + threadIdx.x);
-  if (is_broken(exchange)) return;
+  // Everything is on its way before any of it is looked at.
+  const bool broken = is_broken(exchange);
   const bool live = row < kernels::live_rows(args.rows);
+  uint4 words{};
+  if (inside) {
+    words = *reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(args.delta.data) +
+                                            row * args.delta.stride + col);
+    kernels::load8(args.residual, true, row, col, 8, x);
+  }
+  const PacketPlace place(exchange, row * blockDim.x + threadIdx.x);
+  if (broken) return;
   bool whole = true;
   if (inside) {
-    auto* at = static_cast<__nv_bfloat16*>(args.delta.data) + row * args.delta.stride + col;
-    uint4 words = *reinterpret_cast<const uint4*>(at);
-    if (live) kernels::load8(args.residual, true, row, col, 8, x);
     whole = sum_packets<true>(exchange, place, owner_of_thread(exchange, shared), words);
     kernels::unpack8(words, delta);
   }
