@@ -197,12 +197,20 @@ void run(StreamRef stream, const FusedLinearArgs& fused, const LoraLinearArgs* o
   launch<kernel, kMaxSharedBytes>(stream, kName, shape, args, extra, weight, input);
 }
 
+// The kernel of the fewest rows that has room for the input's.
+template <bool kSilu, class Extra, int... kRows>
+void run_least(StreamRef stream, const FusedLinearArgs& args, const LoraLinearArgs* of_adapters) {
+  const auto takes = [&](auto rows) {
+    if (args.linear.rows.padded > rows) return false;
+    run<rows, kSilu, Extra, Norms::kNone>(stream, args, of_adapters);
+    return true;
+  };
+  (void)(takes(std::integral_constant<int, kRows>()) || ...);
+}
+
 template <bool kSilu, class Extra>
 void run_rows(StreamRef stream, const FusedLinearArgs& args, const LoraLinearArgs* of_adapters) {
-  const int32_t rows = args.linear.rows.padded;
-  if (rows <= 16) return run<16, kSilu, Extra, Norms::kNone>(stream, args, of_adapters);
-  if (rows <= 32) return run<32, kSilu, Extra, Norms::kNone>(stream, args, of_adapters);
-  run<64, kSilu, Extra, Norms::kNone>(stream, args, of_adapters);
+  run_least<kSilu, Extra, 16, 24, 32, 40, 48, 56, kClusterRows>(stream, args, of_adapters);
 }
 
 }  // namespace

@@ -29,7 +29,11 @@ struct Wgmma;
   template <>               \
   struct Wgmma<rows> : gmma::MMA_64x##rows##x16_F32BF16BF16_SS<gmma::Major::K, gmma::Major::K> {}
 REFRAIN_WGMMA(16);
+REFRAIN_WGMMA(24);
 REFRAIN_WGMMA(32);
+REFRAIN_WGMMA(40);
+REFRAIN_WGMMA(48);
+REFRAIN_WGMMA(56);
 REFRAIN_WGMMA(64);
 REFRAIN_WGMMA(112);
 REFRAIN_WGMMA(128);

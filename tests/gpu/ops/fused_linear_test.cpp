@@ -138,7 +138,7 @@ TEST_P(FusedLinearTest, MoreRowsThanFewMatchDoublePrecision) {
   if (table().fused_linear == nullptr) GTEST_SKIP() << "this device has no such op";
   const int32_t few = table().few_rows.max_rows, most = table().few_rows.max_plain_rows;
   ASSERT_GT(most, few);
-  for (const int32_t m : {few + 1, 8, 9, 16, 17, 31, 32, 33, 63, most}) {
+  for (const int32_t m : {few + 1, 8, 9, 16, 17, 24, 32, 33, 40, 48, 56, 63, most}) {
     for (const int64_t k : {192, 256, 320, 1088}) {
       check({m, 40, k}, std::min(m + 7, most));
       check({m, 83, k, false, false, false, true, true}, m);
@@ -153,7 +153,7 @@ TEST_P(FusedLinearTest, MoreRowsThanFewMatchDoublePrecision) {
   }
   // Few of many rows live.
   for (const int32_t live : {0, 1, 2, 3}) {
-    for (const int32_t padded : {few + 1, 16, 32, most}) {
+    for (const int32_t padded : {few + 1, 16, 32, 40, most}) {
       check({live, 200, 320, false, false, false, true, true}, padded);
       check({live, 320, 320, false, false, true}, padded);
     }
