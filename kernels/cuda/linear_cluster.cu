@@ -1,4 +1,4 @@
-// linear for up to 64 rows, bfloat16, with SiLU·mul, bias or residual after it: bound by reading
+// linear for up to 80 rows, bfloat16, with SiLU·mul, bias or residual after it: bound by reading
 // the weights once. The weights are the 64 rows of a wgmma and the input its columns, so that few
 // rows of input leave no part of the tensor cores' work empty.
 //
@@ -210,7 +210,7 @@ void run_least(StreamRef stream, const FusedLinearArgs& args, const LoraLinearAr
 
 template <bool kSilu, class Extra>
 void run_rows(StreamRef stream, const FusedLinearArgs& args, const LoraLinearArgs* of_adapters) {
-  run_least<kSilu, Extra, 16, 24, 32, 40, 48, 56, kClusterRows>(stream, args, of_adapters);
+  run_least<kSilu, Extra, 16, 24, 32, 40, 48, 56, 64, 72, kClusterRows>(stream, args, of_adapters);
 }
 
 }  // namespace

@@ -26,7 +26,6 @@ inline constexpr int kThreads = (kMultiplyWarps + kAddWarps + 1) * 32;
 inline constexpr int kMaxStages = 14, kLeastStages = 3;
 inline constexpr int kMaxCluster = 4;
 inline constexpr int kMostOthers = 48;  // rows: (cluster - 1) shares of up to kTile / cluster
-inline constexpr int kBuffers = 2;      // of sums
 
 struct ClusterLinear {
   const float* bias;
@@ -55,7 +54,7 @@ struct Adapters {
 struct NoAdapters {};
 
 struct Barriers {
-  uint64_t full[kMaxStages], empty[kMaxStages], summed[kBuffers], read[kBuffers];
+  uint64_t full[kMaxStages], empty[kMaxStages], summed, read;
   float scale[kTile];  // of the input's rows
 };
 
@@ -69,7 +68,7 @@ struct Layout {
   static constexpr int kOthersBytes = kMostOthers * kSumStride * 4;
   static constexpr int kSumBytes = kPartBytes + kOthersBytes;
   static constexpr int bytes(int stages) {
-    return 1024 + stages * kStageBytes + kBuffers * kSumBytes + static_cast<int>(sizeof(Barriers));
+    return 1024 + stages * kStageBytes + kSumBytes + static_cast<int>(sizeof(Barriers));
   }
   static constexpr int kStages = std::min(kMaxStages, (kMaxSharedBytes - bytes(0)) / kStageBytes);
   static_assert(kStages >= kLeastStages);
@@ -97,11 +96,11 @@ struct Block {
         adapters(adapters),
         ring((shared + 1023) / 1024 * 1024),
         sums(ring + args.stages * L::kStageBytes),
-        full(sums + kBuffers * L::kSumBytes + offsetof(Barriers, full)),
-        empty(sums + kBuffers * L::kSumBytes + offsetof(Barriers, empty)),
-        summed(sums + kBuffers * L::kSumBytes + offsetof(Barriers, summed)),
-        read(sums + kBuffers * L::kSumBytes + offsetof(Barriers, read)),
-        scale(sums + kBuffers * L::kSumBytes + offsetof(Barriers, scale)),
+        full(sums + L::kSumBytes + offsetof(Barriers, full)),
+        empty(sums + L::kSumBytes + offsetof(Barriers, empty)),
+        summed(sums + L::kSumBytes + offsetof(Barriers, summed)),
+        read(sums + L::kSumBytes + offsetof(Barriers, read)),
+        scale(sums + L::kSumBytes + offsetof(Barriers, scale)),
         rank(static_cast<int32_t>(block_of_cluster())),
         tile(static_cast<int32_t>(blockIdx.x) / args.cluster),
         tile_step(static_cast<int32_t>(gridDim.x) / args.cluster),
@@ -122,10 +121,8 @@ struct Block {
       init_barrier(full + s * 8, 1);
       init_barrier(empty + s * 8, kMultiplyWarps);
     }
-    for (int b = 0; b < kBuffers; ++b) {
-      init_barrier(summed + b * 8, kMultiplyWarps);
-      init_barrier(read + b * 8, cluster);
-    }
+    init_barrier(summed, kMultiplyWarps);
+    init_barrier(read, cluster);
     publish_barriers();
   }
 

@@ -55,25 +55,19 @@ struct TileBlock : Block<kRows, kSilu, kLora> {
       wait_products<0>();
       take_products(sum);
       if (lane() == 0) arrive(empty + before * 8);
-      const int32_t buffer = t % kBuffers, use = t / kBuffers;
-      if (use > 0) wait_cluster_barrier(read + buffer * 8, static_cast<uint32_t>(use - 1) & 1);
+      if (t > 0) wait_cluster_barrier(read, static_cast<uint32_t>(t - 1) & 1);
       // A lane has pairs of rows of the outputs lane / 4 and lane / 4 + 8 of its warp's sixteen.
-      const uint32_t to = sums + buffer * L::kSumBytes +
-                          ((warp * 16 + lane() / 4) * L::kSumStride + lane() % 4 * 2) * 4;
+      const uint32_t to = sums + ((warp * 16 + lane() / 4) * L::kSumStride + lane() % 4 * 2) * 4;
 #pragma unroll
       for (int j = 0; j < kRows / 8; ++j) {
         store_pair(to + j * 32, sum[j * 4], sum[j * 4 + 1]);
         store_pair(to + j * 32 + 8 * L::kSumStride * 4, sum[j * 4 + 2], sum[j * 4 + 3]);
       }
-      send_parts(warp, buffer);
+      send_parts(warp);
     }
     // The cluster's last arrivals too: they must find this block's shared memory, and a barrier of
     // the cluster may overtake them.
-#pragma unroll
-    for (int buffer = 0; buffer < kBuffers; ++buffer) {
-      const int32_t uses = (t - buffer + kBuffers - 1) / kBuffers;
-      if (uses > 0) wait_cluster_barrier(read + buffer * 8, static_cast<uint32_t>(uses - 1) & 1);
-    }
+    if (t > 0) wait_cluster_barrier(read, static_cast<uint32_t>(t - 1) & 1);
   }
 
   // The four warps that add up the parts of this block's share of each tile.
@@ -101,10 +95,9 @@ struct TileBlock : Block<kRows, kSilu, kLora> {
     return of_rank < than ? of_rank : of_rank - 1;
   }
   // A warp's sixteen outputs to the blocks that add them up.
-  __device__ void send_parts(int warp, int32_t buffer) const {
+  __device__ void send_parts(int warp) const {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     __syncwarp();
-    const uint32_t part = sums + buffer * L::kSumBytes, barrier = summed + buffer * 8;
     const int32_t to = lane();
     if (to < args.cluster && to != rank) {
       const int32_t share = first_of(to), end_of_share = first_of(to + 1);
@@ -113,15 +106,15 @@ struct TileBlock : Block<kRows, kSilu, kLora> {
       if (count > 0) {
         const int32_t row = other(rank, to) * (end_of_share - share) + from - share;
         const auto block = static_cast<uint32_t>(to);
-        copy_to_block(of_block(part + L::kPartBytes + row * L::kSumStride * 4, block),
-                      part + from * L::kSumStride * 4, count * L::kSumStride * 4,
-                      of_block(barrier, block));
+        copy_to_block(of_block(sums + L::kPartBytes + row * L::kSumStride * 4, block),
+                      sums + from * L::kSumStride * 4, count * L::kSumStride * 4,
+                      of_block(summed, block));
       }
     }
     if (lane() != 0) return;
-    if (warp != 0) return arrive(barrier);
+    if (warp != 0) return arrive(summed);
     const int32_t outputs = first_of(rank + 1) - first_of(rank);
-    expect_bytes(barrier, (args.cluster - 1) * outputs * L::kSumStride * 4);
+    expect_bytes(summed, (args.cluster - 1) * outputs * L::kSumStride * 4);
   }
 
   __device__ static int32_t adder() {
@@ -187,7 +180,6 @@ struct TileBlock : Block<kRows, kSilu, kLora> {
     const int32_t share = first_of(rank), outputs = first_of(rank + 1) - share;
     const int32_t wide = kSilu ? outputs / 2 : outputs;
     const int32_t lanes = kNext ? 32 : wide, pieces = lanes * (kRows / 4);
-    const int32_t buffer = t % kBuffers, use = t / kBuffers;
     const int64_t first =
         kSilu ? int64_t{of_tile} * (kTile / 2) + share / 2 : int64_t{of_tile} * kTile + share;
     Piece piece[kHeld];
@@ -201,19 +193,19 @@ struct TileBlock : Block<kRows, kSilu, kLora> {
       if (piece[i].here) load_before(piece[i], live);
       if (kNext && piece[i].here) weight[i] = args.next.norm[piece[i].col];
     }
-    wait_barrier(summed + buffer * 8, static_cast<uint32_t>(use) & 1);
+    wait_barrier(summed, static_cast<uint32_t>(t) & 1);
     bool strange = false;
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) {
       if (!piece[i].here) continue;
-      const uint32_t mine = sums + buffer * L::kSumBytes, others = mine + L::kPartBytes;
+      const uint32_t others = sums + L::kPartBytes;
       float4 part[kMaxCluster] = {}, up_part[kMaxCluster] = {};
 #pragma unroll
       for (int32_t r = 0; r < kMaxCluster; ++r) {
         if (r >= args.cluster) break;
         const int32_t row = piece[i].output + (r == rank ? share : other(r, rank) * outputs);
         const uint32_t from =
-            (r == rank ? mine : others) + (row * L::kSumStride + piece[i].row) * 4;
+            (r == rank ? sums : others) + (row * L::kSumStride + piece[i].row) * 4;
         part[r] = load_float4(from);
         if constexpr (kSilu) up_part[r] = load_float4(from + wide * L::kSumStride * 4);
       }
@@ -240,7 +232,7 @@ struct TileBlock : Block<kRows, kSilu, kLora> {
     }
     meet_adders(strange);
     if (adder() < args.cluster) {
-      arrive_at_block(of_block(read + buffer * 8, static_cast<uint32_t>(adder())));
+      arrive_at_block(of_block(read, static_cast<uint32_t>(adder())));
     }
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) {

@@ -1,4 +1,4 @@
-// linear with SiLU·mul for 65 to 128 and 225 to 256 rows, bfloat16: as fast as reading the weights
+// linear with SiLU·mul for 81 to 128 and 225 to 256 rows, bfloat16: as fast as reading the weights
 // once, nearly, and the two halves of the result are never written. A tile is 128 rows of the input
 // times kCols rows of the weight, eight of gate and the eight of up that belong to them in turns,
 // so that a lane has both factors of an output. How many rows of the weight follows from how evenly

@@ -138,7 +138,7 @@ TEST_P(FusedLinearTest, MoreRowsThanFewMatchDoublePrecision) {
   if (table().fused_linear == nullptr) GTEST_SKIP() << "this device has no such op";
   const int32_t few = table().few_rows.max_rows, most = table().few_rows.max_plain_rows;
   ASSERT_GT(most, few);
-  for (const int32_t m : {few + 1, 8, 9, 16, 17, 24, 32, 33, 40, 48, 56, 63, most}) {
+  for (const int32_t m : {few + 1, 8, 9, 16, 17, 24, 32, 33, 40, 48, 56, 64, 65, 72, most}) {
     for (const int64_t k : {192, 256, 320, 1088}) {
       check({m, 40, k}, std::min(m + 7, most));
       check({m, 83, k, false, false, false, true, true}, m);
