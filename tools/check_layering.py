@@ -17,8 +17,9 @@ SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 GROUND = ["runtime/base", "runtime/config/model"]
 
 ARROWS = {
-    "apps/refrain": ["runtime/bench", "runtime/offline", "runtime/plan", "runtime/bootstrap", "runtime/supervise",
-                     "runtime/load", "runtime/config", "runtime/actor", "ipc/transport"],
+    "apps/refrain": ["runtime/offline", "runtime/plan", "runtime/bootstrap", "runtime/supervise",
+                     "runtime/config", "runtime/actor", "ipc/transport"],
+    "apps/bench": ["runtime/bench", "runtime/load", "runtime/config"],
     "apps/coordinator": ["runtime/coordinator", "runtime/grammar", "runtime/config"],
     "apps/front": ["runtime/coordinator", "runtime/config"],
     "apps/worker": ["worker/worker", "worker/bench", "runtime/config", "ipc/transport"],
@@ -42,7 +43,8 @@ ARROWS = {
                        "ipc/transport", "ipc/protocol"],
     "runtime/sched": ["ipc/protocol"],
     "runtime/text": [],
-    "runtime/grammar": ["runtime/text"],
+    "runtime/grammar": ["runtime/grammar/library", "runtime/text"],
+    "runtime/grammar/library": [],
     "runtime/config": ["ipc/protocol"],
     "runtime/config/model": [],
     "runtime/actor": [],

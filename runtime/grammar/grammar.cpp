@@ -1,17 +1,19 @@
 #include "runtime/grammar/grammar.h"
 
-#include <dlpack/dlpack.h>
-#include <xgrammar/xgrammar.h>
+#include <dlfcn.h>
 
 #include <algorithm>
 #include <exception>
+#include <mutex>
 #include <new>
 #include <stdexcept>
 #include <string_view>
 #include <thread>
 
 #include "runtime/base/check.h"
+#include "runtime/base/shared_library.h"
 #include "runtime/grammar/automata.h"
+#include "runtime/grammar/library/grammar_library.h"
 
 namespace refrain {
 namespace {
@@ -41,27 +43,24 @@ bool take_kind(std::string_view& source, std::string_view kind) {
 }
 
 // Rules take some expressions that automata do not, and say better what is wrong with others.
-xgrammar::CompiledGrammar compile_regex(xgrammar::GrammarCompiler& compiler,
-                                        const std::string& regex) {
+std::unique_ptr<LibraryMatcher> compile_regex(LibraryCompiler& compiler, const std::string& regex) {
   if (const std::string automaton = automaton_grammar(regex); !automaton.empty()) {
     try {
-      return compiler.CompileGrammar(automaton, "root");
+      return compiler.compile(GrammarKind::kEbnf, automaton);
     } catch (const std::runtime_error&) {
     }
   }
-  return compiler.CompileRegex(regex);
+  return compiler.compile(GrammarKind::kRegex, regex);
 }
 
-xgrammar::CompiledGrammar compile_source(xgrammar::GrammarCompiler& compiler,
-                                         std::string_view source) {
-  // Runs of white space are bounded, so that a model cannot fill an answer with it.
-  constexpr int kMostWhitespace = 8;
+std::unique_ptr<LibraryMatcher> compile_source(LibraryCompiler& compiler, std::string_view source) {
   if (take_kind(source, kJsonSchemaGrammar)) {
-    return compiler.CompileJSONSchema(with_patterns_for_lengths(std::string(source)), true,
-                                      std::nullopt, std::nullopt, true, kMostWhitespace);
+    return compiler.compile(GrammarKind::kJsonSchema,
+                            with_patterns_for_lengths(std::string(source)));
   }
   if (take_kind(source, kRegexGrammar)) return compile_regex(compiler, std::string(source));
-  if (take_kind(source, kEbnfGrammar)) return compiler.CompileGrammar(std::string(source), "root");
+  if (take_kind(source, kEbnfGrammar))
+    return compiler.compile(GrammarKind::kEbnf, std::string(source));
   throw std::invalid_argument("the source names no kind of grammar");
 }
 
@@ -72,65 +71,66 @@ std::string said_by_library(const std::string& text, size_t place) {
   return colon == std::string::npos ? text : text.substr(colon + 2);
 }
 
-struct GrammarMatcher::State {
-  xgrammar::GrammarMatcher matcher;
-};
+Result<MakeGrammarCompiler> grammar_library() {
+  static std::mutex mutex;
+  static MakeGrammarCompiler known = nullptr;
+  const std::lock_guard lock(mutex);
+  if (known != nullptr) return known;
+  const auto library = SharedLibrary::load(
+      "REFRAIN_XGRAMMAR", "librefrain_xgrammar.so", RTLD_NOW | RTLD_LOCAL,
+      "structured outputs need a library that cannot be loaded; `tools/quickstart` and `ninja "
+      "refrain_xgrammar` build it");
+  if (!library) return fail(ErrorCode::kUnavailable, "{}", library.error().message);
+  library->find(kMakeGrammarCompiler, known);
+  if (known != nullptr) return known;
+  return fail(ErrorCode::kUnavailable,
+              "{} has no {}: it is of another build; `ninja refrain_xgrammar` makes this one's",
+              library->path(), kMakeGrammarCompiler);
+}
 
-GrammarMatcher::GrammarMatcher(std::unique_ptr<State> state) : state_(std::move(state)) {}
+GrammarMatcher::GrammarMatcher(std::unique_ptr<LibraryMatcher> matcher)
+    : matcher_(std::move(matcher)) {}
 GrammarMatcher::GrammarMatcher(GrammarMatcher&&) noexcept = default;
 GrammarMatcher& GrammarMatcher::operator=(GrammarMatcher&&) noexcept = default;
 GrammarMatcher::~GrammarMatcher() = default;
 
 bool GrammarMatcher::accept(TokenId token) {
-  return state_->matcher.IsTerminated() || state_->matcher.AcceptToken(token);
+  return matcher_->has_ended() || matcher_->accept(token);
 }
 
 void GrammarMatcher::fill(std::span<uint32_t> mask) {
-  if (state_->matcher.IsTerminated()) {
+  if (matcher_->has_ended() || !matcher_->fill(mask.data(), std::ssize(mask)))
     std::fill(mask.begin(), mask.end(), ~0u);
-    return;
-  }
-  int64_t shape[] = {static_cast<int64_t>(mask.size())};
-  DLTensor tensor{};
-  tensor.data = mask.data();
-  tensor.device = {kDLCPU, 0};
-  tensor.ndim = 1;
-  tensor.dtype = xgrammar::GetBitmaskDLType();
-  tensor.shape = shape;
-  // False: every token is allowed, and the mask may not have been written.
-  if (!state_->matcher.FillNextTokenBitmask(&tensor)) std::fill(mask.begin(), mask.end(), ~0u);
 }
 
 void GrammarMatcher::roll_back(int count) {
-  if (count > 0) state_->matcher.Rollback(count);
+  if (count > 0) matcher_->roll_back(count);
 }
 
 std::string GrammarMatcher::forced_text() {
-  return has_ended() ? std::string() : state_->matcher.FindJumpForwardString();
+  return has_ended() ? std::string() : matcher_->forced_text();
 }
 
-bool GrammarMatcher::has_ended() const { return state_->matcher.IsTerminated(); }
+bool GrammarMatcher::has_ended() const { return matcher_->has_ended(); }
 
-struct GrammarCompiler::Library {
-  xgrammar::TokenizerInfo vocabulary;
-  xgrammar::GrammarCompiler compiler;
-};
-
-GrammarCompiler::GrammarCompiler(const text::Tokenizer& tokenizer, int64_t vocab_size,
-                                 const std::vector<TokenId>& end_tokens) {
-  const xgrammar::TokenizerInfo vocabulary(token_texts(tokenizer, vocab_size),
-                                           xgrammar::VocabType::RAW, static_cast<int>(vocab_size),
-                                           end_tokens);
-  library_ = std::make_unique<Library>(Library{
-      vocabulary, xgrammar::GrammarCompiler(vocabulary, compile_threads(), true, kCacheBytes)});
+Result<GrammarCompiler> GrammarCompiler::create(const text::Tokenizer& tokenizer,
+                                                int64_t vocab_size,
+                                                const std::vector<TokenId>& end_tokens) {
+  const auto make = grammar_library();
+  if (!make) return forward_error(make.error());
+  return GrammarCompiler(std::unique_ptr<LibraryCompiler>(
+      (*make)({token_texts(tokenizer, vocab_size), end_tokens}, compile_threads(), kCacheBytes)));
 }
 
+GrammarCompiler::GrammarCompiler(std::unique_ptr<LibraryCompiler> compiler)
+    : compiler_(std::move(compiler)) {}
+GrammarCompiler::GrammarCompiler(GrammarCompiler&&) noexcept = default;
+GrammarCompiler& GrammarCompiler::operator=(GrammarCompiler&&) noexcept = default;
 GrammarCompiler::~GrammarCompiler() = default;
 
 Result<GrammarMatcher> GrammarCompiler::compile(const std::string& source) {
   try {
-    return GrammarMatcher(std::make_unique<GrammarMatcher::State>(GrammarMatcher::State{
-        xgrammar::GrammarMatcher(compile_source(library_->compiler, source))}));
+    return GrammarMatcher(compile_source(*compiler_, source));
   } catch (const std::bad_alloc&) {
     return fail(ErrorCode::kInvalidArgument, "it is too large to compile in the memory allowed");
   } catch (const std::exception& error) {

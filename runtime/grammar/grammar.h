@@ -1,7 +1,7 @@
 #pragma once
 // Grammars that answers keep to, through xgrammar: compiling one for a vocabulary, and following an
-// answer token by token. The only place that knows the library. A GrammarCompiler belongs to
-// one thread, and so does each matcher, which may be another one.
+// answer token by token. A GrammarCompiler belongs to one thread, and so does each matcher, which
+// may be another one.
 
 #include <cstdint>
 #include <memory>
@@ -11,6 +11,7 @@
 
 #include "runtime/base/ids.h"
 #include "runtime/base/result.h"
+#include "runtime/grammar/library/grammar_library.h"
 #include "runtime/text/tokenizer.h"
 
 namespace refrain {
@@ -27,11 +28,14 @@ inline constexpr const char* kEbnfGrammar = "ebnf:";
 // is where the file's name ends (".cc:"); the whole where there is none.
 std::string said_by_library(const std::string& text, size_t place);
 
+// Loads the library that knows grammars, if this process has not yet. kUnavailable: it is not there
+// (tools/quickstart builds it after the first answer), or of another build. Any thread.
+Result<MakeGrammarCompiler> grammar_library();
+
 // Follows one answer.
 class GrammarMatcher {
  public:
-  struct State;
-  explicit GrammarMatcher(std::unique_ptr<State> state);
+  explicit GrammarMatcher(std::unique_ptr<LibraryMatcher> matcher);
   GrammarMatcher(GrammarMatcher&&) noexcept;
   GrammarMatcher& operator=(GrammarMatcher&&) noexcept;
   ~GrammarMatcher();
@@ -50,18 +54,18 @@ class GrammarMatcher {
   bool has_ended() const;
 
  private:
-  std::unique_ptr<State> state_;
+  std::unique_ptr<LibraryMatcher> matcher_;
 };
 
 class GrammarCompiler {
  public:
   // `vocab_size`: the model's, which may be greater than the tokenizer's. Special tokens are never
-  // allowed but for `end_tokens`.
-  GrammarCompiler(const text::Tokenizer& tokenizer, int64_t vocab_size,
-                  const std::vector<TokenId>& end_tokens);
+  // allowed but for `end_tokens`. Fails as grammar_library() does.
+  static Result<GrammarCompiler> create(const text::Tokenizer& tokenizer, int64_t vocab_size,
+                                        const std::vector<TokenId>& end_tokens);
+  GrammarCompiler(GrammarCompiler&&) noexcept;
+  GrammarCompiler& operator=(GrammarCompiler&&) noexcept;
   ~GrammarCompiler();
-  GrammarCompiler(const GrammarCompiler&) = delete;
-  GrammarCompiler& operator=(const GrammarCompiler&) = delete;
 
   // A matcher at the beginning of an answer. The last compiled grammars are kept, within 64 MiB.
   // Time and memory have no limit here: whoever compiles what a client sent does it in a
@@ -69,8 +73,9 @@ class GrammarCompiler {
   Result<GrammarMatcher> compile(const std::string& source);
 
  private:
-  struct Library;
-  std::unique_ptr<Library> library_;
+  explicit GrammarCompiler(std::unique_ptr<LibraryCompiler> compiler);
+
+  std::unique_ptr<LibraryCompiler> compiler_;
 };
 
 }  // namespace refrain

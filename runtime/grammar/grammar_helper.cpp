@@ -139,8 +139,9 @@ int run_grammar_helper(const std::vector<std::string>& arguments) {
   if (!tokenizer) return kExitConfig;
   const int64_t vocab_size = std::stoll(arguments[2]);
   const std::vector<TokenId> ends = split_ids(arguments[3]);
-  GrammarCompiler compiler(*tokenizer, vocab_size, ends);
-  const Vocabulary vocabulary{compiler, vocab_size, ends};
+  auto compiler = GrammarCompiler::create(*tokenizer, vocab_size, ends);
+  if (!compiler) return kExitTryAgain;
+  const Vocabulary vocabulary{*compiler, vocab_size, ends};
   const GrammarLimits limits{std::stoll(arguments[4]), std::stoll(arguments[5]),
                              std::stoll(arguments[6])};
   std::string source(kMaxGrammarBytes + 64, '\0');
@@ -235,6 +236,7 @@ Status GrammarHelper::check(const std::string& source) {
   {
     const std::lock_guard lock(helper_mutex_);
     if (knows(source)) return {};
+    REFRAIN_RETURN_IF_ERROR(grammar_library());
     REFRAIN_RETURN_IF_ERROR(ask(source));
   }
   const std::lock_guard lock(known_mutex_);

@@ -53,7 +53,8 @@ class GrammarHelper {
 
   // Whether it came out well lately: no need to wait for check().
   bool knows(const std::string& source);
-  // kInvalidArgument says what is wrong with the grammar, or which limit it broke.
+  // kInvalidArgument says what is wrong with the grammar, or which limit it broke; kUnavailable
+  // what grammar_library() says, or that the helper ended.
   Status check(const std::string& source);
   // An answer has shown what check() did not find: it fails with `why` from now on.
   void refuse(const std::string& source, const std::string& why);

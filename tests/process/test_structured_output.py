@@ -286,3 +286,23 @@ def test_a_grammar_begins_behind_the_reasoning_and_forced_text_is_jumped_over(th
         assert again.result() == [plain] * 2
     assert number(drafting, "worker_group_restarts_total") == 1
     assert drafting.stop() == 0
+
+
+def test_the_library_may_come_after_the_server(tmp_path, monkeypatch, start_server):
+    """tools/quickstart answers before it has built the library for grammars."""
+    library = tmp_path / "librefrain_xgrammar.so"
+    monkeypatch.setenv("REFRAIN_XGRAMMAR", str(library))
+    server = start_server("--max-num-seqs", 4, "--max-model-len", 256, "--served-model-name", "smol")
+    body = {"model": "smol", "messages": ASK, "max_tokens": 8, "temperature": 0}
+    choice = {**body, "structured_outputs": {"choice": ["yes", "no"]}}
+    status, text = server.post("/v1/chat/completions", choice)
+    said = json.loads(text)["error"]["message"]
+    assert status == 503 and "ninja refrain_xgrammar" in said and str(library) in said
+    assert server.post("/v1/chat/completions", body)[0] == 200
+    library.write_bytes(b"no library")
+    assert server.post("/v1/chat/completions", choice)[0] == 503
+    library.unlink()
+    library.symlink_to(BIN.parent / "lib" / library.name)
+    status, text = server.post("/v1/chat/completions", choice)
+    assert status == 200 and json.loads(text)["choices"][0]["message"]["content"] in ("yes", "no")
+    assert number(server, "worker_group_restarts_total") == 0

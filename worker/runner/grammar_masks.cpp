@@ -173,7 +173,12 @@ std::optional<GrammarMatcher> GrammarMasks::compile(const std::string& source) {
       return std::nullopt;
     }
     tokenizer_ = std::make_shared<const text::Tokenizer>(std::move(*tokenizer));
-    compiler_ = std::make_unique<GrammarCompiler>(*tokenizer_, vocab_size_, end_tokens_);
+    auto compiler = GrammarCompiler::create(*tokenizer_, vocab_size_, end_tokens_);
+    if (!compiler) {
+      log::error("a grammar: {}", compiler.error().message);
+      return std::nullopt;
+    }
+    compiler_.emplace(std::move(*compiler));
   }
   auto matcher = compiler_->compile(source);
   if (matcher) return std::move(*matcher);

@@ -93,7 +93,7 @@ class GrammarMasks {
   std::vector<TokenId> end_tokens_;
   std::mutex compiler_mutex_;
   std::shared_ptr<const text::Tokenizer> tokenizer_;  // both since the first grammar
-  std::unique_ptr<GrammarCompiler> compiler_;
+  std::optional<GrammarCompiler> compiler_;
   std::vector<std::shared_ptr<Follower>> slots_;  // [S]
   PatientStrands strands_;
   std::vector<std::future<void>> apart_;

@@ -1,4 +1,4 @@
-#include "apps/refrain/bench_serve.h"
+#include "apps/bench/load.h"
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
