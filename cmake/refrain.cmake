@@ -105,7 +105,8 @@ function(refrain_test name)
   target_link_libraries(${name} PRIVATE refrain_flags GTest::gmock GTest::gtest_main ${ARG_DEPS})
   refrain_cold(${name})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests
-                        BUILD_RPATH ${CMAKE_BINARY_DIR}/lib) # what is loaded by name
+                        BUILD_RPATH ${CMAKE_BINARY_DIR}/lib) # what is loaded by name; RUNPATH is not a sanitizer's dlopen's
+  target_link_options(${name} PRIVATE -Wl,--disable-new-dtags)
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 WORKING_DIRECTORY ${CMAKE_SOURCE_DIR}
     PROPERTIES LABELS "${ARG_LABEL}" TIMEOUT ${ARG_TIMEOUT} ${lock} ENVIRONMENT "REFRAIN_BUILD_DIR=${CMAKE_BINARY_DIR};${ARG_ENVIRONMENT}")
 endfunction()

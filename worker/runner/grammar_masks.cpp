@@ -172,12 +172,12 @@ std::optional<GrammarMatcher> GrammarMasks::compile(const std::string& source) {
       log::error("a grammar has no tokenizer: {}", tokenizer.error().message);
       return std::nullopt;
     }
-    tokenizer_ = std::make_shared<const text::Tokenizer>(std::move(*tokenizer));
-    auto compiler = GrammarCompiler::create(*tokenizer_, vocab_size_, end_tokens_);
+    auto compiler = GrammarCompiler::create(*tokenizer, vocab_size_, end_tokens_);
     if (!compiler) {
       log::error("a grammar: {}", compiler.error().message);
       return std::nullopt;
     }
+    tokenizer_ = std::make_shared<const text::Tokenizer>(std::move(*tokenizer));
     compiler_.emplace(std::move(*compiler));
   }
   auto matcher = compiler_->compile(source);
@@ -190,9 +190,9 @@ std::optional<GrammarMatcher> GrammarMasks::compile(const std::string& source) {
 // As the answer so far leaves it.
 void GrammarMasks::begin(Follower& follower, const ipc::SlotSetup& setup) {
   follower.matcher = compile({setup.grammar.begin(), setup.grammar.end()});
-  follower.tokenizer = tokenizer_;
   follower.reasoning = ReasoningGate(setup);
   if (!follower.matcher) return;
+  follower.tokenizer = tokenizer_;  // not written again since the first grammar
   BadWords of_output = std::exchange(follower.bad_words, {});  // it has the output already
   take(follower, setup.output_tokens);
   follower.bad_words = std::move(of_output);

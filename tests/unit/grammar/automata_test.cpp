@@ -78,7 +78,7 @@ class AutomatonMasks : public testing::Test {
 
   text::Tokenizer tokenizer_ = *text::Tokenizer::load("tests/fixtures/models/llama-bias-f32");
   int64_t vocab_size_ = static_cast<int64_t>(tokenizer_.vocab_size());
-  GrammarCompiler compiler_ = *GrammarCompiler::create(tokenizer_, vocab_size_, {0});
+  GrammarCompiler compiler_ = GrammarCompiler::create(tokenizer_, vocab_size_, {0}).value();
 };
 
 TEST_F(AutomatonMasks, ALengthIsCountedInCharactersOnBothSidesOfEveryBorder) {

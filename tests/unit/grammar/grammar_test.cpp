@@ -20,7 +20,7 @@ class Grammar : public testing::Test {
   Grammar()
       : tokenizer_(*text::Tokenizer::load("tests/fixtures/models/llama-bias-f32")),
         vocab_size_(static_cast<int64_t>(tokenizer_.vocab_size()) + 5),
-        compiler_(*GrammarCompiler::create(tokenizer_, vocab_size_, {kEnd})) {}
+        compiler_(GrammarCompiler::create(tokenizer_, vocab_size_, {kEnd}).value()) {}
 
   std::vector<uint32_t> mask(GrammarMatcher& matcher) const {
     std::vector<uint32_t> bits(static_cast<size_t>(vocab_size_ + 31) / 32);
