@@ -104,8 +104,6 @@ int main(int argc, char** argv) {
   try {
     return is_load(arguments) ? load_command(arguments) : engine_command(arguments);
   } catch (const std::exception& error) {
-    const Error broken = error_of(error);
-    log::critical("{}", broken.message);
-    return exit_code(broken.code);
+    return end_by(error);
   }
 }

@@ -50,8 +50,6 @@ int main(int argc, char** argv) {
   try {
     return run_coordinator(std::move(options));
   } catch (const std::exception& error) {
-    const Error broken = error_of(error);
-    log::critical("{}", broken.message);
-    return exit_code(broken.code);
+    return end_by(error);
   }
 }

@@ -1,10 +1,6 @@
 #include "apps/refrain/commands.h"
 
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
-#include <cerrno>
-#include <cstring>
 
 #include "apps/refrain/serve.h"
 #include "runtime/base/child_process.h"
@@ -59,18 +55,12 @@ int generate_command(const std::vector<std::string>& arguments) {
 
 // A program of its own: it has what nobody needs who serves, and takes a while to build.
 int bench_command(const std::vector<std::string>& arguments) {
-  std::vector<std::string> words = {sibling_program("bench")};
-  words.insert(words.end(), arguments.begin(), arguments.end());
-  std::vector<char*> argv;
-  argv.reserve(words.size() + 1);
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  ::execv(argv.front(), argv.data());
-  return report({ErrorCode::kNotFound,
-                 fmt::format("{}: {}; `ninja bench` builds it, an installation has it beside "
-                             "refrain",
-                             words.front(), std::strerror(errno)),
-                 "bench"});
+  std::vector<std::string> argv = {sibling_program("bench")};
+  argv.insert(argv.end(), arguments.begin(), arguments.end());
+  Error error = become(argv);
+  error.message += "; `ninja bench` builds it, an installation has it beside refrain";
+  error.field = "bench";
+  return report(error);
 }
 
 }  // namespace refrain

@@ -55,8 +55,6 @@ int main(int argc, char** argv) {
   try {
     return run(argc > 1 ? argv[1] : "", {argv + (argc > 1 ? 2 : 1), argv + argc});
   } catch (const std::exception& error) {
-    const refrain::Error broken = refrain::error_of(error);
-    refrain::log::critical("{}", broken.message);
-    return refrain::exit_code(broken.code);
+    return refrain::end_by(error);
   }
 }

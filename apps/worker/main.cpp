@@ -28,8 +28,6 @@ int main(int argc, char** argv) {
   try {
     return bench ? bench_command({argv + 2, argv + argc}) : serve_command({argv + 1, argv + argc});
   } catch (const std::exception& error) {
-    const Error broken = error_of(error);
-    log::critical("{}", broken.message);
-    return exit_code(broken.code);
+    return end_by(error);
   }
 }

@@ -17,14 +17,30 @@
 extern char** environ;
 
 namespace refrain {
+namespace {
 
-Result<ChildProcess> ChildProcess::spawn(const std::vector<std::string>& argv,
-                                         const std::vector<int>& pass) {
-  REFRAIN_CHECK(!argv.empty(), "spawn needs a program");
+// For a call that changes none of the words, and ends them with null.
+std::vector<char*> pointers(const std::vector<std::string>& argv) {
+  REFRAIN_CHECK(!argv.empty(), "argv needs a program");
   std::vector<char*> words;
   words.reserve(argv.size() + 1);
   for (const std::string& word : argv) words.push_back(const_cast<char*>(word.c_str()));
   words.push_back(nullptr);
+  return words;
+}
+
+}  // namespace
+
+Error become(const std::vector<std::string>& argv) {
+  const std::vector<char*> words = pointers(argv);
+  ::execv(words[0], words.data());
+  return {
+      ErrorCode::kNotFound, fmt::format("cannot start {}: {}", argv[0], std::strerror(errno)), {}};
+}
+
+Result<ChildProcess> ChildProcess::spawn(const std::vector<std::string>& argv,
+                                         const std::vector<int>& pass) {
+  const std::vector<char*> words = pointers(argv);
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
   // Signals of the terminal go to the parent alone, which decides; masks and handlers start fresh.

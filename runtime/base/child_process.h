@@ -39,6 +39,9 @@ class ChildProcess {
 
 std::string describe(const ChildProcess::End& end);  // "exit code 70", "signal 9 (Killed)"
 
+// This process becomes the program argv[0]. Returns only if it cannot.
+Error become(const std::vector<std::string>& argv);
+
 // Path of a program of the same build: beside this executable; for the library in libexec/refrain
 // or bin beside its folder.
 std::string sibling_program(const std::string& name);

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <system_error>
 
+#include "runtime/base/log.h"
+
 namespace refrain {
 namespace {
 
@@ -47,6 +49,12 @@ Error error_of(const std::exception& exception) {
                         system->what()),
             {}};
   return {ErrorCode::kInternal, exception.what(), {}};
+}
+
+int end_by(const std::exception& exception) {
+  const Error broken = error_of(exception);
+  log::critical("{}", broken.message);
+  return exit_code(broken.code);
 }
 
 void end_by_what_is_lacking() { std::set_terminate(on_terminate); }

@@ -11,6 +11,9 @@ namespace refrain {
 // anything else is a fault inside (exit 70).
 Error error_of(const std::exception& exception);
 
+// For main, which ends with it: logs the exception; the exit code by the same rule.
+int end_by(const std::exception& exception);
+
 // From here on an exception that no thread catches ends the process by the same rule: a lack of
 // memory or threads with exit code 75 and a sentence, anything else by std::abort. Once, in main.
 void end_by_what_is_lacking();

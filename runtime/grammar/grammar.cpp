@@ -43,7 +43,7 @@ bool take_kind(std::string_view& source, std::string_view kind) {
 }
 
 // Rules take some expressions that automata do not, and say better what is wrong with others.
-std::unique_ptr<LibraryMatcher> compile_regex(LibraryCompiler& compiler, const std::string& regex) {
+std::unique_ptr<GrammarMatcher> compile_regex(LibraryCompiler& compiler, const std::string& regex) {
   if (const std::string automaton = automaton_grammar(regex); !automaton.empty()) {
     try {
       return compiler.compile(GrammarKind::kEbnf, automaton);
@@ -53,7 +53,7 @@ std::unique_ptr<LibraryMatcher> compile_regex(LibraryCompiler& compiler, const s
   return compiler.compile(GrammarKind::kRegex, regex);
 }
 
-std::unique_ptr<LibraryMatcher> compile_source(LibraryCompiler& compiler, std::string_view source) {
+std::unique_ptr<GrammarMatcher> compile_source(LibraryCompiler& compiler, std::string_view source) {
   if (take_kind(source, kJsonSchemaGrammar)) {
     return compiler.compile(GrammarKind::kJsonSchema,
                             with_patterns_for_lengths(std::string(source)));
@@ -88,31 +88,6 @@ Result<MakeGrammarCompiler> grammar_library() {
               library->path(), kMakeGrammarCompiler);
 }
 
-GrammarMatcher::GrammarMatcher(std::unique_ptr<LibraryMatcher> matcher)
-    : matcher_(std::move(matcher)) {}
-GrammarMatcher::GrammarMatcher(GrammarMatcher&&) noexcept = default;
-GrammarMatcher& GrammarMatcher::operator=(GrammarMatcher&&) noexcept = default;
-GrammarMatcher::~GrammarMatcher() = default;
-
-bool GrammarMatcher::accept(TokenId token) {
-  return matcher_->has_ended() || matcher_->accept(token);
-}
-
-void GrammarMatcher::fill(std::span<uint32_t> mask) {
-  if (matcher_->has_ended() || !matcher_->fill(mask.data(), std::ssize(mask)))
-    std::fill(mask.begin(), mask.end(), ~0u);
-}
-
-void GrammarMatcher::roll_back(int count) {
-  if (count > 0) matcher_->roll_back(count);
-}
-
-std::string GrammarMatcher::forced_text() {
-  return has_ended() ? std::string() : matcher_->forced_text();
-}
-
-bool GrammarMatcher::has_ended() const { return matcher_->has_ended(); }
-
 Result<GrammarCompiler> GrammarCompiler::create(const text::Tokenizer& tokenizer,
                                                 int64_t vocab_size,
                                                 const std::vector<TokenId>& end_tokens) {
@@ -128,9 +103,9 @@ GrammarCompiler::GrammarCompiler(GrammarCompiler&&) noexcept = default;
 GrammarCompiler& GrammarCompiler::operator=(GrammarCompiler&&) noexcept = default;
 GrammarCompiler::~GrammarCompiler() = default;
 
-Result<GrammarMatcher> GrammarCompiler::compile(const std::string& source) {
+Result<std::unique_ptr<GrammarMatcher>> GrammarCompiler::compile(const std::string& source) {
   try {
-    return GrammarMatcher(compile_source(*compiler_, source));
+    return compile_source(*compiler_, source);
   } catch (const std::bad_alloc&) {
     return fail(ErrorCode::kInvalidArgument, "it is too large to compile in the memory allowed");
   } catch (const std::exception& error) {

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -32,31 +31,6 @@ std::string said_by_library(const std::string& text, size_t place);
 // (tools/quickstart builds it after the first answer), or of another build. Any thread.
 Result<MakeGrammarCompiler> grammar_library();
 
-// Follows one answer.
-class GrammarMatcher {
- public:
-  explicit GrammarMatcher(std::unique_ptr<LibraryMatcher> matcher);
-  GrammarMatcher(GrammarMatcher&&) noexcept;
-  GrammarMatcher& operator=(GrammarMatcher&&) noexcept;
-  ~GrammarMatcher();
-
-  // False: the grammar does not allow the token, which was not taken. After an end token every
-  // token is allowed.
-  bool accept(TokenId token);
-  // Which tokens may come next: bit t % 32 of word t / 32. End tokens are among them once the
-  // answer is complete.
-  void fill(std::span<uint32_t> mask);  // [ceil(vocab_size / 32)]
-  // Takes the last `count` tokens back; none of them may be one after an end token.
-  void roll_back(int count);
-  // The text that the answer goes on with, whatever it will be; empty: there is a choice.
-  std::string forced_text();
-  // An end token was taken.
-  bool has_ended() const;
-
- private:
-  std::unique_ptr<LibraryMatcher> matcher_;
-};
-
 class GrammarCompiler {
  public:
   // `vocab_size`: the model's, which may be greater than the tokenizer's. Special tokens are never
@@ -70,7 +44,7 @@ class GrammarCompiler {
   // A matcher at the beginning of an answer. The last compiled grammars are kept, within 64 MiB.
   // Time and memory have no limit here: whoever compiles what a client sent does it in a
   // GrammarHelper first.
-  Result<GrammarMatcher> compile(const std::string& source);
+  Result<std::unique_ptr<GrammarMatcher>> compile(const std::string& source);
 
  private:
   explicit GrammarCompiler(std::unique_ptr<LibraryCompiler> compiler);

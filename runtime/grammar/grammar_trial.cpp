@@ -63,7 +63,7 @@ Status try_grammar(GrammarCompiler& compiler, const std::string& source, int64_t
   for (int answer = 0; answer < kTrialAnswers; ++answer) {
     auto matcher = compiler.compile(source);
     if (!matcher) return tl::unexpected(matcher.error());
-    REFRAIN_RETURN_IF_ERROR(try_answer(*matcher, vocab_size, end_tokens, random));
+    REFRAIN_RETURN_IF_ERROR(try_answer(**matcher, vocab_size, end_tokens, random));
   }
   return {};
 }

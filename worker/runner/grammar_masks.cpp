@@ -164,18 +164,18 @@ void GrammarMasks::run_apart(std::function<void()> work) {
 }
 
 // The tokenizer is read for the first grammar: most groups never see one.
-std::optional<GrammarMatcher> GrammarMasks::compile(const std::string& source) {
+std::unique_ptr<GrammarMatcher> GrammarMasks::compile(const std::string& source) {
   const std::lock_guard lock(compiler_mutex_);
   if (!compiler_) {
     auto tokenizer = text::Tokenizer::load(model_directory_);
     if (!tokenizer) {
       log::error("a grammar has no tokenizer: {}", tokenizer.error().message);
-      return std::nullopt;
+      return nullptr;
     }
     auto compiler = GrammarCompiler::create(*tokenizer, vocab_size_, end_tokens_);
     if (!compiler) {
       log::error("a grammar: {}", compiler.error().message);
-      return std::nullopt;
+      return nullptr;
     }
     tokenizer_ = std::make_shared<const text::Tokenizer>(std::move(*tokenizer));
     compiler_.emplace(std::move(*compiler));
@@ -184,7 +184,7 @@ std::optional<GrammarMatcher> GrammarMasks::compile(const std::string& source) {
   if (matcher) return std::move(*matcher);
   log::error("a grammar that the coordinator let pass does not compile: {}",
              matcher.error().message);
-  return std::nullopt;
+  return nullptr;
 }
 
 // As the answer so far leaves it.

@@ -34,7 +34,7 @@ class GrammarMasks {
     std::shared_ptr<PatientStrands::Strand> strand;  // has what follows
     bool has_grammar = false;
     std::shared_ptr<const text::Tokenizer> tokenizer;  // of the matcher
-    std::optional<GrammarMatcher> matcher;  // none: no grammar after all, or the tokens left it
+    std::unique_ptr<GrammarMatcher> matcher;  // null: no grammar after all, or the tokens left it
     ReasoningGate reasoning;
     BadWords bad_words;
     std::deque<TokenId> forced;  // how the tokenizer writes the text that comes next in any case
@@ -85,7 +85,7 @@ class GrammarMasks {
 
  private:
   void run_apart(std::function<void()> work);
-  std::optional<GrammarMatcher> compile(const std::string& source);
+  std::unique_ptr<GrammarMatcher> compile(const std::string& source);
   void begin(Follower& follower, const ipc::SlotSetup& setup);
 
   std::filesystem::path model_directory_;

@@ -6,25 +6,32 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 namespace refrain {
 
-// Follows one answer; as GrammarMatcher (grammar.h) says.
-class LibraryMatcher {
+// Follows one answer.
+class GrammarMatcher {
  public:
-  LibraryMatcher() = default;
-  LibraryMatcher(const LibraryMatcher&) = delete;
-  LibraryMatcher& operator=(const LibraryMatcher&) = delete;
-  virtual ~LibraryMatcher() = default;
+  GrammarMatcher() = default;
+  GrammarMatcher(const GrammarMatcher&) = delete;
+  GrammarMatcher& operator=(const GrammarMatcher&) = delete;
+  virtual ~GrammarMatcher() = default;
 
+  // False: the grammar does not allow the token, which was not taken. After an end token every
+  // token is allowed.
   virtual bool accept(int32_t token) = 0;
-  virtual bool has_ended() const = 0;
-  // `words` of the mask. False: every token is allowed, and the mask may not have been written.
-  virtual bool fill(uint32_t* mask, int64_t words) = 0;
+  // Which tokens may come next: bit t % 32 of word t / 32. End tokens are among them once the
+  // answer is complete.
+  virtual void fill(std::span<uint32_t> mask) = 0;  // [ceil(vocab_size / 32)]
+  // Takes the last `count` tokens back; none of them may be one after an end token.
   virtual void roll_back(int count) = 0;
+  // The text that the answer goes on with, whatever it will be; empty: there is a choice.
   virtual std::string forced_text() = 0;
+  // An end token was taken.
+  virtual bool has_ended() const = 0;
 };
 
 enum class GrammarKind { kJsonSchema, kRegex, kEbnf };
@@ -37,7 +44,7 @@ class LibraryCompiler {
   virtual ~LibraryCompiler() = default;
 
   // std::runtime_error says what is wrong with the text.
-  virtual std::unique_ptr<LibraryMatcher> compile(GrammarKind kind, const std::string& text) = 0;
+  virtual std::unique_ptr<GrammarMatcher> compile(GrammarKind kind, const std::string& text) = 0;
 };
 
 struct LibraryVocabulary {
@@ -48,7 +55,7 @@ struct LibraryVocabulary {
 // The library's only function, which makes one for the caller to own: `threads` compile together,
 // compiled grammars are kept within `cache_bytes`. The name changes with this file, so that a
 // library of another build is not taken.
-inline constexpr const char* kMakeGrammarCompiler = "refrain_make_grammar_compiler_1";
+inline constexpr const char* kMakeGrammarCompiler = "refrain_make_grammar_compiler_2";
 using MakeGrammarCompiler = LibraryCompiler* (*)(const LibraryVocabulary&, int threads,
                                                  int64_t cache_bytes);
 

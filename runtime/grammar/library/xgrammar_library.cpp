@@ -3,6 +3,7 @@
 #include <dlpack/dlpack.h>
 #include <xgrammar/xgrammar.h>
 
+#include <algorithm>
 #include <optional>
 #include <stdexcept>
 #include <utility>
@@ -12,26 +13,35 @@
 namespace refrain {
 namespace {
 
-class Matcher : public LibraryMatcher {
+class Matcher : public GrammarMatcher {
  public:
   explicit Matcher(const xgrammar::CompiledGrammar& grammar) : matcher_(grammar) {}
 
-  bool accept(int32_t token) override { return matcher_.AcceptToken(token); }
+  bool accept(int32_t token) override { return has_ended() || matcher_.AcceptToken(token); }
+  void fill(std::span<uint32_t> mask) override {
+    if (has_ended() || !write(mask)) std::fill(mask.begin(), mask.end(), ~0u);
+  }
+  void roll_back(int count) override {
+    if (count > 0) matcher_.Rollback(count);
+  }
+  std::string forced_text() override {
+    return has_ended() ? std::string() : matcher_.FindJumpForwardString();
+  }
   bool has_ended() const override { return matcher_.IsTerminated(); }
-  bool fill(uint32_t* mask, int64_t words) override {
-    int64_t shape[] = {words};
+
+ private:
+  // False: every token is allowed, and the mask may not have been written.
+  bool write(std::span<uint32_t> mask) {
+    int64_t shape[] = {static_cast<int64_t>(mask.size())};
     DLTensor tensor{};
-    tensor.data = mask;
+    tensor.data = mask.data();
     tensor.device = {kDLCPU, 0};
     tensor.ndim = 1;
     tensor.dtype = xgrammar::GetBitmaskDLType();
     tensor.shape = shape;
     return matcher_.FillNextTokenBitmask(&tensor);
   }
-  void roll_back(int count) override { matcher_.Rollback(count); }
-  std::string forced_text() override { return matcher_.FindJumpForwardString(); }
 
- private:
   xgrammar::GrammarMatcher matcher_;
 };
 
@@ -43,7 +53,7 @@ class Compiler : public LibraryCompiler {
                                           vocabulary.end_tokens),
                   threads, true, cache_bytes) {}
 
-  std::unique_ptr<LibraryMatcher> compile(GrammarKind kind, const std::string& text) override {
+  std::unique_ptr<GrammarMatcher> compile(GrammarKind kind, const std::string& text) override {
     return std::make_unique<Matcher>(compiled(kind, text));
   }
 
@@ -70,7 +80,7 @@ class Compiler : public LibraryCompiler {
 }  // namespace refrain
 
 extern "C" __attribute__((visibility("default"))) refrain::LibraryCompiler*
-refrain_make_grammar_compiler_1(const refrain::LibraryVocabulary& vocabulary, int threads,
+refrain_make_grammar_compiler_2(const refrain::LibraryVocabulary& vocabulary, int threads,
                                 int64_t cache_bytes) {
   return std::make_unique<refrain::Compiler>(vocabulary, threads, cache_bytes).release();
 }

@@ -62,16 +62,16 @@ class AutomatonMasks : public testing::Test {
       return {};
     }
     const TokenId quote = tokenizer_.encode("\"", false)->front();
-    EXPECT_TRUE(matcher->accept(quote));
+    EXPECT_TRUE((*matcher)->accept(quote));
     std::vector<int> found;
     std::vector<uint32_t> mask(static_cast<size_t>(vocab_size_ + 31) / 32);
     for (int length = 0; length <= most; ++length) {
-      matcher->fill(mask);
+      (*matcher)->fill(mask);
       if ((mask[static_cast<size_t>(quote) / 32] >> (quote % 32) & 1u) != 0)
         found.push_back(length);
       const std::vector<TokenId> letter = *tokenizer_.encode("\xC3\xA9", false);  // of two bytes
       for (const TokenId token : letter)
-        if (!matcher->accept(token)) return found;
+        if (!(*matcher)->accept(token)) return found;
     }
     return found;
   }

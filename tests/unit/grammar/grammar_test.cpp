@@ -48,24 +48,24 @@ TEST_F(Grammar, AllowsWhatTheSchemaSaysAndItsEndOnlyWhenItIsComplete) {
   auto matcher = compiler_.compile(
       R"(json_schema:{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"]})");
   ASSERT_TRUE(matcher) << matcher.error().message;
-  take(*matcher, R"({"a": 4)");
-  EXPECT_FALSE(allows(mask(*matcher), kEnd));
-  take(*matcher, "}");
-  EXPECT_TRUE(allows(mask(*matcher), kEnd));
-  EXPECT_TRUE(matcher->accept(kEnd));
-  EXPECT_TRUE(allows(mask(*matcher), 1)) << "an answer that has ended is bound by nothing";
+  take(**matcher, R"({"a": 4)");
+  EXPECT_FALSE(allows(mask(**matcher), kEnd));
+  take(**matcher, "}");
+  EXPECT_TRUE(allows(mask(**matcher), kEnd));
+  EXPECT_TRUE((*matcher)->accept(kEnd));
+  EXPECT_TRUE(allows(mask(**matcher), 1)) << "an answer that has ended is bound by nothing";
 }
 
 TEST_F(Grammar, AMaskIsTheTokensThatTheMatcherTakes) {
   auto matcher = compiler_.compile("regex:[a-c]{2}x");
   ASSERT_TRUE(matcher);
-  take(*matcher, "a");
-  const auto bits = mask(*matcher);
+  take(**matcher, "a");
+  const auto bits = mask(**matcher);
   size_t allowed = 0;
   for (TokenId token = 0; token < vocab_size_; ++token) {
     auto fresh = compiler_.compile("regex:[a-c]{2}x");
-    ASSERT_TRUE(fresh->accept(tokenizer_.encode("a", false)->front()));
-    EXPECT_EQ(fresh->accept(token), allows(bits, token)) << token;
+    ASSERT_TRUE((*fresh)->accept(tokenizer_.encode("a", false)->front()));
+    EXPECT_EQ((*fresh)->accept(token), allows(bits, token)) << token;
     allowed += allows(bits, token) ? 1 : 0;
   }
   EXPECT_GT(allowed, 0u);
@@ -73,7 +73,8 @@ TEST_F(Grammar, AMaskIsTheTokensThatTheMatcherTakes) {
 
 // They would have to be escaped, and JSON's readers refuse them (tools/xgrammar mends it).
 TEST_F(Grammar, TellsForcedTextAndTakesTokensBack) {
-  auto matcher = *compiler_.compile(R"(regex:[ab](zebra|zen)x)");
+  const auto compiled = *compiler_.compile(R"(regex:[ab](zebra|zen)x)");
+  GrammarMatcher& matcher = *compiled;
   EXPECT_EQ(matcher.forced_text(), "");
   take(matcher, "a");
   EXPECT_EQ(matcher.forced_text(), "ze");
@@ -95,13 +96,13 @@ TEST_F(Grammar, AStringOfSomeLengthHasNoControlCharacters) {
        {R"({"type":"string","maxLength":5})", R"({"type":"string","minLength":1})"}) {
     auto matcher = compiler_.compile(std::string("json_schema:") + schema);
     ASSERT_TRUE(matcher);
-    take(*matcher, "\"a");
+    take(**matcher, "\"a");
     for (const char control : {'\t', '\n', '\x01', '\x1f'}) {
       const std::vector<TokenId> token = *tokenizer_.encode(std::string(1, control), false);
-      EXPECT_FALSE(allows(mask(*matcher), token.front())) << int{control};
+      EXPECT_FALSE(allows(mask(**matcher), token.front())) << int{control};
     }
-    take(*matcher, "\xC3\xA9 \"");
-    EXPECT_TRUE(allows(mask(*matcher), kEnd));
+    take(**matcher, "\xC3\xA9 \"");
+    EXPECT_TRUE(allows(mask(**matcher), kEnd));
   }
 }
 
