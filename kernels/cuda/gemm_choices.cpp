@@ -11,13 +11,13 @@
 namespace refrain::kernels {
 namespace {
 
-constexpr const char* kTitle = "refrain gemm algorithms 1";
+constexpr const char* kTitle = "refrain gemm algorithms 2";
 
-// A line: the shape, then the words of the algorithm.
-bool read_line(const std::string& line, std::string& shape, cublasLtMatmulAlgo_t& algo) {
+// A line: the shape, nanoseconds, then the words of the algorithm.
+bool read_line(const std::string& line, std::string& shape, GemmChoice& choice) {
   std::istringstream words(line);
-  words >> shape >> std::hex;
-  for (uint64_t& word : algo.data) words >> word;
+  words >> shape >> choice.ns >> std::hex;
+  for (uint64_t& word : choice.algo.data) words >> word;
   return !words.fail() && (words >> std::ws).eof();
 }
 
@@ -30,19 +30,19 @@ GemmChoices::GemmChoices(std::filesystem::path file, std::string owner)
   if (!std::getline(in, line) || line != kTitle || !std::getline(in, line) || line != owner_)
     return;
   std::string shape;
-  cublasLtMatmulAlgo_t algo{};
+  GemmChoice choice;
   while (std::getline(in, line))
-    if (read_line(line, shape, algo)) by_shape_[shape] = algo;
+    if (read_line(line, shape, choice)) by_shape_[shape] = choice;
 }
 
-std::optional<cublasLtMatmulAlgo_t> GemmChoices::find(const std::string& shape) const {
+std::optional<GemmChoice> GemmChoices::find(const std::string& shape) const {
   const auto at = by_shape_.find(shape);
   if (at == by_shape_.end()) return std::nullopt;
   return at->second;
 }
 
-void GemmChoices::add(const std::string& shape, const cublasLtMatmulAlgo_t& algo) {
-  by_shape_[shape] = algo;
+void GemmChoices::add(const std::string& shape, const GemmChoice& choice) {
+  by_shape_[shape] = choice;
   added_ = true;
 }
 
@@ -54,10 +54,10 @@ void GemmChoices::save() {
   const std::filesystem::path own = file_.string() + "." + std::to_string(::getpid());
   {
     std::ofstream out(own);
-    out << kTitle << '\n' << owner_ << '\n' << std::hex;
-    for (const auto& [shape, algo] : by_shape_) {
-      out << shape;
-      for (const uint64_t word : algo.data) out << ' ' << word;
+    out << kTitle << '\n' << owner_ << '\n';
+    for (const auto& [shape, choice] : by_shape_) {
+      out << shape << ' ' << std::dec << choice.ns << std::hex;
+      for (const uint64_t word : choice.algo.data) out << ' ' << word;
       out << '\n';
     }
     out.close();

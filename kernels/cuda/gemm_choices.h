@@ -1,16 +1,22 @@
 #pragma once
-// Algorithms of cuBLASLt that were the fastest of those proposed when they were timed, by shape.
-// Kept in a file of one device and version of cuBLASLt, so that the next start times nothing.
-// Shared by the streams of a process; device thread.
+// Algorithms of cuBLASLt that were timed and chosen, by shape, with their times. Kept in a file of
+// one device and version of cuBLASLt, so that the next start times none of them again. Shared by
+// the streams of a process; device thread.
 
 #include <cublasLt.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <optional>
 #include <string>
 
 namespace refrain::kernels {
+
+struct GemmChoice {
+  cublasLtMatmulAlgo_t algo{};
+  int64_t ns = 0;  // of one launch, weights in no cache
+};
 
 class GemmChoices {
  public:
@@ -19,8 +25,8 @@ class GemmChoices {
   GemmChoices(std::filesystem::path file, std::string owner);
 
   // As it was timed; whoever takes it asks cuBLASLt whether it still fits.
-  std::optional<cublasLtMatmulAlgo_t> find(const std::string& shape) const;
-  void add(const std::string& shape, const cublasLtMatmulAlgo_t& algo);
+  std::optional<GemmChoice> find(const std::string& shape) const;
+  void add(const std::string& shape, const GemmChoice& choice);
   // Writes the file, if something was added. One that cannot be written is warned of.
   void save();
   size_t size() const { return by_shape_.size(); }
@@ -28,7 +34,7 @@ class GemmChoices {
  private:
   std::filesystem::path file_;
   std::string owner_;
-  std::map<std::string, cublasLtMatmulAlgo_t> by_shape_;
+  std::map<std::string, GemmChoice> by_shape_;
   bool added_ = false;
 };
 

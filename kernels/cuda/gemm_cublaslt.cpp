@@ -6,6 +6,7 @@
 #include <chrono>
 #include <limits>
 #include <map>
+#include <span>
 #include <utility>
 
 #include "kernels/cuda/gemm_choices.h"
@@ -22,12 +23,12 @@ namespace {
 using Algo = cublasLtMatmulAlgo_t;
 using std::chrono::steady_clock;
 
-// The most rows of the range that `rows` lies in: one algorithm a range, so that no request waits
-// for one to be chosen and loaded because of the length of its prompt. Sizes between these are what
-// cuBLASLt's first proposal is worst for: gate_up of 8B takes 278 us at 448 rows, 155 at 512.
+// The most rows of the range that `rows` lies in. Rows that no warm-up brought have the algorithm
+// of their range, so that no request waits for one to be chosen and loaded because of the length of
+// its prompt. An algorithm is good for its own rows: those of 320 and 896 take 256 and 664 us for
+// 8B's four linears of 264 and 800 rows, the first proposals for these 221 and 540 (H100).
 constexpr int32_t top_of_range(int32_t rows) {
-  constexpr std::pair<int32_t, int32_t> kSteps[] = {
-      {64, 16}, {256, 32}, {384, 64}, {1024, 128}, {2048, 256}};
+  constexpr std::pair<int32_t, int32_t> kSteps[] = {{64, 16}, {512, 32}, {1024, 64}, {2048, 128}};
   for (const auto& [up_to, step] : kSteps)
     if (rows <= up_to) return (rows + step - 1) / step * step;
   return (rows + 511) / 512 * 512;
@@ -36,10 +37,13 @@ constexpr int32_t top_of_range(int32_t rows) {
 // That the algorithm of all rows is chosen for, where there is one: decodes and prompts have it.
 constexpr int64_t kInvariantRows = 128;
 
-// Beyond that the first proposal is the fastest, or nearly.
-constexpr int64_t kMostTimedRows = 512;
-constexpr auto kMostTiming = std::chrono::milliseconds(150);  // of a stream, all shapes together
-constexpr float kFaster = 0.98f;  // than the best before it, in time: less is noise
+// Of a stream, all shapes together; the next start goes on with those that are left.
+constexpr auto kMostTiming = std::chrono::milliseconds(150);
+constexpr double kFaster = 0.98;  // than the best before it, in time: less is noise
+constexpr double kSlow = 1.05;    // than other numbers of rows let expect
+// Multiplications of a linear that is timed, some 40 us: the proposals of smaller ones differ by
+// little, and each costs milliseconds to load.
+constexpr int64_t kWorthTiming = int64_t{1} << 34;
 
 class Timer {
  public:
@@ -53,8 +57,8 @@ class Timer {
   Timer(const Timer&) = delete;
   Timer& operator=(const Timer&) = delete;
 
-  // Milliseconds, the better of two runs with weights that are in no cache.
-  float time(Gemm& gemm, const Algo& algo, const LinearArgs& args) const {
+  // Nanoseconds, the better of two runs with weights that are in no cache.
+  int64_t time(Gemm& gemm, const Algo& algo, const LinearArgs& args) const {
     float best = std::numeric_limits<float>::max();
     for (int run = 0; run < 2; ++run) {
       check_cuda(
@@ -68,7 +72,7 @@ class Timer {
       check_cuda(cudaEventElapsedTime(&took, begin_, end_), "cudaEventElapsedTime");
       best = std::min(best, took);
     }
-    return best;
+    return static_cast<int64_t>(best * 1e6f);
   }
 
  private:
@@ -80,19 +84,23 @@ class Timer {
 
 struct GemmPlans::Plans {
   std::map<GemmKey, Gemm> by_key;
-  std::map<GemmKey, std::optional<Algo>> by_range;  // m: top_of_range()
+  std::map<GemmKey, std::optional<Algo>> chosen;  // for the m of a warm-up, else for top_of_range()
   steady_clock::duration timing{};
-  int64_t timed = 0;  // shapes
+  int64_t timed = 0;                                    // shapes
+  std::map<GemmKey, std::map<int64_t, int64_t>> times;  // ns by m, of a key with m = 0
 
   Gemm make(const CudaLauncher& launcher, const GemmKey& key, const LinearArgs& args) {
     Gemm gemm;
     make_descriptors(key, gemm);
-    GemmKey range = key;
-    range.m = key.invariant ? kInvariantRows : top_of_range(static_cast<int32_t>(key.m));
-    const auto [at, fresh] = by_range.try_emplace(range);
+    GemmKey like = key;  // whose algorithm it has
+    if (key.invariant) {
+      like.m = kInvariantRows;
+    } else if (!launcher.tunes) {
+      like.m = top_of_range(static_cast<int32_t>(key.m));
+    }
+    const auto [at, fresh] = chosen.try_emplace(like);
     if (fresh)
-      at->second =
-          key.invariant ? in_one_sequence(launcher, range) : choose(launcher, range, gemm, args);
+      at->second = key.invariant ? in_one_sequence(launcher, like) : choose(launcher, like, args);
     gemm.algo = at->second;
     if (key.invariant) {
       REFRAIN_CHECK(!gemm.algo || takes(launcher, gemm, *gemm.algo),
@@ -101,7 +109,7 @@ struct GemmPlans::Plans {
                     key.n, key.k, key.m);
       return gemm;
     }
-    if (gemm.algo && range.m != key.m && !takes(launcher, gemm, *gemm.algo))
+    if (gemm.algo && like.m != key.m && !takes(launcher, gemm, *gemm.algo))
       gemm.algo = first(propose(launcher, key, gemm));
     return gemm;
   }
@@ -124,49 +132,66 @@ struct GemmPlans::Plans {
     return std::nullopt;
   }
 
-  // Of a range, by the shape in it that comes first.
-  std::optional<Algo> choose(const CudaLauncher& launcher, const GemmKey& range, Gemm& gemm,
+  // `args` has the rows of `key` where launches may be timed.
+  std::optional<Algo> choose(const CudaLauncher& launcher, const GemmKey& key,
                              const LinearArgs& args) {
-    Gemm top;
-    make_descriptors(range, top);
+    Gemm gemm;
+    make_descriptors(key, gemm);
     GemmChoices* choices = launcher.gemm_choices;
     if (choices != nullptr) {
-      const auto known = choices->find(text_of(range));
-      if (known && takes(launcher, top, *known)) return known;
+      const auto known = choices->find(text_of(key));
+      if (known && takes(launcher, gemm, known->algo)) {
+        times_of(key)[key.m] = known->ns;
+        return known->algo;
+      }
     }
-    const std::vector<Algo> proposals = propose(launcher, range, top);
-    const bool times = launcher.tunes && range.m <= kMostTimedRows && timing < kMostTiming &&
-                       range.weight == DType::kBFloat16;
-    if (!times || proposals.size() < 2) return first(proposals);
-    const Algo best = fastest(launcher, proposals, gemm, args);
-    if (choices != nullptr) choices->add(text_of(range), best);
+    const std::vector<Algo> proposals = propose(launcher, key, gemm);
+    const bool times = launcher.tunes && timing < kMostTiming && key.weight == DType::kBFloat16 &&
+                       key.m * key.n * key.k >= kWorthTiming;
+    if (!times || proposals.empty()) return first(proposals);
+    const GemmChoice best = fastest(launcher, key, proposals, gemm, args);
+    if (choices != nullptr) choices->add(text_of(key), best);
+    return best.algo;
+  }
+
+  // The first proposal, unless it is slow: then the fastest.
+  GemmChoice fastest(const CudaLauncher& launcher, const GemmKey& key,
+                     const std::vector<Algo>& proposals, Gemm& gemm, const LinearArgs& args) {
+    const auto begun = steady_clock::now();
+    const Timer timer(launcher);
+    GemmChoice best{proposals.front(), timer.time(gemm, proposals.front(), args)};
+    if (static_cast<double>(best.ns) > kSlow * expected_ns(key)) {
+      for (const Algo& algo : std::span(proposals).subspan(1)) {
+        const int64_t ns = timer.time(gemm, algo, args);
+        if (static_cast<double>(ns) < kFaster * static_cast<double>(best.ns)) best = {algo, ns};
+      }
+    }
+    times_of(key)[key.m] = best.ns;
+    timing += steady_clock::now() - begun;
+    ++timed;
     return best;
   }
 
-  Algo fastest(const CudaLauncher& launcher, const std::vector<Algo>& proposals, Gemm& gemm,
-               const LinearArgs& args) {
-    const auto begun = steady_clock::now();
-    const Timer timer(launcher);
-    const Algo* best = &proposals.front();
-    float least = 0;
-    for (const Algo& algo : proposals) {
-      if (!takes(launcher, gemm, algo)) continue;
-      const float took = timer.time(gemm, algo, args);
-      if (least == 0 || took < kFaster * least) {
-        best = &algo;
-        least = took;
-      }
+  std::map<int64_t, int64_t>& times_of(GemmKey key) {
+    key.m = 0;
+    return times[key];
+  }
+  // What more rows take is enough, and so is what fewer take, in proportion; 0: none are known.
+  double expected_ns(const GemmKey& key) {
+    double least = 0;
+    for (const auto& [rows, ns] : times_of(key)) {
+      const double scale = std::max(1.0, static_cast<double>(key.m) / static_cast<double>(rows));
+      const double here = scale * static_cast<double>(ns);
+      if (least == 0 || here < least) least = here;
     }
-    timing += steady_clock::now() - begun;
-    ++timed;
-    return *best;
+    return least;
   }
 };
 
 GemmPlans::GemmPlans() : plans_(std::make_unique<Plans>()) {}
 GemmPlans::~GemmPlans() = default;
 size_t GemmPlans::size() const { return plans_->by_key.size(); }
-size_t GemmPlans::algorithms() const { return plans_->by_range.size(); }
+size_t GemmPlans::algorithms() const { return plans_->chosen.size(); }
 int64_t GemmPlans::timed() const { return plans_->timed; }
 
 bool GemmPlans::run(StreamRef stream, const LinearArgs& args, bool invariant) {

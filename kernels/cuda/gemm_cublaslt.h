@@ -1,8 +1,9 @@
 #pragma once
-// linear by cuBLASLt: descriptors of every shape seen and an algorithm for each range of rows,
-// chosen once and kept: the fastest of those that cuBLASLt proposes, as long as launches may be
-// timed (CudaLauncher::tunes: the warm-up runs at start, which come to every range), else the
-// first. One per stream's launcher; used by that stream's thread.
+// linear by cuBLASLt: descriptors of every shape seen and its algorithm, chosen once and kept. In
+// the warm-up runs at start (CudaLauncher::tunes) each shape gets one of its own: of large ones the
+// fastest of those that cuBLASLt proposes, as long as there is time for it, else the first. Those
+// that come later have that of their range of rows, which the warm-up came to. One per stream's
+// launcher; used by that stream's thread.
 
 #include <cublasLt.h>
 

@@ -216,12 +216,13 @@ void bench_prefill(const std::string& model, int tokens) {
 // Decode rows beside prompts that begin anew in each step, as under arrivals.
 void bench_mixed(const std::string& model, int context, int batch,
                  const std::vector<int>& prompt_tokens) {
-  constexpr int kPromptTokens = 230, kMostPrompts = 40;
-  SessionOptions options = bench_options("FULL_AND_PIECEWISE", batch + kMostPrompts, 4096, 512);
+  constexpr int kPromptTokens = 230, kMostPrompts = 40, kDefaultRequests = 256;
+  const int requests = batch + kMostPrompts, longest = context + 512;
+  SessionOptions options =
+      bench_options("FULL_AND_PIECEWISE", std::max(requests, kDefaultRequests), longest, 512);
   options.config.max_num_batched_tokens = 8192;
   options.config.has_capture_sizes = false;
-  options.config.max_model_len = context + 2048;
-  options.num_blocks = 1 + int64_t{batch + kMostPrompts} * ((context + 2048 + 15) / 16);
+  options.num_blocks = 1 + int64_t{requests} * ((longest + 15) / 16);
   Session session(model, options);
   session.start();
   for (int slot = 0; slot < batch; ++slot) session.run({{slot, prompt(context, slot), 0}});
