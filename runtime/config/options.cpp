@@ -222,7 +222,7 @@ void add_graph_options(CLI::App& app, EngineConfig& config) {
            worker.has_splitting_ops = true;
            worker.splitting_ops = ops;
          },
-         "Ops that PIECEWISE graphs leave out (default: attention)")
+         "Ops that PIECEWISE graphs leave out (default: rope_kv_write and attention)")
       ->delimiter(',')
       ->group(group);
   app.add_option_function<std::string>(

@@ -83,7 +83,9 @@ struct OpDef {
   std::span<const Attribute> attributes;
   std::string (*shape)(const Shapes& shapes, const void* op);  // what disagrees; empty: nothing
   bool (*has_kernel)(const kernels::KernelTable& table, const void* op);
-  bool splits;      // its launch does not follow from the key alone: cut here for PIECEWISE (CG-19)
+  // Cut here for PIECEWISE (CG-19): its launch does not follow from the key alone, or that of the
+  // op behind it does not.
+  bool splits;
   bool collective;  // the communicator's, or begins with it
   bool row_wise;    // row i of its results depends on row i of its activations alone
   // P-7: its successor starts only when all before it have ended; when it has ended itself.

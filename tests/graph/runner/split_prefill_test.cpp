@@ -11,7 +11,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-constexpr int32_t kParts = 3;  // of 2 * kLayers + 1 pieces
+constexpr int32_t kParts = 3;  // of 3 * kLayers + 1 pieces
 
 SessionOptions options_of(const std::string& mode, int32_t parts = kParts) {
   SessionOptions options = with_mode(mode);
@@ -133,9 +133,9 @@ TEST(SplitPrefill, CG39ARunThatGoesOnAtAnotherPartOrWithOtherRowsIsNotRun) {
 }
 
 TEST(SplitPrefill, CG39MorePartsThanPiecesEndTheStart) {
-  const auto start = [] { started(options_of("NONE", 2 * kLayers + 2)); };
+  const auto start = [] { started(options_of("NONE", 3 * kLayers + 2)); };
   EXPECT_THAT(start, ThrowsMessage<FatalError>(
-                         HasSubstr("--split-prefill: 6 parts of a program that is cut into 5")));
+                         HasSubstr("--split-prefill: 8 parts of a program that is cut into 7")));
 }
 
 }  // namespace

@@ -71,6 +71,7 @@ template <>
 struct Definition<RopeKvWriteOp> {
   using O = RopeKvWriteOp;
   static constexpr const char* name = "rope_kv_write";
+  static constexpr bool splits = true;  // attention gets ready beside it, and not beside a graph
   static constexpr Operand operands[] = {read("qkv", offsetof(O, qkv)),
                                          read("positions", offsetof(O, positions)),
                                          read("kv_slots", offsetof(O, kv_slots)),
