@@ -102,6 +102,10 @@ struct GemmPlans::Plans {
     if (fresh)
       at->second = key.invariant ? in_one_sequence(launcher, like) : choose(launcher, like, args);
     gemm.algo = at->second;
+    if (launcher.tunes && !key.invariant) {
+      like.m = top_of_range(static_cast<int32_t>(key.m));
+      chosen.try_emplace(like, gemm.algo);  // unless its most rows come before
+    }
     if (key.invariant) {
       REFRAIN_CHECK(!gemm.algo || takes(launcher, gemm, *gemm.algo),
                     "batch_invariant: cuBLASLt's algorithm of a linear [{}, {}] does not take {} "

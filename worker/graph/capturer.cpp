@@ -102,11 +102,11 @@ class Capturer {
   }
 
  private:
-  static GraphPiece record_piece(const KeyToCapture& key, OpRange ops) {
+  static GraphPiece record_piece(const KeyToCapture& key, OpRange ops, bool of_requests = false) {
     const OpContext& context = key.lowering->context;
     context.stream->begin_capture();
     launch_ops(context, ops, key.launch);
-    return {ops, context.stream->end_capture()};
+    return {ops, context.stream->end_capture(), of_requests};
   }
 
   static std::vector<Piece> record(const KeyToCapture& key) {
@@ -119,7 +119,7 @@ class Capturer {
       if (piece.splitting) {
         pieces.emplace_back(EagerPiece{piece.ops});
       } else {
-        pieces.emplace_back(record_piece(key, piece.ops));
+        pieces.emplace_back(record_piece(key, piece.ops, piece.of_requests));
       }
     }
     return pieces;

@@ -23,6 +23,7 @@ struct EagerPiece {  // splitting ops, or everything in NONE
 struct GraphPiece {
   OpRange ops;  // what it recorded
   std::unique_ptr<Graph> graph;
+  bool of_requests = false;  // as PieceRange; replayed for as many as were recorded
 };
 using Piece = std::variant<EagerPiece, GraphPiece>;
 
@@ -34,24 +35,34 @@ struct BasicExecutable {
 };
 using Executable = BasicExecutable<BatchDescriptor>;
 
+// At what a step runs: the executable's own key, or with fewer requests than that. A piece of
+// requests is then launched and not replayed.
+struct RunAt {
+  LaunchKey key;
+  bool as_recorded = true;
+};
 // Runs pieces [begin, end) for `batch`; end < 0: to the last. A step may run some pieces and go on
 // later.
-void run_pieces(const OpContext& context, const std::vector<Piece>& pieces, const LaunchKey& key,
+void run_pieces(const OpContext& context, const std::vector<Piece>& pieces, const RunAt& at,
                 const LaunchBatch& batch, GraphCounters& counters, int begin = 0, int end = -1);
 // The same launches with no graph: those that a graph recorded are made one by one (CG-28).
-void run_pieces_eagerly(const OpContext& context, const std::vector<Piece>& pieces,
-                        const LaunchKey& key, const LaunchBatch& batch, GraphCounters& counters);
-// By an executable of whatever key.
+void run_pieces_eagerly(const OpContext& context, const std::vector<Piece>& pieces, const RunAt& at,
+                        const LaunchBatch& batch, GraphCounters& counters);
+template <class Key>
+RunAt run_at(const OpContext& context, const BasicExecutable<Key>& executable, const Key& key) {
+  return {launch_key(*context.program, key), key == executable.key};
+}
+// By an executable of whatever key, at `key`.
 template <class Key, class Batch>
-void run_pieces(const OpContext& context, const BasicExecutable<Key>& executable,
+void run_pieces(const OpContext& context, const BasicExecutable<Key>& executable, const Key& key,
                 const Batch& batch, GraphCounters& counters, int begin = 0, int end = -1) {
-  run_pieces(context, executable.pieces, launch_key(*context.program, executable.key),
-             launch_batch(batch), counters, begin, end);
+  run_pieces(context, executable.pieces, run_at(context, executable, key), launch_batch(batch),
+             counters, begin, end);
 }
 template <class Key, class Batch>
 void run_pieces_eagerly(const OpContext& context, const BasicExecutable<Key>& executable,
-                        const Batch& batch, GraphCounters& counters) {
-  run_pieces_eagerly(context, executable.pieces, launch_key(*context.program, executable.key),
+                        const Key& key, const Batch& batch, GraphCounters& counters) {
+  run_pieces_eagerly(context, executable.pieces, run_at(context, executable, key),
                      launch_batch(batch), counters);
 }
 

@@ -86,6 +86,11 @@ void ContextCaptures::capture(HostedProgram& program, const std::string& prefix)
       progress_(
           {ipc::StartPhase::kCapture, progress.done, progress.total, prefix + progress.detail});
   };
+  for (const BatchDescriptor& key : program.dispatcher->keys(ipc::RuntimeMode::kPiecewise)) {
+    for (Lowering* lowering : program.lowerings())
+      if (lowering == &program.lowering(key)) lowering->request_sizes.push_back(key.num_reqs);
+  }
+  for (Lowering* lowering : program.lowerings()) std::ranges::sort(lowering->request_sizes);
   const CaptureJob<BatchDescriptor> job{
       [&program](const BatchDescriptor& key) -> const Lowering& { return program.lowering(key); },
       std::max(device_.warmup_runs(), options_.config.cudagraph_num_of_warmups),

@@ -9,7 +9,7 @@ bool Forward::run(const HostedProgram& program, const Dispatch& dispatch, const 
   if (dispatch.mode != RuntimeMode::kNone) {
     const Executable& executable = program.executables.at(dispatch.mode, dispatch.id);
     if (eager_at_key_) {
-      run_pieces_eagerly(context, executable, batch, counters_);
+      run_pieces_eagerly(context, executable, key, batch, counters_);
       return false;
     }
     if (debug_cudagraph_) {
@@ -21,7 +21,7 @@ bool Forward::run(const HostedProgram& program, const Dispatch& dispatch, const 
     const RangeScope range(context, [&] {
       return fmt::format("step {} {}", ipc::to_string(dispatch.mode), executable.key.num_tokens);
     });
-    run_pieces(context, executable, batch, counters_);
+    run_pieces(context, executable, key, batch, counters_);
     return true;
   }
   launch_ops(context, lowering.all_ops(), key, &batch);

@@ -64,10 +64,15 @@ struct HostedProgram : Lowering {  // the plain one: for every key that no other
     }
     return *this;
   }
-  // The key that what dispatch said runs at.
+  // The key that what dispatch said runs at: in PIECEWISE with as few requests as hold the batch.
   BatchDescriptor executed_key(const Dispatch& dispatch) const {
     if (dispatch.mode == RuntimeMode::kNone) return dispatch.key;
-    return executables.at(dispatch.mode, dispatch.id).key;
+    BatchDescriptor key = executables.at(dispatch.mode, dispatch.id).key;
+    if (dispatch.mode != RuntimeMode::kPiecewise) return key;
+    const std::vector<int32_t>& sizes = lowering(key).request_sizes;
+    const auto reqs = std::ranges::lower_bound(sizes, dispatch.key.num_reqs);
+    if (reqs != sizes.end()) key.num_reqs = std::min(key.num_reqs, *reqs);
+    return key;
   }
   // Those of keys.
   std::vector<Lowering*> lowerings() {

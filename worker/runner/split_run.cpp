@@ -126,7 +126,7 @@ void SplitRun::run(const ipc::Step& step, const Lowering& lowering, const BatchD
     copy(Direction::kRestore, lowering, key, begin, stream);
   }
   if (executable != nullptr) {
-    run_pieces(lowering.context, *executable, batch, counters, begin, end);
+    run_pieces(lowering.context, *executable, key, batch, counters, begin, end);
   } else {
     const auto piece = [&](int i) { return lowering.pieces[static_cast<size_t>(i)].ops; };
     launch_ops(lowering.context, {piece(begin).begin, piece(end - 1).end}, key, &batch);

@@ -68,10 +68,10 @@ TEST(Capture, CG18PiecewiseKeyHasOneGraphMoreThanLayers) {
 // CG-20: a FULL capture records the inner ops once, in one graph, and captures nothing inside.
 TEST(Capture, CG20FullCaptureRecordsEveryOpOnce) {
   const auto session = started(with_mode("FULL"));
-  const auto ops = static_cast<int32_t>(session->runner().hosted().program.ops.size());
   for (const ipc::ManifestEntry& entry : session->ready.manifest) {
     EXPECT_EQ(entry.pieces, 1);
-    EXPECT_GE(entry.nodes, ops);
+    const worker::BatchDescriptor key{entry.num_tokens, entry.num_reqs, entry.uniform};
+    EXPECT_GE(entry.nodes, std::ssize(session->runner().hosted().lowering(key).program.ops));
   }
   EXPECT_EQ(session->counters().num_graphs_captured,
             static_cast<int64_t>(session->ready.manifest.size()));
@@ -84,11 +84,24 @@ TEST(Capture, CG20StepRunsItsOwnModesPiecesOnly) {
   const auto session = started(with_mode("FULL_AND_PIECEWISE"));
   const auto replays = session->counters().num_replays;
   const auto eager = session->counters().num_eager_runs;
-  session->run({{0, prompt(5, 0), 0}});  // PIECEWISE 6: g e g e g
-  EXPECT_EQ(session->counters().num_replays, replays + kLayers + 1);
-  EXPECT_EQ(session->counters().num_eager_runs, eager + 2 * kLayers);
+  // PIECEWISE 6: g e e g e e, and what is of requests for one and not for six
+  session->run({{0, prompt(5, 0), 0}});
+  EXPECT_EQ(session->counters().num_replays, replays + kLayers);
+  EXPECT_EQ(session->counters().num_eager_runs, eager + 2 * kLayers + 1);
   session->run({{0, {kTokenOnDevice}, 5}});  // FULL 1: g
-  EXPECT_EQ(session->counters().num_replays, replays + kLayers + 2);
+  EXPECT_EQ(session->counters().num_replays, replays + kLayers + 1);
+  EXPECT_EQ(session->counters().num_eager_runs, eager + 2 * kLayers + 1);
+}
+
+// As many requests as the key has: all of it is replayed.
+TEST(Capture, CG20APieceOfRequestsIsReplayedForAsManyAsWereRecorded) {
+  const auto session = started(with_mode("PIECEWISE"));
+  std::vector<Row> rows;
+  for (int slot = 0; slot < 4; ++slot) rows.push_back({slot, prompt(1, slot), 0});
+  const auto replays = session->counters().num_replays;
+  const auto eager = session->counters().num_eager_runs;
+  session->run(rows);
+  EXPECT_EQ(session->counters().num_replays, replays + kLayers + 1);
   EXPECT_EQ(session->counters().num_eager_runs, eager + 2 * kLayers);
 }
 

@@ -230,7 +230,7 @@ TEST_F(Keys, CG35AProgramsOwnExtentAndAttributeMakeItsKeys) {
         EXPECT_EQ(executable.key.residual, residual);
         EXPECT_GE(executable.key.patches, patches);
         begin(patches);
-        run_pieces(lowering.context, executable, batch, pool_->counters());
+        run_pieces(lowering.context, executable, executable.key, batch, pool_->counters());
         const std::vector<float> replayed = result(patches);
         ASSERT_EQ(replayed.size(), eager.size());
         for (size_t i = 0; i < eager.size(); ++i)  // on CUDA sizes have kernels of their own

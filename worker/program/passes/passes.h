@@ -100,6 +100,7 @@ struct PieceRange {
   OpRange ops;
   int index = 0;
   bool splitting = false;        // a splitting op, always eager
+  bool of_requests = false;      // the last one, where its rows are requests and none are tokens
   std::vector<ValueId> inputs;   // read here, written before (weights and inputs not listed)
   std::vector<ValueId> outputs;  // written here, read later or kOutput
 };

@@ -34,6 +34,13 @@ void find_interface(const Program& program, const Uses& uses, PieceRange& piece)
   }
 }
 
+bool writes_tokens(const Program& program, OpRange ops) {
+  for (int i = ops.begin; i < ops.end; ++i)
+    for (const ValueId id : writes(program.ops[static_cast<size_t>(i)]))
+      if (program.value(id).rows.extent == kTokens) return true;
+  return false;
+}
+
 }  // namespace
 
 std::vector<std::string> default_splitting_ops() {
@@ -53,10 +60,13 @@ Result<std::vector<PieceRange>> split_program(const Program& program,
       pieces.push_back({.ops = {i, i},
                         .index = static_cast<int>(pieces.size()),
                         .splitting = splitting,
+                        .of_requests = false,
                         .inputs = {},
                         .outputs = {}});
     pieces.back().ops.end = i + 1;
   }
+  if (pieces.size() > 1 && !pieces.back().splitting)
+    pieces.back().of_requests = !writes_tokens(program, pieces.back().ops);
   const Uses uses(program);
   for (PieceRange& piece : pieces) find_interface(program, uses, piece);
   return pieces;
