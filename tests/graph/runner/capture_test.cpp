@@ -71,7 +71,8 @@ TEST(Capture, CG20FullCaptureRecordsEveryOpOnce) {
   for (const ipc::ManifestEntry& entry : session->ready.manifest) {
     EXPECT_EQ(entry.pieces, 1);
     const worker::BatchDescriptor key{entry.num_tokens, entry.num_reqs, entry.uniform};
-    EXPECT_GE(entry.nodes, std::ssize(session->runner().hosted().lowering(key).program.ops));
+    const auto& ops = session->runner().hosted().lowering(key).program.ops;
+    EXPECT_GE(entry.nodes, std::ssize(ops)) << worker::describe(key);
   }
   EXPECT_EQ(session->counters().num_graphs_captured,
             static_cast<int64_t>(session->ready.manifest.size()));
