@@ -62,6 +62,15 @@ RC_GTEST_PROP(Split, CG18_LayersPlusOneGraphs, ()) {
   RC_ASSERT(graphs == count_ops(program, "attention") + 1);
 }
 
+TEST(Split, CG20_TheLastPieceIsOfRequestsWhereTheirRowsAreTakenRightBehindAttention) {
+  for (const bool fused : {false, true}) {
+    const Program plain = build(tiny_llama());
+    const auto pieces = split_program(fused ? fuse(plain) : plain, default_splitting_ops());
+    for (const PieceRange& piece : *pieces)
+      EXPECT_EQ(piece.of_requests, fused && piece.index == pieces->back().index) << piece.index;
+  }
+}
+
 RC_GTEST_PROP(Split, CG18_APieceReadsOnlyWhatEarlierPiecesGive, ()) {
   const Program program = random_program();
   const auto pieces = split_program(program, default_splitting_ops());
