@@ -86,8 +86,8 @@ struct GemmPlans::Plans {
   std::map<GemmKey, Gemm> by_key;
   std::map<GemmKey, std::optional<Algo>> chosen;  // for the m of a warm-up, else for top_of_range()
   steady_clock::duration timing{};
-  int64_t timed = 0;                                    // shapes
-  std::map<GemmKey, std::map<int64_t, int64_t>> times;  // ns by m, of a key with m = 0
+  int64_t timed = 0;                                       // shapes
+  std::map<GemmKey, std::map<int64_t, int64_t>> measured;  // ns by m, of a key with m = 0
 
   Gemm make(const CudaLauncher& launcher, const GemmKey& key, const LinearArgs& args) {
     Gemm gemm;
@@ -178,7 +178,7 @@ struct GemmPlans::Plans {
 
   std::map<int64_t, int64_t>& times_of(GemmKey key) {
     key.m = 0;
-    return times[key];
+    return measured[key];
   }
   // What more rows take is enough, and so is what fewer take, in proportion; 0: none are known.
   double expected_ns(const GemmKey& key) {

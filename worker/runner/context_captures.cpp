@@ -86,6 +86,7 @@ void ContextCaptures::capture(HostedProgram& program, const std::string& prefix)
       progress_(
           {ipc::StartPhase::kCapture, progress.done, progress.total, prefix + progress.detail});
   };
+  for (Lowering* lowering : program.lowerings()) lowering->request_sizes.clear();
   for (const BatchDescriptor& key : program.dispatcher->keys(ipc::RuntimeMode::kPiecewise)) {
     for (Lowering* lowering : program.lowerings())
       if (lowering == &program.lowering(key)) lowering->request_sizes.push_back(key.num_reqs);
