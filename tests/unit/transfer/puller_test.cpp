@@ -379,6 +379,12 @@ TEST_P(TransferThreadTest, ARankThatEndsUnderAPullEndsThePull) {
   reader->post(ipc::KvPeers{1, 7, {other->own()}});
   // Memory of a process that lives can always be read.
   if (GetParam() == std::string("auto")) return;
+  if (GetParam() == std::string("ucx")) {
+    // Connected before: refused at once, as on one host, UCX 1.13 may end the process
+    // (tcp_ep.c:478), and a supervisor begins it anew.
+    reader->post(ipc::PullBlocks{4, 1, 7, {{{1}, {3}}, {}}});
+    ASSERT_EQ(wait_for_end(4).error, "");
+  }
   other.reset();  // it never answers
   reader->post(ipc::PullBlocks{5, 1, 7, {{{1}, {3}}, {}}});
   reader->post(ipc::CancelPull{5});
