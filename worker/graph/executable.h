@@ -1,6 +1,6 @@
 #pragma once
 // A Program cut into pieces for one key: eager ranges and captured graphs. NONE is one eager piece,
-// FULL one graph, PIECEWISE g e g … g. One loop runs them all; no mode below the dispatcher
+// FULL one graph, PIECEWISE g e e g … g. One loop runs them all; no mode below the dispatcher
 // (CG-20). A key is of any type that launch_key() takes (CG-35): BatchDescriptor is a language
 // model's. Device thread.
 

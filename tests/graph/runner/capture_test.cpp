@@ -72,9 +72,10 @@ TEST(Capture, CG20FullCaptureRecordsEveryOpOnce) {
     EXPECT_EQ(entry.pieces, 1);
     const worker::BatchDescriptor key{entry.num_tokens, entry.num_reqs, entry.uniform};
     const auto& ops = session->runner().hosted().lowering(key).program.ops;
-    // A GPU's op may be two kernels, or none where its work is done by another.
     if (SessionOptions{}.device == "host") {
       EXPECT_EQ(entry.nodes, std::ssize(ops));
+    } else {  // an op may be two kernels; of one row a GPU has a node fewer, not known of which op
+      EXPECT_GE(entry.nodes, std::ssize(ops) - (key.num_tokens == 1 ? 1 : 0));
     }
   }
   EXPECT_EQ(session->counters().num_graphs_captured,
