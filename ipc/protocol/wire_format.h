@@ -91,14 +91,14 @@ void serialize(Archive& ar, ManifestEntry& m) {
 
 template <class Archive>
 void serialize(Archive& ar, Ready& m) {
-  static_assert(wire::field_count<Ready>() == 9);
+  static_assert(wire::field_count<Ready>() == 10);
   ar(wire::Name{"cudagraph_mode", m.cudagraph_mode}, m.uniform_query_len,
      wire::List<int32_t>{"capture_sizes", m.capture_sizes, kMaxShortList},
      wire::Items<ManifestEntry>{"manifest", m.manifest, kMaxShortList, kMinManifestEntryBytes},
      m.arena_bytes, wire::Texts{"warnings", m.warnings, 256, 2048},
      wire::Texts{"memory_tags", m.memory_tags, kMaxShortList, kMaxNameBytes},
      wire::List<int64_t>{"memory_bytes", m.memory_bytes, kMaxShortList},
-     wire::List<int64_t>{"num_blocks", m.num_blocks, kMaxStateGroups});
+     wire::List<int64_t>{"num_blocks", m.num_blocks, kMaxStateGroups}, m.row_tile);
 }
 
 template <class Archive>

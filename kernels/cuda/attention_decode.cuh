@@ -111,13 +111,13 @@ __device__ inline const AttentionArgs& attention_of(const RopeAttentionArgs& arg
 // grid: (splits, KV heads, requests), a cluster along the splits.
 template <int kDim, int kStages, class Args>
 __global__ void __launch_bounds__(DecodeAttend<kDim, kStages>::kThreads, kStages == 2 ? 3 : 2)
-    decode_kernel(const __grid_constant__ Args of_launch) {
+    decode_kernel(const __grid_constant__ Args of_launch, bool beside) {
   constexpr bool kRope = std::is_same_v<Args, RopeAttentionArgs>;
   extern __shared__ __align__(16) uint8_t shared[];
   const auto rank = static_cast<int32_t>(blockIdx.x), splits = static_cast<int32_t>(gridDim.x);
   // Where a block's own loads are most of its time, the successor's stream of weights would delay
   // those of the new token.
-  const bool early = !kRope || splits <= 2;
+  const bool early = !beside && (!kRope || splits <= 2);
   if (early) let_successor_start();
   // Read before the wait: lengths, tables and the keys of earlier steps. prepare_inputs wrote them,
   // and a linear, which starts its successor only when all before it have ended, stands between.
@@ -130,8 +130,8 @@ __global__ void __launch_bounds__(DecodeAttend<kDim, kStages>::kThreads, kStages
   const int32_t slot = __ldcg(args.inputs.row_slot + row);
   const bool live = row < (args.reqs.live == nullptr ? args.reqs.padded : __ldcg(args.reqs.live));
   if (!live || tokens == 0 || !is_short(tokens, group)) {  // the whole cluster
-    if (!early) let_successor_start();
     wait_for_predecessor();
+    if (!early) let_successor_start();
     if (rank == 0) clear_padding(args, kv_head, row, static_cast<int32_t>(gridDim.z));
     return;
   }
@@ -170,6 +170,7 @@ __global__ void __launch_bounds__(DecodeAttend<kDim, kStages>::kThreads, kStages
     });
   } else {
     wait_for_predecessor();
+    if (!early) let_successor_start();
     if (rank == 0) clear_padding(args, kv_head, row, static_cast<int32_t>(gridDim.z));
     attend.run();
   }
@@ -189,7 +190,7 @@ inline int decode_splits(const AttentionArgs& args, int sm_count) {
 
 template <int kDim, int kStages, class Args>
 void launch_decode_stages(StreamRef stream, const char* name, const Args& args,
-                          const AttentionArgs& attention, int splits) {
+                          const AttentionArgs& attention, int splits, bool beside) {
   using A = DecodeAttend<kDim, kStages>;
   LaunchShape shape;
   shape.cluster = splits;
@@ -197,17 +198,19 @@ void launch_decode_stages(StreamRef stream, const char* name, const Args& args,
                     static_cast<unsigned>(attention.reqs.padded));
   shape.threads = A::kThreads;
   shape.shared_bytes = A::kSharedBytes;
-  launch<&decode_kernel<kDim, kStages, Args>, A::kSharedBytes, true>(stream, name, shape, args);
+  launch<&decode_kernel<kDim, kStages, Args>, A::kSharedBytes, true>(stream, name, shape, args,
+                                                                     beside);
 }
 
+// beside: the next kernel runs beside this one, and needs what the one before has written.
 template <int kDim, class Args>
 void launch_decode(StreamRef stream, const char* name, const Args& args,
-                   const AttentionArgs& attention) {
+                   const AttentionArgs& attention, bool beside = false) {
   const int64_t units = int64_t{attention.reqs.padded} * attention.kv_heads;
   const int sm_count = launcher(stream).sm_count, splits = decode_splits(attention, sm_count);
   if (splits > 1 && units * splits > sm_count)
-    return launch_decode_stages<kDim, 2>(stream, name, args, attention, splits);
-  launch_decode_stages<kDim, 3>(stream, name, args, attention, splits);
+    return launch_decode_stages<kDim, 2>(stream, name, args, attention, splits, beside);
+  launch_decode_stages<kDim, 3>(stream, name, args, attention, splits, beside);
 }
 
 // All that a batch of another size would take: no request waits for a kernel to load.

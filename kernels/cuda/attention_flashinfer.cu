@@ -12,11 +12,12 @@ bool can_attend_flashinfer(StreamRef stream, const AttentionArgs& args) {
          args.sliding_window == 0 && rows_are_wide(args.q) && rows_are_wide(args.out);
 }
 
-void attention_flashinfer(StreamRef stream, const AttentionArgs& args, int32_t short_tokens) {
+void attention_flashinfer(StreamRef stream, const AttentionArgs& args, int32_t short_tokens,
+                          bool beside) {
   if (args.head_dim == 64) {
-    FlashPrefill<64, 192, 96>::run(stream, args, short_tokens);
+    FlashPrefill<64, 192, 96>::run(stream, args, short_tokens, beside);
   } else {
-    FlashPrefill<128, 128, 128>::run(stream, args, short_tokens);
+    FlashPrefill<128, 128, 128>::run(stream, args, short_tokens, beside);
   }
 }
 

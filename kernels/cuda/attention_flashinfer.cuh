@@ -24,6 +24,7 @@ struct RowTiles {
     BatchInputs inputs;
     Rows reqs;
     int32_t short_tokens = 0, q_heads = 0, group = 1, max_blocks = 0;
+    bool beside = false;
   };
 
   // The names are FlashInfer's; a block coordinate: tile of the row, query head, KV head, first
@@ -41,7 +42,8 @@ struct RowTiles {
 
   // All threads come here first.
   __device__ WorkTileInfo get_initial_work(const Params& params) {
-    wait_for_predecessor();
+    // Beside: that one lets this one start when it has waited itself, so all before it have ended.
+    if (!params.beside) wait_for_predecessor();
     return find(params, unit_of_turn(0, blockIdx.x, gridDim.x));
   }
   template <bool is_producer>
@@ -88,6 +90,9 @@ struct RowTiles {
       }
       before += __shfl_sync(~0u, end, 31);
     }
+    // Here at the latest: what comes behind this kernel relies on the one beside it, too. The block
+    // that starts last does it for all, so that none keeps a multiprocessor from others.
+    if (params.beside && blockIdx.x + 1 == gridDim.x) wait_for_predecessor();
     return {};
   }
 };
@@ -148,7 +153,7 @@ struct FlashPrefill {
   // have read the output tile by then. Without turns, a slow warp could still be reading.
   static_assert(Mainloop::UseSchedulerBarrier);
 
-  static void run(StreamRef stream, const AttentionArgs& args, int32_t short_tokens) {
+  static void run(StreamRef stream, const AttentionArgs& args, int32_t short_tokens, bool beside) {
     const int64_t page = int64_t{args.block_size} * kDim, value_at = args.kv_heads * page;
     const auto* cache = static_cast<const Element*>(args.cache);
     const auto q =
@@ -170,6 +175,7 @@ struct FlashPrefill {
     tiles.q_heads = args.q_heads;
     tiles.group = args.q_heads / args.kv_heads;
     tiles.max_blocks = args.max_blocks;
+    tiles.beside = beside;
     LaunchShape shape;
     shape.grid = dim3(static_cast<unsigned>(launcher(stream).sm_count));
     shape.threads = Traits::NUM_THREADS;

@@ -4,8 +4,9 @@
 //           memory. Many requests go to attention_stream.cu.
 //  prefill  64 queries a block, 16 a warp, all keys; bound by arithmetic. Where
 //           attention_flashinfer.cu can, it does this.
-// A batch that is not a uniform decode gets both launches: each row belongs to one of them; a
-// prompt known to be alone needs the second only. With --batch-invariant all rows are the second's.
+// A batch that is not a uniform decode gets both launches: each row belongs to one of them, and the
+// blocks of FlashInfer's begin as those of the first leave their multiprocessors, so that it costs
+// no start and end of its own. A prompt known to be alone needs the second only. With --batch-invariant all rows are the second's.
 // Launch shapes depend on the counts that the launch is given, the key's in a graph and the batch's
 // own outside; lengths are read on the device.
 //
@@ -91,11 +92,11 @@ __global__ void __launch_bounds__(kPrefillWarps * 32, 2)
 }
 
 template <int kDim>
-void launch_short(StreamRef stream, const AttentionArgs& args) {
+void launch_short(StreamRef stream, const AttentionArgs& args, bool beside) {
   load_decode<kDim, AttentionArgs>("attention");
   load_attention_stream(args.head_dim);
-  if (can_attend_stream(stream, args)) return attention_stream(stream, args);
-  launch_decode<kDim>(stream, "attention", args, args);
+  if (can_attend_stream(stream, args)) return attention_stream(stream, args, beside);
+  launch_decode<kDim>(stream, "attention", args, args, beside);
 }
 
 // Rows of more than `short_tokens` tokens.
@@ -117,9 +118,10 @@ void launch_mma(StreamRef stream, const AttentionArgs& args, bool flashinfer) {
   const int32_t longest = args.uniform_query_len > 0 ? args.uniform_query_len : args.tokens.padded;
   const bool exact = args.tokens.live == nullptr && args.reqs.live == nullptr;
   const bool one_prompt = exact && args.reqs.padded == 1 && !is_short(longest, group);
-  if (!one_prompt) launch_short<kDim>(stream, args);
+  const bool beside = flashinfer && !one_prompt && !is_short(longest, group);
+  if (!one_prompt) launch_short<kDim>(stream, args, beside);
   if (is_short(longest, group)) return;  // so is every row
-  if (flashinfer) return attention_flashinfer(stream, args, kWarpQueries / group);
+  if (flashinfer) return attention_flashinfer(stream, args, kWarpQueries / group, beside);
   launch_prefill<kDim>(stream, args, kWarpQueries / group);
 }
 

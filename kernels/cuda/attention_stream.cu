@@ -20,10 +20,11 @@ using namespace stream;
 template <int kDim>
 __global__ void __launch_bounds__(kStreamThreads, 1)
     stream_kernel(const __grid_constant__ AttentionArgs args,
-                  const __grid_constant__ CUtensorMap cache, float* parts, uint32_t* arrivals) {
+                  const __grid_constant__ CUtensorMap cache, float* parts, uint32_t* arrivals,
+                  bool beside) {
   extern __shared__ uint8_t memory[];
   __shared__ StreamShared shared;
-  let_successor_start();
+  if (!beside) let_successor_start();
   Stream<kDim> stream(args, cache, shared, memory, parts, arrivals);
   if (threadIdx.x <= kStreamWarps) shared.arrivals[threadIdx.x] = 0;
   if (threadIdx.x % 32 == 0) {
@@ -34,7 +35,7 @@ __global__ void __launch_bounds__(kStreamThreads, 1)
   // Read before the wait, as in attention_decode.cuh: counts, shares, tables and the keys of
   // earlier steps.
   const int32_t live = live_rows(args.tokens);
-  stream.run(static_cast<int32_t>(blockIdx.x));
+  stream.run(static_cast<int32_t>(blockIdx.x), beside);
   // Padded tokens read as zeros.
   const int32_t cols = args.q_heads * kDim;
   for (int32_t t = live + static_cast<int32_t>(blockIdx.x); t < args.tokens.padded;
@@ -52,7 +53,7 @@ void load_stream() {
 }
 
 template <int kDim>
-void launch_stream(StreamRef stream, const AttentionArgs& args) {
+void launch_stream(StreamRef stream, const AttentionArgs& args, bool beside) {
   using S = Stream<kDim>;
   const CudaLauncher& on = launcher(stream);
   LaunchShape shape;
@@ -64,7 +65,7 @@ void launch_stream(StreamRef stream, const AttentionArgs& args) {
   const TensorDim dims[] = {{kDim, 1, S::kAtomCols}, {int64_t{1} << 31, kDim, kStreamKeys}};
   launch<&stream_kernel<kDim>, S::kSharedBytes>(
       stream, "attention", shape, args, make_tensor_map(args.cache, dims, true),
-      static_cast<float*>(on.workspace), on.arrivals.attention);
+      static_cast<float*>(on.workspace), on.arrivals.attention, beside);
 }
 
 }  // namespace
@@ -90,8 +91,9 @@ bool can_attend_stream(StreamRef stream, const AttentionArgs& args) {
          aligned(args.out, 4);
 }
 
-void attention_stream(StreamRef stream, const AttentionArgs& args) {
-  by_head_dim(args.head_dim, [&](auto dim) { launch_stream<decltype(dim)::value>(stream, args); });
+void attention_stream(StreamRef stream, const AttentionArgs& args, bool beside) {
+  by_head_dim(args.head_dim,
+              [&](auto dim) { launch_stream<decltype(dim)::value>(stream, args, beside); });
 }
 
 }  // namespace refrain::kernels

@@ -266,7 +266,8 @@ struct Stream : WarpSoftmax<kDim, kStreamKeys, TileLayout::kSwizzled> {
     __syncwarp();
   }
 
-  __device__ void run(int32_t block) {
+  // beside: the next kernel runs beside this one, and needs what the one before has written.
+  __device__ void run(int32_t block, bool beside) {
     const auto& from = *reinterpret_cast<const KeyShares*>(args.shares);
     const WarpShare& own = from.warp[block * kStreamWarps + warp()];
     row = __ldcg(own.cache_row + lane());
@@ -305,6 +306,7 @@ struct Stream : WarpSoftmax<kDim, kStreamKeys, TileLayout::kSwizzled> {
     }
     __syncthreads();
     wait_for_predecessor();
+    if (beside) let_successor_start();
     if (count == 0) return;
     while (fetched < min(kSlots, 2 * count)) fetch_next();
     Cursor now{first.x, first.y, first.z, first.w};

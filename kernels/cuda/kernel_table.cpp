@@ -86,6 +86,7 @@ const KernelTable& cuda_kernel_table() {
                    kMaxFusedNormElements, kMaxFusedGroup, kMaxRopeUnits, kMaxLoraCols,
                    kMaxPeerRanks, &can_rope_attend, &fuses_silu},
       .planned_rows = &planned_rows,
+      .row_tile = 128,  // of the library's products from some 500 rows on
   };
   return table;
 }

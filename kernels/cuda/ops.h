@@ -79,15 +79,17 @@ void linear_simple(StreamRef stream, const LinearArgs& args);  // any type and a
 // The lowerings of attention. can_attend_mma: bfloat16, head_dim 32, 64, 80, 96 or 128, aligned.
 // can_attend_flashinfer, of those: on Hopper, head_dim 64 or 128, no window, rows of q and out at
 // multiples of 16 bytes; for the rows of more than `short_tokens` tokens, all else is left alone.
+// `beside`: it may run beside the kernel launched before it, which has the others.
 // can_attend_stream, of those: a decode batch for attention_stream, rows of more tokens left out;
 // load_attention_stream loads its kernel before the first batch that wants it. wants_key_shares:
 // whether it may be for so many requests or fewer.
 bool can_attend_mma(const AttentionArgs& args);
 void attention_mma(StreamRef stream, const AttentionArgs& args, bool flashinfer);
 bool can_attend_flashinfer(StreamRef stream, const AttentionArgs& args);
-void attention_flashinfer(StreamRef stream, const AttentionArgs& args, int32_t short_tokens);
+void attention_flashinfer(StreamRef stream, const AttentionArgs& args, int32_t short_tokens,
+                          bool beside);
 bool can_attend_stream(StreamRef stream, const AttentionArgs& args);
-void attention_stream(StreamRef stream, const AttentionArgs& args);
+void attention_stream(StreamRef stream, const AttentionArgs& args, bool beside);
 bool wants_key_shares(StreamRef stream, int32_t reqs, int32_t kv_heads, int32_t block_size);
 void load_attention_stream(int32_t head_dim);
 void attention_simple(StreamRef stream, const AttentionArgs& args);

@@ -307,7 +307,7 @@ void cascade_attention(StreamRef stream, const AttentionArgs& args) {
     return planned_attention(stream, args);
   launch_units(stream, args, few);
   launch_merge(stream, args);
-  attention_flashinfer(stream, args, few);
+  attention_flashinfer(stream, args, few, /*beside=*/false);
 }
 
 }  // namespace refrain::kernels

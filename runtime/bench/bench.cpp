@@ -9,6 +9,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/report.h"
 #include "runtime/bench/bench_report.h"
+#include "runtime/config/options.h"
 #include "runtime/load/server_counters.h"
 #include "runtime/offline/local_engine.h"
 
@@ -251,7 +252,7 @@ Status check_undisturbed(const EngineStats& stats) {
 
 // More rows than run at once would wait, and the figures would be of something else.
 Status check_batches(const BenchOptions& options) {
-  const int32_t most = options.config.worker.max_num_seqs;
+  const int32_t most = max_num_seqs(options.config);
   for (const int32_t batch : options.kind == "decode" ? options.batches : std::vector<int32_t>()) {
     if (batch > most) {
       return fail_field("--batch", "--batch {} is more than --max-num-seqs {}", batch, most);

@@ -93,8 +93,17 @@ void finish_host_threads(EngineConfig& config) {
   config.host_threads = std::max(1, cores / config.num_workers());
 }
 
+int32_t max_num_seqs(const EngineConfig& config) {
+  constexpr int32_t kOnHost = 256, kOnGpus = 512;
+  if (config.worker.max_num_seqs > 0) return config.worker.max_num_seqs;
+  const bool gpus = config.device == "cuda" ||
+                    (config.device == "auto" && std::filesystem::exists("/dev/nvidiactl"));
+  return std::min(gpus ? kOnGpus : kOnHost, config.worker.max_num_batched_tokens);
+}
+
 Status finish_engine_config(EngineConfig& config, const ModelConfig& model) {
   ipc::WorkerConfig& worker = config.worker;
+  worker.max_num_seqs = max_num_seqs(config);
   if (config.tokenizer.empty()) config.tokenizer = config.model;
   if (config.served_model_names.empty()) {
     config.served_model_names.push_back(served_name(config.model));

@@ -100,7 +100,8 @@ void add_parallel_options(CLI::App& app, EngineConfig& config) {
 
 void add_scheduling_options(CLI::App& app, EngineConfig& config) {
   const char* group = "Scheduling";
-  app.add_option("--max-num-seqs", config.worker.max_num_seqs, "Requests that run at once")
+  app.add_option("--max-num-seqs", config.worker.max_num_seqs,
+                 "Requests that run at once (default: 512 on GPUs, 256 on the host)")
       ->transform(human_int(1, 65536))
       ->group(group);
   app.add_option("--max-num-batched-tokens", config.worker.max_num_batched_tokens,
@@ -358,7 +359,7 @@ void add_server_options(CLI::App& app, EngineConfig& config) {
 
 void add_engine_options(CLI::App& app, EngineConfig& config, const OptionGroups& groups) {
   config.worker.dtype = "auto";
-  config.worker.max_model_len = 0;
+  config.worker.max_model_len = config.worker.max_num_seqs = 0;
   app.add_option("--config", "File of options (JSON); the command line wins")->group("Model");
   add_model_options(app, config, groups.positional_model);
   add_answer_options(app, config, groups.server);

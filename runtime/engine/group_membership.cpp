@@ -12,6 +12,8 @@
 namespace refrain {
 namespace {
 
+constexpr int32_t kMostRowTile = 1 << 16;
+
 tl::unexpected<GroupFault> start_fault(std::vector<int32_t> ranks, std::string reason,
                                        bool for_good = false) {
   return tl::make_unexpected(GroupFault{"start", std::move(ranks), std::move(reason), for_good});
@@ -148,6 +150,9 @@ GroupMembership::Agreed GroupMembership::ready(int32_t rank, ipc::Ready ready) {
   if (ready.num_blocks.size() != groups_.size())
     return start_fault({rank}, fmt::format("{} says it has {} state groups instead of {}",
                                            name_of(rank), ready.num_blocks.size(), groups_.size()));
+  if (ready.row_tile < 1 || ready.row_tile > kMostRowTile)
+    return start_fault({rank}, fmt::format("{} says that {} rows are a tile; 1 to {} may be",
+                                           name_of(rank), ready.row_tile, kMostRowTile));
   for (size_t i = 0; i < groups_.size(); ++i) {
     const int64_t blocks = ready.num_blocks[i], told = groups_[i].num_blocks;
     if (groups_[i].kind == ipc::StateKind::kPaged && (blocks < 2 || blocks > told))

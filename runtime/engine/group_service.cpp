@@ -230,7 +230,9 @@ void GroupService::send(const StepPlan& plan) {
 void GroupService::on_ready(const std::vector<ipc::StateGroup>& groups) {
   if (const auto changed = recaptured_otherwise(stats_.snapshot().ready, group_->ready()))
     log::warn("{}", *changed);
-  scheduler_ = std::make_unique<Scheduler>(scheduler_options(config_, model_, groups));
+  SchedulerOptions options = scheduler_options(config_, model_, groups);
+  options.row_tile = group_->ready().front().row_tile;
+  scheduler_ = std::make_unique<Scheduler>(std::move(options));
   scheduler_->when_given_back([weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->wake();
   });

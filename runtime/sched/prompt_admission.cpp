@@ -36,6 +36,14 @@ bool PromptAdmission::computed_by_another(const Sequence& sequence) const {
   });
 }
 
+// Where it takes the last slot and others wait, the device has as much as it can do: what goes beyond
+// whole tiles costs a tile, and waits for the next step, where others come with it.
+int32_t PromptAdmission::in_whole_tiles(int32_t first_row) const {
+  if (!resources_.has_one_slot() || queues_.waiting().size() == 1) return first_row;
+  const int32_t beyond = (step_.num_tokens() + first_row) % options_.row_tile;
+  return beyond < first_row ? first_row - beyond : first_row;
+}
+
 int32_t PromptAdmission::admit(Sequence& sequence, int32_t most) {
   // One block is computed in any case. Without it the prompt is not looked at.
   const bool others_run = !queues_.running().empty();
@@ -49,7 +57,7 @@ int32_t PromptAdmission::admit(Sequence& sequence, int32_t most) {
   if (room == 0 || (room < least && !step_.empty())) return 0;
   int32_t first_row = std::min(room, most);
   if (options_.enable_chunked_prefill)
-    first_row = resources_.pools().up_to_checkpoint(sequence, computed, first_row);
+    first_row = resources_.pools().up_to_checkpoint(sequence, computed, in_whole_tiles(first_row));
   const bool is_long_prompt = is_long(sequence);
   const int32_t reach = options_.draft_reach();
   if (!resources_.take(sequence, computed, length + reach, computed + first_row + reach,

@@ -34,6 +34,7 @@ class PromptAdmission {
   uint64_t cached_prompt_tokens() const { return cached_prompt_tokens_; }
 
  private:
+  int32_t in_whole_tiles(int32_t first_row) const;
   bool computed_by_another(const Sequence& sequence) const;
 
   const SchedulerOptions& options_;

@@ -25,6 +25,7 @@ class SequenceResources {
   AdapterPlaces& adapters() { return adapters_; }
   const AdapterPlaces& adapters() const { return adapters_; }
   bool has_slot() const { return !free_slots_.empty(); }
+  bool has_one_slot() const { return free_slots_.size() == 1; }
 
   // What is cached of a waiting sequence, as far as one step can tell the device of it.
   void find_prefix(Sequence& sequence) const;

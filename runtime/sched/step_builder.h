@@ -49,6 +49,7 @@ class StepBuilder {
   void recycle(std::vector<PlannedRow> rows);
 
   bool empty() const { return building_.rows.empty(); }
+  int32_t num_tokens() const { return static_cast<int32_t>(rows().token_ids.size()); }
   StepId number() const { return next_step_; }
   TimePoint now() const { return now_; }
   int32_t query_len() const { return building_.query_len; }
@@ -78,7 +79,6 @@ class StepBuilder {
  private:
   ipc::Rows& rows() { return plan_.step().runs.front().rows; }
   const ipc::Rows& rows() const { return plan_.step().runs.front().rows; }
-  int32_t num_tokens() const { return static_cast<int32_t>(rows().token_ids.size()); }
   // Bytes of a row's token in a step; each may begin a block of each group.
   size_t token_bytes() const {
     return ipc::kStepTokenBytes + pools_.num_paged() * ipc::kBlockUpdateBytes;

@@ -63,10 +63,25 @@ def test_every_kernel_waits_for_its_predecessor(file, name, body):
     assert waits, f"{file}: {name} never waits; the end of a kernel must mean the end of all before it"
 
 
-def test_the_prefill_kernel_of_flashinfer_waits_where_every_block_begins():
+def test_the_prefill_kernel_of_flashinfer_waits_where_every_block_begins_or_beside_another_where_the_last_one_ends():
     text = (KERNELS / "attention_flashinfer.cuh").read_text()
     begin = text.index("get_initial_work(")
-    assert WAIT in text[begin:text.index("return", begin)]
+    assert f"if (!params.beside) {WAIT}" in text[begin:text.index("return", begin)]
+    end = text.index("return {};")
+    assert f"if (params.beside && blockIdx.x + 1 == gridDim.x) {WAIT}" in text[text.rindex("before +=", 0, end):end]
+
+
+@pytest.mark.parametrize("file, name", [("attention_stream.cuh", "run"), ("attention_decode.cuh", "decode_kernel")])
+def test_a_kernel_that_another_runs_beside_lets_it_start_after_its_own_wait_alone(file, name):
+    """What runs beside it reads, without a wait, what the kernel before both has written."""
+    body = re.search(rf"\b{name}\([^;{{]*\bbool beside\) {{", (KERNELS / file).read_text())
+    text = body.string[body.end():body.string.index("\n}" if name == "decode_kernel" else "\n  }\n", body.end())]
+    before = text.split(START)[:-1]   # of each start, from the one before it on
+    late = [part for part in before if part.rstrip().endswith(("if (beside)", "if (!early)"))]
+    assert late and all(WAIT in part for part in late)
+    assert all(part.rstrip().endswith("if (early)") for part in before if part not in late)
+    assert name == "run" or "const bool early = !beside && " in text
+    assert (KERNELS / "attention_stream.cu").read_text().count(START) == (KERNELS / "attention_stream.cu").read_text().count(f"if (!beside) {START}")
 
 
 def test_lora_rows_starts_its_successor_when_it_has_ended():

@@ -206,6 +206,7 @@ ipc::Ready ProgramRunner::make_ready() const {
       ready.warnings.push_back(fmt::format("{}: a slow kernel, no better one takes it", kind));
   }
   ready.num_blocks = caches_->num_blocks();
+  ready.row_tile = device_.kernels().row_tile;
   const MemoryAccount memory = device_.memory();
   for (int tag = 0; tag < kNumMemoryTags; ++tag) {
     ready.memory_tags.emplace_back(to_string(static_cast<MemoryTag>(tag)));

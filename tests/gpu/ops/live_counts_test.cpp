@@ -37,7 +37,9 @@ TEST_P(LiveCounts, CG37AttentionStreamAtEveryCapturedSize) {
   for_each_shape([&](int32_t kv_heads, int32_t dim) {
     PagedBatch batch(harness(), kv_heads, dim);
     for (const int32_t size : captured_sizes()) {
-      batch.check_decodes(size, attention_stream);
+      batch.check_decodes(size, [](StreamRef on, const AttentionArgs& args) {
+        attention_stream(on, args, /*beside=*/false);
+      });
       if (HasFatalFailure()) return;
     }
     EXPECT_TRUE(can_attend_stream(stream(), batch.args()));

@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "runtime/config/compilation_config.h"
 #include "runtime/config/options.h"
 
@@ -113,6 +115,20 @@ TEST_F(FinishConfig, AVeryLongContextHasToBeAskedFor) {
 TEST_F(FinishConfig, RefusesAContextLongerThanTheModels) {
   config_.worker.max_model_len = 2049;
   EXPECT_THAT(error(), testing::AllOf(HasSubstr("--max-model-len"), HasSubstr("2048")));
+}
+
+TEST_F(FinishConfig, RunsAsManyRequestsAtOnceAsTheDeviceWants) {
+  for (const auto& [device, tokens, wanted] :
+       {std::tuple("host", 2048, 256), {"cuda", 2048, 512}, {"cuda", 300, 300}, {"host", 16, 16}}) {
+    config_.device = device;
+    config_.worker.max_num_batched_tokens = tokens;
+    config_.worker.max_num_seqs = 0;
+    ASSERT_EQ(error(), "");
+    EXPECT_EQ(config_.worker.max_num_seqs, wanted) << device << " " << tokens;
+  }
+  config_.worker.max_num_seqs = 7;
+  ASSERT_EQ(error(), "");
+  EXPECT_EQ(config_.worker.max_num_seqs, 7);
 }
 
 TEST_F(FinishConfig, RefusesAStepTooSmallForItsRequests) {

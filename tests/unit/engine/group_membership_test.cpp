@@ -147,6 +147,16 @@ TEST_F(GroupMembers, CapturesMayLeaveFewerBlocksAndTheLeastIsTheCacheOfAll_CG25)
   EXPECT_EQ((**last)[0].num_blocks, 35);
 }
 
+TEST_F(GroupMembers, ATileOfNoRowsIsAFault) {
+  load_all(40);
+  ipc::Ready ready = ready_of(38);
+  ready.row_tile = 0;
+  const auto first = members.ready(0, ready);
+  ASSERT_FALSE(first.has_value());
+  EXPECT_NE(first.error().reason.find("0 rows are a tile; 1 to 65536"), std::string::npos)
+      << first.error().reason;
+}
+
 TEST_F(GroupMembers, EveryGroupHasTheBlocksOfTheRankThatHasFewest) {
   join_all();
   const auto loaded = [](int64_t full, int64_t window) {

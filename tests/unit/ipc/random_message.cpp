@@ -97,7 +97,7 @@ void fill(Generator& g, ManifestEntry& m) {
 }
 void fill(Generator& g, Ready& m) {
   g.all(m.cudagraph_mode, m.uniform_query_len, m.capture_sizes, m.arena_bytes, m.warnings,
-        m.memory_tags);
+        m.memory_tags, m.row_tile);
   g.set(m.num_blocks, g.count() % 4);
   m.manifest.resize(g.count());
   for (auto& entry : m.manifest) fill(g, entry);

@@ -46,6 +46,7 @@ SchedulerOptions random_options() {
   options.block_size = *rc::gen::element(1, 2, 4, 8);
   options.max_model_len = 48;
   options.max_num_batched_tokens = *rc::gen::element(3, 8, 16, 64);
+  options.row_tile = *rc::gen::element(1, 1, 4, 8);
   options.num_drafts = *rc::gen::element(0, 0, 1, 3, 7);
   options.draft_model = options.num_drafts > 0 && *rc::gen::arbitrary<bool>();
   const int32_t longest = 48 + (options.draft_model ? 3 : 2) * options.num_drafts;

@@ -4,6 +4,7 @@
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "tests/unit/sched/harness.h"
 
@@ -55,6 +56,62 @@ TEST(ShortPrompts, RunBesideALongOneWhichKeepsHalfOfTheStep) {
   EXPECT_EQ(harness.outcomes[2].finishes + harness.outcomes[3].finishes, 2);
   ASSERT_TRUE(harness.run());
   EXPECT_TRUE(harness.all_blocks_free());
+}
+
+// The prompt that takes the last slot while another waits ends with a tile of the step's tokens, and
+// its rest comes with the next step.
+TEST(WholeTiles, AreWhatAStepOfAFullDeviceEndsWith) {
+  SchedulerOptions options = options_of();
+  options.max_num_seqs = 3;
+  options.max_num_batched_tokens = 32;
+  options.row_tile = 8;
+  for (const bool others_wait : {true, false}) {
+    Harness harness(options, 1);
+    for (const auto& [id, length] : {std::pair(1, 5), std::pair(2, 6), std::pair(3, 10)})
+      ASSERT_TRUE(harness.add(id, own_prompt(length, id), 2));
+    if (others_wait) {
+      ASSERT_TRUE(harness.add(4, own_prompt(4, 4), 2));
+    }
+    harness.send();
+    harness.receive();
+    if (others_wait) {
+      EXPECT_THAT(rows(harness), ElementsAre(5, 6, 5));
+      harness.send();
+      harness.receive();
+      EXPECT_THAT(rows(harness), ElementsAre(1, 1, 5)) << "what was cut is not cut again";
+    } else {
+      EXPECT_THAT(rows(harness), ElementsAre(5, 6, 10));
+    }
+    ASSERT_TRUE(harness.run());
+    EXPECT_TRUE(harness.all_blocks_free());
+  }
+}
+
+// A prompt that is shorter than what goes beyond runs whole: nobody waits for being short.
+TEST(WholeTiles, LeaveNobodyOut) {
+  SchedulerOptions options = options_of();
+  options.max_num_seqs = 2;
+  options.row_tile = 8;
+  Harness harness(options, 1);
+  for (const auto& [id, length] : {std::pair(1, 7), std::pair(2, 4), std::pair(3, 4)})
+    ASSERT_TRUE(harness.add(id, own_prompt(length, id), 2));
+  harness.send();
+  harness.receive();
+  EXPECT_THAT(rows(harness), ElementsAre(7, 1));
+  ASSERT_TRUE(harness.run());
+  Harness other(options, 1);
+  for (const auto& [id, length] : {std::pair(1, 6), std::pair(2, 6), std::pair(3, 4)})
+    ASSERT_TRUE(other.add(id, own_prompt(length, id), 2));
+  other.send();
+  other.receive();
+  EXPECT_THAT(rows(other), ElementsAre(6, 2));
+  Harness none(options, 1);
+  for (const auto& [id, length] : {std::pair(1, 9), std::pair(2, 1), std::pair(3, 4)})
+    ASSERT_TRUE(none.add(id, own_prompt(length, id), 2));
+  none.send();
+  none.receive();
+  EXPECT_THAT(rows(none), ElementsAre(9, 1));
+  ASSERT_TRUE(none.run());
 }
 
 TEST(ShortPrompts, PassLongOnesThatWaitForTheRunningOne) {
