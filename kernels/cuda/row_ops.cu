@@ -63,7 +63,6 @@ __global__ void __launch_bounds__(kThreads) add_kernel(AddArgs args, bool wide) 
   });
 }
 
-// silu(x) = x / (1 + e^-x).
 __global__ void __launch_bounds__(kThreads) silu_mul_kernel(SiluMulArgs args, bool wide) {
   let_successor_start();
   wait_for_predecessor();
@@ -74,7 +73,7 @@ __global__ void __launch_bounds__(kThreads) silu_mul_kernel(SiluMulArgs args, bo
     load8(args.in, wide, row, col, n, gate);
     load8(args.in, wide, row, args.cols + col, n, up);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) gate[i] = gate[i] / (1.0f + expf(-gate[i])) * up[i];
+    for (int i = 0; i < 8; ++i) gate[i] = silu(gate[i]) * up[i];
     store8(args.out, wide, row, col, n, gate);
   });
 }
