@@ -79,8 +79,8 @@ struct KernelTable {
   // A linear of `rows` rows runs the algorithm chosen for this many, the most of a range of row
   // counts; null: nothing is chosen by rows.
   int32_t (*planned_rows)(int32_t rows) = nullptr;
-  // Rows of a tile of matrix products of many rows: a few rows more than whole tiles cost as much as
-  // a tile.
+  // Rows of a tile of matrix products of many rows: a few rows more than whole tiles cost as much
+  // as a tile.
   int32_t row_tile = 1;
 };
 

@@ -6,9 +6,9 @@
 //           attention_flashinfer.cu can, it does this.
 // A batch that is not a uniform decode gets both launches: each row belongs to one of them, and the
 // blocks of FlashInfer's begin as those of the first leave their multiprocessors, so that it costs
-// no start and end of its own. A prompt known to be alone needs the second only. With --batch-invariant all rows are the second's.
-// Launch shapes depend on the counts that the launch is given, the key's in a graph and the batch's
-// own outside; lengths are read on the device.
+// no start and end of its own. A prompt known to be alone needs the second only. With
+// --batch-invariant all rows are the second's. Launch shapes depend on the counts that the launch
+// is given, the key's in a graph and the batch's own outside; lengths are read on the device.
 //
 // H200, 32 query and 8 KV heads of 128, of 4543 GB/s: decode 76 % (32 requests of 1024), 43 % (8 of
 // 1024); 8.0 us for one of 512. Prefill of 8192: 218 TFLOP/s.

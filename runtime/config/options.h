@@ -40,8 +40,8 @@ Result<std::vector<std::string>> config_arguments(const std::string& text, const
 // Checks ranges and what depends on the model; fills defaults that depend on it (max_model_len,
 // dtype auto, served name) or on the device (max_num_seqs). Errors name the option.
 Status finish_engine_config(EngineConfig& config, const ModelConfig& model);
-// --max-num-seqs as given, else by the device: where nobody names one, by whether NVIDIA's driver is
-// there.
+// --max-num-seqs as given, else by the device: where nobody names one, by whether NVIDIA's driver
+// is there.
 int32_t max_num_seqs(const EngineConfig& config);
 // The part of it that needs no model: 0 threads become this machine's cores shared by the ranks.
 void finish_host_threads(EngineConfig& config);

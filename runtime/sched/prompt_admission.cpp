@@ -36,8 +36,8 @@ bool PromptAdmission::computed_by_another(const Sequence& sequence) const {
   });
 }
 
-// Where it takes the last slot and others wait, the device has as much as it can do: what goes beyond
-// whole tiles costs a tile, and waits for the next step, where others come with it.
+// Where it takes the last slot and others wait, the device has as much as it can do: what goes
+// beyond whole tiles costs a tile, and waits for the next step, where others come with it.
 int32_t PromptAdmission::in_whole_tiles(int32_t first_row) const {
   if (!resources_.has_one_slot() || queues_.waiting().size() == 1) return first_row;
   const int32_t beyond = (step_.num_tokens() + first_row) % options_.row_tile;

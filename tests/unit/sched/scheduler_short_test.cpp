@@ -58,8 +58,8 @@ TEST(ShortPrompts, RunBesideALongOneWhichKeepsHalfOfTheStep) {
   EXPECT_TRUE(harness.all_blocks_free());
 }
 
-// The prompt that takes the last slot while another waits ends with a tile of the step's tokens, and
-// its rest comes with the next step.
+// The prompt that takes the last slot while another waits ends with a tile of the step's tokens,
+// and its rest comes with the next step.
 TEST(WholeTiles, AreWhatAStepOfAFullDeviceEndsWith) {
   SchedulerOptions options = options_of();
   options.max_num_seqs = 3;
