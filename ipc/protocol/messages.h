@@ -127,7 +127,7 @@ struct Ready {
   std::vector<std::string> memory_tags;  // exact account of device memory
   std::vector<int64_t> memory_bytes;
   std::vector<int64_t> num_blocks;  // by group, with memory after the captures; the least counts
-  int32_t row_tile = 1;             // tokens of a step that cost as much as one more than none
+  int32_t row_tile = 1;             // tokens beyond multiples of it cost as much as so many
 };
 
 // ---- steps

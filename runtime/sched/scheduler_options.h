@@ -28,7 +28,7 @@ struct SchedulerOptions {
   int32_t long_prefill_token_threshold = 0;
   int32_t split_prefill = 1;  // parts of a prompt's run beside decodes (CG-39); 1: it is not cut
   int32_t split_prefill_tokens = 256;  // that a row must have to be cut
-  int32_t row_tile = 1;      // of a step, in tokens: a few more cost as much as another one
+  int32_t row_tile = 1;      // a step's tokens beyond multiples of it cost as much as so many
   double watermark = 0.01;   // share of the blocks that admission leaves free for running requests
   int32_t num_drafts = 0;    // that a row verifies at most; 0: no speculation
   bool draft_model = false;  // makes them: a run of its own, with room for them in its blocks
