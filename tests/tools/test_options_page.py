@@ -30,5 +30,5 @@ def test_testing_options_stand_apart_and_defaults_are_shown():
     text = subprocess.run([BUILD / "bin/refrain", "serve", "--help"], capture_output=True, text=True, check=True).stdout
     groups = {block.split(":\n")[0]: block for block in text.split("\n\n\n")}
     assert "--fault" in groups["Testing"] and text.count("--fault ") == 1
-    assert "--max-num-seqs INT from 1 to 65536 [256]" in text
+    assert "--max-num-batched-tokens INT from 1 to 1048576 [2048]" in text
     assert "--host TEXT [127.0.0.1]" in text
