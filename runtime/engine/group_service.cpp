@@ -228,10 +228,11 @@ void GroupService::send(const StepPlan& plan) {
 
 // Block tables, prefix cache and slots begin empty.
 void GroupService::on_ready(const std::vector<ipc::StateGroup>& groups) {
-  if (const auto changed = recaptured_otherwise(stats_.snapshot().ready, group_->ready()))
+  const std::vector<ipc::Ready> ready = group_->ready();
+  if (const auto changed = recaptured_otherwise(stats_.snapshot().ready, ready))
     log::warn("{}", *changed);
   SchedulerOptions options = scheduler_options(config_, model_, groups);
-  options.row_tile = group_->ready().front().row_tile;
+  options.row_tile = ready.front().row_tile;
   scheduler_ = std::make_unique<Scheduler>(std::move(options));
   scheduler_->when_given_back([weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->wake();

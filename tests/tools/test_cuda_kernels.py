@@ -81,7 +81,8 @@ def test_a_kernel_that_another_runs_beside_lets_it_start_after_its_own_wait_alon
     assert late and all(WAIT in part for part in late)
     assert all(part.rstrip().endswith("if (early)") for part in before if part not in late)
     assert name == "run" or "const bool early = !beside && " in text
-    assert (KERNELS / "attention_stream.cu").read_text().count(START) == (KERNELS / "attention_stream.cu").read_text().count(f"if (!beside) {START}")
+    stream = (KERNELS / "attention_stream.cu").read_text()
+    assert stream.count(START) == stream.count(f"if (!beside) {START}")
 
 
 def test_lora_rows_starts_its_successor_when_it_has_ended():
