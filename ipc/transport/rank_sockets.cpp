@@ -231,9 +231,9 @@ std::optional<RankSockets::Frame> RankSockets::receive(std::chrono::milliseconds
     // Where peers come and go one may be here before it was told of; it comes again.
     const Denial denial = changes_ ? Denial::kForNow : Denial::kForGood;
     if (const auto asked = answer_zap(zap_, users_, denial); asked && !asked->let_in)
-      log::log(changes_ ? log::level::debug : log::level::warn,
-               "{}: {} may not connect: its key {} is no rank's of this group", address_,
-               asked->peer, asked->key);
+      log::at(changes_ ? log::Level::kDebug : log::Level::kWarning,
+              "{}: {} may not connect: its key {} is no rank's of this group", address_,
+              asked->peer, asked->key);
     bool lost = false;
     for (Peer& peer : peers_) lost |= peer.monitor != nullptr && note(peer);
     if (auto frame = take()) return frame;

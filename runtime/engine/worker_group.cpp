@@ -131,9 +131,9 @@ void WorkerGroup::lose(std::string detector, std::vector<int32_t> ranks, std::st
 // The group is the unit of failure: what is left of it is told to go, and a new set is awaited.
 void WorkerGroup::lose(GroupFault fault) {
   if (!active()) return;
-  log::log(fault.planned ? log::level::info : log::level::err, "worker group{} of epoch {}: {}",
-           options_.identity.num_groups == 1 ? "" : fmt::format(" {}", options_.identity.group),
-           members_.epoch(), fault.reason);
+  log::at(fault.planned ? log::Level::kInfo : log::Level::kError, "worker group{} of epoch {}: {}",
+          options_.identity.num_groups == 1 ? "" : fmt::format(" {}", options_.identity.group),
+          members_.epoch(), fault.reason);
   new_role_ = fault.role.has_value();
   if (fault.role) {
     processes_->kill_if_stay(options_.heartbeat_timeout);  // who did not hear it

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <spdlog/sinks/base_sink.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <mutex>
