@@ -30,7 +30,7 @@ Status check_name(const std::string& name) {
 Result<void*> map(const std::string& name, int fd, size_t bytes) {
   void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (data == MAP_FAILED)
-    return fail(ErrorCode::kInternal, "shared memory {} of {} bytes cannot be mapped: {}", name,
+    return fail(ErrorCode::kUnavailable, "shared memory {} of {} bytes cannot be mapped: {}", name,
                 bytes, std::strerror(errno));
   return data;
 }

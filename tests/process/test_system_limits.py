@@ -26,7 +26,7 @@ def test_a_file_size_limit_of_zero_leaves_nothing_behind(tmp_path):
     assert leftovers() == []
 
 
-# Who asks first depends on the machine: a thread's stack, a library that aborts, the worker's buffers, or its KV cache,
+# Who asks first depends on the machine: a thread's stack or scratch, a library that aborts, the worker's buffers, or its KV cache,
 # whose size is a matter of configuration.
 @pytest.mark.parametrize("kilobytes", [60000, 80000, 90000])
 def test_too_little_address_space_exits_75_and_says_so(tmp_path, kilobytes):

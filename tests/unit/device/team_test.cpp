@@ -1,5 +1,8 @@
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+#include <fstream>
 #include <numeric>
 #include <set>
 #include <stdexcept>
@@ -97,6 +100,20 @@ TEST(HostTeam, TheCounterStandsAtALaunchThatHangs_R7) {
   other.join();
   EXPECT_EQ(counter->done, 3u);
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they map memory themselves
+TEST(HostTeam, WithoutMemoryForScratchItSaysWhatIsMissing) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  rlim_t pages = 0;
+  ASSERT_TRUE(std::ifstream("/proc/self/statm") >> pages);
+  constexpr rlim_t kMore = rlim_t{16} << 20;
+  const rlimit tight{pages * static_cast<rlim_t>(sysconf(_SC_PAGESIZE)) + kMore, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &tight), 0);
+  EXPECT_THROW(ThreadTeam(64), OutOfMemory);
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+}
+#endif
 
 struct StepArgs {
   std::atomic<int>* inside;  // threads that have run this node

@@ -1,5 +1,6 @@
 #include "worker/device/host/thread_team.h"
 
+#include <fmt/format.h>
 #include <sched.h>
 #include <sys/mman.h>
 
@@ -18,8 +19,10 @@ void release_scratch(std::byte* data) { munmap(data, kernels::kTeamScratchBytes)
 std::byte* map_scratch() {
   void* data = mmap(nullptr, kernels::kTeamScratchBytes, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  REFRAIN_CHECK(data != MAP_FAILED, "no memory for a thread's scratch of {} bytes",
-                kernels::kTeamScratchBytes);
+  if (data == MAP_FAILED)
+    throw OutOfMemory(fmt::format("the system gave no {} bytes for a thread's scratch",
+                                  kernels::kTeamScratchBytes),
+                      kernels::kTeamScratchBytes);
   return static_cast<std::byte*>(data);
 }
 
