@@ -25,6 +25,8 @@ target_include_directories(refrain_flags INTERFACE ${CMAKE_SOURCE_DIR})
 target_compile_options(refrain_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wconversion -Wno-sign-conversion>
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${REFRAIN_WERROR}>>:-Werror>)
+# GCC looks for garbage in its memory from 128 MB on; from 512 MB on a build takes a tenth less time.
+add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-heapsize=524288>)
 target_link_libraries(refrain_flags INTERFACE Threads::Threads)
 if(REFRAIN_SANITIZE STREQUAL "address")
   # Without the checks that double the time of a build: of what those would find AddressSanitizer sees most, and the
@@ -72,18 +74,19 @@ function(refrain_library name)
   endif()
 endfunction()
 
-# refrain_cold(target): of a release it is compiled at -O1, which takes a quarter less time than -O2: tests, and what runs once a
-# process, not for each request or step.
+# refrain_cold(target): of a release it is compiled at -O1, which takes a quarter less time than -O2: what runs once a process,
+# not for each request or step.
 function(refrain_cold target)
   target_compile_options(${target} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
 endfunction()
 
-# refrain_test(name [ONE_THREAD] LABEL label DEPS targets... [ENVIRONMENT NAME=VALUE...]): every .cpp of the calling folder as one
-# GoogleTest program in build/tests, each of its tests known to ctest under the label. ONE_THREAD: nothing in it has a second
-# thread, so a ThreadSanitizer build leaves it out. The time limit is for hangs: a loaded machine takes many times as long as an
-# idle one, for barriers above all.
+# refrain_test(name [ONE_THREAD] [COMPUTES] LABEL label DEPS targets... [ENVIRONMENT NAME=VALUE...]): every .cpp of the calling
+# folder as one GoogleTest program in build/tests, each of its tests known to ctest under the label. ONE_THREAD: nothing in it has
+# a second thread, so a ThreadSanitizer build leaves it out. Tests are compiled at -O0, which takes a third less time than -O1;
+# COMPUTES: its own loops would take longer than that. The time limit is for hangs: a loaded machine takes many times as long as
+# an idle one, for barriers above all.
 function(refrain_test name)
-  cmake_parse_arguments(ARG "ONE_THREAD" "LABEL;TIMEOUT" "DEPS;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(ARG "ONE_THREAD;COMPUTES" "LABEL;TIMEOUT" "DEPS;ENVIRONMENT" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
   if(NOT sources OR (ARG_ONE_THREAD AND REFRAIN_SANITIZE STREQUAL "thread"))
     return()
@@ -103,8 +106,12 @@ function(refrain_test name)
     set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
   endif()
   target_link_libraries(${name} PRIVATE refrain_flags GTest::gmock GTest::gtest_main ${ARG_DEPS})
-  refrain_cold(${name})
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests
+  if(ARG_COMPUTES)
+    refrain_cold(${name})
+  else()
+    target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O0>)
+  endif()
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests UNITY_BUILD_BATCH_SIZE 20
                         BUILD_RPATH ${CMAKE_BINARY_DIR}/lib) # what is loaded by name; RUNPATH is not a sanitizer's dlopen's
   target_link_options(${name} PRIVATE -Wl,--disable-new-dtags)
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 WORKING_DIRECTORY ${CMAKE_SOURCE_DIR}

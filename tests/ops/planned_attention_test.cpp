@@ -80,7 +80,7 @@ TEST_P(PlannedAttentionTest, DecodesBesidePromptsReadTheirPrefixOnce_CG13) {
   for (const int32_t drafts : {0, 2, 6}) {
     std::vector<RowSpec> rows;
     for (int32_t i = 0; i < 7; ++i) rows.push_back({608 + i * 77 % 300, 1 + drafts});
-    for (const RowSpec& chunk : {RowSpec{608, 3}, {624, 150}, {0, 70}, {300, 1}, {640, 9}})
+    for (const RowSpec& chunk : {RowSpec{608, 3}, {624, 70}, {0, 50}, {300, 1}, {640, 9}})
       rows.push_back(chunk);
     const Planned planned{1 + drafts, true, 608, true};
     check({8, 2, 32, 16}, DType::kFloat32, rows, planned, 3);

@@ -20,7 +20,7 @@ constexpr Duration kSilence = std::chrono::milliseconds(5500);
 
 std::chrono::microseconds micros(uint64_t count) { return std::chrono::microseconds(count); }
 
-std::string digest_of(const SimModel& model) { return fmt::format("model {}", model.vocab); }
+std::string digest_of_model(const SimModel& model) { return fmt::format("model {}", model.vocab); }
 
 }  // namespace
 
@@ -95,7 +95,7 @@ void Cluster::start_coordinator() {
   };
   parts.kill = [this](int64_t pid) { kill_process(pid); };
   parts.build_id = build_id();
-  parts.model_digest = digest_of(files_);
+  parts.model_digest = digest_of_model(files_);
   parts.process = {"here", life_, 0};
   parts.token_prefix = fmt::format("group{}", life_);
   parts.first_epoch = first_epoch();
@@ -200,7 +200,7 @@ void Cluster::spawn(int32_t place) {
   settings.tensor_parallel_size = num_ranks();
   settings.pid = next_pid_++;
   settings.realm = options_.watched ? "here" : "elsewhere";
-  settings.model_digest = digest_of(files_);
+  settings.model_digest = digest_of_model(files_);
   SimDeviceSettings device;
   device.rank = rank;
   device.pid = settings.pid;

@@ -16,7 +16,7 @@ ipc::Step step_of(ipc::ForwardMode mode, size_t tokens) {
   return step;
 }
 
-struct StepPaceTest : testing::Test {
+struct StepPaceTest : ::testing::Test {
   StepPace pace{2048};
   TimePoint now{};
 

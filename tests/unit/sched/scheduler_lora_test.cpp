@@ -18,7 +18,7 @@ SchedulerOptions lora_options(int32_t places) {
   return options;
 }
 
-SequenceParams params_of(AdapterId adapter, int64_t max_tokens = 6) {
+SequenceParams adapter_params(AdapterId adapter, int64_t max_tokens = 6) {
   SequenceParams params;
   params.max_tokens = max_tokens;
   params.adapter = adapter;
@@ -38,7 +38,7 @@ TEST(SchedulerLora, AdaptersTakeTurnsAndEveryRequestGetsItsOwn) {
       std::map<RequestId, AdapterId> adapters;
       for (RequestId id = 1; id <= 40; ++id) {
         adapters[id] = static_cast<AdapterId>(id * 7 % 6);
-        ASSERT_TRUE(harness.add(id, prompt_of(13), params_of(adapters[id])));
+        ASSERT_TRUE(harness.add(id, prompt_of(13), adapter_params(adapters[id])));
       }
       ASSERT_TRUE(harness.run());
       for (const auto& [id, adapter] : adapters)
@@ -57,7 +57,7 @@ TEST(SchedulerLora, ACachedBlockIsOfItsAdapterAlone) {
   harness.scheduler.adapter_loaded(2);
   RequestId id = 0;
   const auto run = [&](AdapterId adapter, const std::string& salt = "") {
-    SequenceParams params = params_of(adapter);
+    SequenceParams params = adapter_params(adapter);
     params.cache_salt = salt;
     EXPECT_TRUE(harness.add(++id, prompt_of(13), params));
     EXPECT_TRUE(harness.run());
@@ -78,7 +78,7 @@ TEST(SchedulerLora, TheAdapterLongestOutOfUseGivesItsPlace) {
   std::vector<AdapterId> placed;
   RequestId id = 0;
   for (const AdapterId adapter : {1, 2, 1, 3, 1, 2, 2}) {
-    ASSERT_TRUE(harness.add(++id, prompt_of(5), params_of(adapter, 2)));
+    ASSERT_TRUE(harness.add(++id, prompt_of(5), adapter_params(adapter, 2)));
     harness.steps.clear();
     ASSERT_TRUE(harness.run());
     AdapterId moved = 0;
@@ -93,11 +93,11 @@ TEST(SchedulerLora, RequestsWithoutAnAdapterPassWhoWaitsForAPlaceAndNobodyElseDo
   Harness harness(lora_options(1), 1);
   harness.scheduler.adapter_loaded(1);
   harness.scheduler.adapter_loaded(2);
-  ASSERT_TRUE(harness.add(1, prompt_of(4), params_of(1, 20)));
+  ASSERT_TRUE(harness.add(1, prompt_of(4), adapter_params(1, 20)));
   ASSERT_TRUE(harness.send());
-  ASSERT_TRUE(harness.add(2, prompt_of(4), params_of(2)));
-  ASSERT_TRUE(harness.add(3, prompt_of(4), params_of(1)));  // has its place, but came later
-  ASSERT_TRUE(harness.add(4, prompt_of(4), params_of(0)));
+  ASSERT_TRUE(harness.add(2, prompt_of(4), adapter_params(2)));
+  ASSERT_TRUE(harness.add(3, prompt_of(4), adapter_params(1)));  // has its place, but came later
+  ASSERT_TRUE(harness.add(4, prompt_of(4), adapter_params(0)));
   ASSERT_TRUE(harness.receive());
   ASSERT_TRUE(harness.send());
   const ipc::Step& second = harness.steps.back();
@@ -112,7 +112,7 @@ TEST(SchedulerLora, RequestsWithoutAnAdapterPassWhoWaitsForAPlaceAndNobodyElseDo
 
 TEST(SchedulerLora, ARequestWaitsUntilAllRanksHaveItsAdapterAndAnAdapterStaysWhileARowIsInFlight) {
   Harness harness(lora_options(1), 2);
-  ASSERT_TRUE(harness.add(1, prompt_of(4), params_of(1)));
+  ASSERT_TRUE(harness.add(1, prompt_of(4), adapter_params(1)));
   EXPECT_FALSE(harness.send()) << "nobody has it";
   harness.scheduler.adapter_loaded(1);
   ASSERT_TRUE(harness.send());
@@ -124,7 +124,7 @@ TEST(SchedulerLora, ARequestWaitsUntilAllRanksHaveItsAdapterAndAnAdapterStaysWhi
   ASSERT_TRUE(harness.receive());
   EXPECT_FALSE(harness.scheduler.adapter_in_use(1));
   harness.scheduler.adapter_unloaded(1);
-  ASSERT_TRUE(harness.add(2, prompt_of(4), params_of(1)));
+  ASSERT_TRUE(harness.add(2, prompt_of(4), adapter_params(1)));
   EXPECT_FALSE(harness.send()) << "it is gone";
 }
 
@@ -135,7 +135,7 @@ TEST(SchedulerLora, APreemptedRequestComesBackWithItsAdapter) {
   Harness harness(options, 2);
   for (AdapterId adapter = 1; adapter <= 3; ++adapter) harness.scheduler.adapter_loaded(adapter);
   for (RequestId id = 1; id <= 12; ++id)
-    ASSERT_TRUE(harness.add(id, prompt_of(13), params_of(static_cast<AdapterId>(id % 4), 30)));
+    ASSERT_TRUE(harness.add(id, prompt_of(13), adapter_params(static_cast<AdapterId>(id % 4), 30)));
   ASSERT_TRUE(harness.run());
   EXPECT_GT(harness.scheduler.stats().preemptions, 0u);
   for (RequestId id = 1; id <= 12; ++id)
