@@ -111,7 +111,7 @@ function(refrain_test name)
   else()
     target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O0>)
   endif()
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests UNITY_BUILD_BATCH_SIZE 20
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests
                         BUILD_RPATH ${CMAKE_BINARY_DIR}/lib) # what is loaded by name; RUNPATH is not a sanitizer's dlopen's
   target_link_options(${name} PRIVATE -Wl,--disable-new-dtags)
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 WORKING_DIRECTORY ${CMAKE_SOURCE_DIR}

@@ -31,7 +31,7 @@ class ControlledGroups : public TwoGroups {
       SamplingParams sampling;
       sampling.max_tokens = static_cast<int64_t>(tokens);
       sampling.seed = static_cast<uint64_t>(first);
-      ids.push_back(world_.submit(prompt_of(first), sampling));
+      ids.push_back(world_.submit(group_prompt(first), sampling));
     }
     return ids;
   }
@@ -151,7 +151,7 @@ TEST(ControlledGroup, ARestartThatWasAskedForMakesNobodyASuspect) {
   int isolations = 0;
   world.engine->on_isolation([&](Isolation isolation) { isolations += isolation.on ? 1 : 0; });
   world.newest(0).hold_answers = true;
-  const RequestId id = world.submit(prompt_of(10), 8);
+  const RequestId id = world.submit(group_prompt(10), 8);
   world.scheduler.run_until_idle();
   for (const bool holds : {true, false}) {
     world.engine->control_group({0, GroupOrder::What::kRestart}, [](const Status&) {});
@@ -177,7 +177,7 @@ TEST_F(ControlledGroups, WhatCannotBeAskedIsRefused) {
   EXPECT_EQ(nobody->error, "group 2 is not there; it must be 0 to 1");
   EXPECT_EQ(failed->error, "group 1 has failed and is not started again");
   EXPECT_EQ(drained->error, "");
-  const RequestId waits = world_.submit(prompt_of(10), 8);
+  const RequestId waits = world_.submit(group_prompt(10), 8);
   world_.scheduler.run_until_idle();
   EXPECT_EQ(world_.answers[waits].finishes, 0) << "no group takes it; it is not refused";
   ask(0, GroupOrder::What::kResume);

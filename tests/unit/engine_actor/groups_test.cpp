@@ -15,7 +15,8 @@ namespace {
 TEST_F(TwoGroups, ShareTheRequests) {
   start_both();
   std::vector<RequestId> ids;
-  for (TokenId first = 10; first < 18; ++first) ids.push_back(world_.submit(prompt_of(first), 8));
+  for (TokenId first = 10; first < 18; ++first)
+    ids.push_back(world_.submit(group_prompt(first), 8));
   world_.scheduler.run_until_idle();
   for (size_t i = 0; i < ids.size(); ++i) EXPECT_EQ(world_.answers[ids[i]].finishes, 1);
   EXPECT_EQ(group(0).generated_tokens, group(1).generated_tokens);
@@ -40,7 +41,7 @@ TEST_F(TwoGroups, ServeAsSoonAsOneIsReady) {
   add_worker(1);
   world_.scheduler.run_until_idle();
   EXPECT_EQ(world_.engine->health().state, GroupState::kReady);
-  const RequestId id = world_.submit(prompt_of(10), 8);
+  const RequestId id = world_.submit(group_prompt(10), 8);
   world_.scheduler.run_until_idle();
   EXPECT_EQ(world_.answers[id].finishes, 1);
   EXPECT_EQ(group(1).generated_tokens, 8u);
@@ -55,7 +56,7 @@ TEST_F(TwoGroups, RequestsOfALostOneGoOnInTheOther_R8_R10) {
       SamplingParams sampling;
       sampling.max_tokens = 30;
       sampling.seed = static_cast<uint64_t>(first);
-      ids.push_back(world_.submit(prompt_of(first), sampling));
+      ids.push_back(world_.submit(group_prompt(first), sampling));
     }
     return ids;
   };
@@ -92,7 +93,7 @@ TEST_F(TwoGroups, OneThatIsGivenUpLeavesTheOtherServing) {
   world_.scheduler.run_until_idle();
   EXPECT_EQ(group(0).state, GroupState::kFailed);
   EXPECT_EQ(world_.engine->health().state, GroupState::kReady);
-  const RequestId id = world_.submit(prompt_of(10), 8);
+  const RequestId id = world_.submit(group_prompt(10), 8);
   world_.scheduler.run_until_idle();
   EXPECT_EQ(world_.answers[id].finish, FinishReason::kLength);
   world_.engine->give_up_group(1);
@@ -121,7 +122,7 @@ TEST_F(TwoGroups, AGrammarIsOfTheGroupThatHasTheRequest_R8) {
   sampling.temperature = 0;
   sampling.max_tokens = 6;
   sampling.grammar = "regex:[a-z]+";
-  const RequestId id = world_.submit(prompt_of(10), sampling);
+  const RequestId id = world_.submit(group_prompt(10), sampling);
   world_.scheduler.run_until_idle();
   EXPECT_EQ(first_->grammars, std::vector<RequestId>{id});
   EXPECT_TRUE(second_->grammars.empty());
@@ -134,7 +135,7 @@ TEST_F(TwoGroups, AGrammarIsOfTheGroupThatHasTheRequest_R8) {
   EXPECT_EQ(world_.answers[id].finishes, 0);
   second_->say(ipc::GrammarReady{id});
   world_.scheduler.run_until_idle();
-  EXPECT_EQ(world_.answers[id].tokens, world_.expected(prompt_of(10), 6));
+  EXPECT_EQ(world_.answers[id].tokens, world_.expected(group_prompt(10), 6));
   EXPECT_EQ(group(1).generated_tokens, 6u);
 }
 
@@ -143,7 +144,7 @@ TEST_F(TwoGroups, EachHasATrackOfStepsInTheTrace) {
   world_.config.trace_file = (folder.path() / "trace.json").string();
   start_both();
   const size_t greetings = first_->steps.size() + second_->steps.size();
-  for (TokenId first = 10; first < 12; ++first) world_.submit(prompt_of(first), 8);
+  for (TokenId first = 10; first < 12; ++first) world_.submit(group_prompt(first), 8);
   world_.scheduler.run_until_idle();
   world_.kill(*second_);
   world_.scheduler.advance(std::chrono::milliseconds(50));
@@ -182,7 +183,7 @@ class AdaptersOfTwoGroups : public TwoGroups {
   }
   RequestId submit(const std::string& name, TokenId first) {
     GenerateRequest request;
-    request.prompt = prompt_of(first);
+    request.prompt = group_prompt(first);
     request.sampling.temperature = 0;
     request.sampling.max_tokens = 6;
     request.adapter = world_.engine->find_adapter(name).value_or(0);
@@ -190,7 +191,7 @@ class AdaptersOfTwoGroups : public TwoGroups {
     return world_.submit(std::move(request));
   }
   std::vector<TokenId> expected(AdapterId adapter, TokenId first) {
-    return solo_run(prompt_of(first), 6, 64, 500, 0, {}, false, adapter);
+    return solo_run(group_prompt(first), 6, 64, 500, 0, {}, false, adapter);
   }
 
   std::vector<Status> done_;
@@ -286,7 +287,7 @@ TEST_F(AdaptersOfTwoGroups, OneThatTheNextWorkersRefuseIsGone) {
   world_.kill(*first_);
   world_.scheduler.advance(std::chrono::milliseconds(50));
   second_->hold_answers = true;
-  const RequestId with = submit("one", 10), without = world_.submit(prompt_of(20), 6);
+  const RequestId with = submit("one", 10), without = world_.submit(group_prompt(20), 6);
   world_.scheduler.run_until_idle();
   first_ = &add_worker(0);
   first_->refuses_adapters = "the file is gone";
@@ -318,7 +319,7 @@ TEST_P(TwoGroupsSeeds, EveryRequestEndsOnce_R8) {
     SamplingParams greedy;
     greedy.temperature = 0;
     greedy.max_tokens = 20;
-    ids.emplace_back(world_.submit(prompt_of(first), greedy), first);
+    ids.emplace_back(world_.submit(group_prompt(first), greedy), first);
     world_.scheduler.advance(std::chrono::milliseconds(world_.scheduler.random(30)));
     const size_t victim = world_.scheduler.random(4);
     if (victim >= workers.size()) continue;
@@ -334,7 +335,7 @@ TEST_P(TwoGroupsSeeds, EveryRequestEndsOnce_R8) {
     ASSERT_EQ(answer.finishes, 1) << "request " << id;
     // One that was alone at two losses in a row is taken for their cause.
     if (answer.finish == FinishReason::kError) continue;
-    EXPECT_EQ(answer.tokens, world_.expected(prompt_of(first), 20));
+    EXPECT_EQ(answer.tokens, world_.expected(group_prompt(first), 20));
   }
   EXPECT_TRUE(world_.all_blocks_free());
 }

@@ -18,7 +18,7 @@ class Rounds : public TwoGroups {
     SamplingParams sampling;
     sampling.max_tokens = count;
     sampling.temperature = 0;
-    return world_.submit(prompt_of(first), sampling);
+    return world_.submit(group_prompt(first), sampling);
   }
   void expect_equal_rounds() {
     ASSERT_EQ(first_->steps.size(), second_->steps.size());
@@ -37,7 +37,7 @@ TEST_F(Rounds, CG17OneThatIsIdleStepsWithTheOther) {
   start_both();
   const RequestId id = submit(10, 12);
   world_.scheduler.run_until_idle();
-  EXPECT_EQ(world_.answers[id].tokens, world_.expected(prompt_of(10), 12));
+  EXPECT_EQ(world_.answers[id].tokens, world_.expected(group_prompt(10), 12));
   expect_equal_rounds();
   EXPECT_EQ(group(0).generated_tokens + group(1).generated_tokens, 12u);
   const MockRank& idle = group(0).generated_tokens > 0 ? *second_ : *first_;
@@ -53,7 +53,7 @@ TEST_F(Rounds, CG17BothServeInCommonRounds) {
   world_.scheduler.run_until_idle();
   for (size_t i = 0; i < ids.size(); ++i)
     EXPECT_EQ(world_.answers[ids[i]].tokens,
-              world_.expected(prompt_of(static_cast<TokenId>(10 + i)), 8));
+              world_.expected(group_prompt(static_cast<TokenId>(10 + i)), 8));
   expect_equal_rounds();
   EXPECT_EQ(group(0).generated_tokens, group(1).generated_tokens);
 }
@@ -67,7 +67,7 @@ TEST_F(Rounds, CG17NobodyStepsBeforeAllAreThere) {
   EXPECT_TRUE(first_->steps.empty());
   second_ = &add_worker(1);
   world_.scheduler.run_until_idle();
-  EXPECT_EQ(world_.answers[id].tokens, world_.expected(prompt_of(10), 8));
+  EXPECT_EQ(world_.answers[id].tokens, world_.expected(group_prompt(10), 8));
   expect_equal_rounds();
 }
 
@@ -95,7 +95,7 @@ TEST_F(Rounds, CG17WhoLosesOneLosesAll_R8) {
   world_.scheduler.run_until_idle();
   for (size_t i = 0; i < ids.size(); ++i)
     EXPECT_EQ(world_.answers[ids[i]].tokens,
-              world_.expected(prompt_of(static_cast<TokenId>(10 + i)), 30));
+              world_.expected(group_prompt(static_cast<TokenId>(10 + i)), 30));
   expect_equal_rounds();
 }
 

@@ -9,7 +9,7 @@
 
 namespace refrain::testing {
 
-inline std::vector<TokenId> prompt_of(TokenId first) { return {first, 2, 3, 4, 5}; }
+inline std::vector<TokenId> group_prompt(TokenId first) { return {first, 2, 3, 4, 5}; }
 
 class TwoGroups : public ::testing::TestWithParam<uint64_t> {
  protected:
