@@ -60,7 +60,7 @@ def compile_header(root, commands, header):
 
 def check(root, commands):
     ours = tuple(f"{root / top}/" for top in (*TOP, "tests"))  # no libraries that are built along
-    commands = [c for c in commands if Path(c["file"]).exists() and "xgrammar.dir" not in Path(c["file"]).parts
+    commands = [c for c in commands if Path(c["file"]).exists()
                 and (c["file"].startswith(ours) or "Unity" in Path(c["file"]).parts)]
     headers = [h for top in TOP for h in sorted((root / top).rglob("*.h"))
                if "cuda" not in h.relative_to(root).parts and not proven_by_build(root, h)
