@@ -204,7 +204,7 @@ bool GroupService::takes_step() {
   const size_t depth = config_.async_scheduling && !trial_ ? 2 : 1;
   const bool now = scheduler_->steps_in_flight() < depth && !handlers_.outputs_full();
   if (!now || plan_timer_.too_early()) return false;
-  scheduler_->limit_chunks(pace_.prompt_tokens());
+  scheduler_->limit_chunks({pace_.prompt_tokens(), pace_.long_prompt_tokens()});
   return true;
 }
 

@@ -61,12 +61,20 @@ Duration StepPace::done(TimePoint now) {
 
 void StepPace::clear() { steps_.clear(); }
 
-int32_t StepPace::prompt_tokens() const {
-  if (!seconds_a_token_) return std::min(most_, kUnknownTokens);
-  const double fit = kLongestStep / std::max(*seconds_a_token_, 1e-9);
+// What a step with prompts computes in so many seconds, where its speed is known.
+int32_t StepPace::tokens_in(double seconds) const {
+  const double fit = seconds / std::max(*seconds_a_token_, 1e-9);
   if (fit >= most_) return most_;
-  const auto tokens = static_cast<int32_t>(fit) / kLeastTokens * kLeastTokens;
-  return std::min(most_, std::max(tokens, kLeastTokens));
+  return std::max(static_cast<int32_t>(fit) / kLeastTokens * kLeastTokens, kLeastTokens);
+}
+
+int32_t StepPace::prompt_tokens() const {
+  return std::min(most_, seconds_a_token_ ? tokens_in(kLongestStep) : kUnknownTokens);
+}
+
+int32_t StepPace::long_prompt_tokens() const {
+  const int32_t fit = seconds_a_token_ ? tokens_in(kLongChunk) : kUnknownTokens;
+  return std::min(prompt_tokens(), std::max(fit, kLeastLongChunk));
 }
 
 std::optional<TimePoint> StepPace::plan_at(Duration lead) const {

@@ -1,8 +1,8 @@
 #pragma once
 // How long the workers' steps take, and what follows for the next one (docs/scheduling.md): when it
 // is planned, so that a request that comes meanwhile is in it; and how many prompt tokens it may
-// have, so that no probe, cancel or shutdown waits long for a step. Owned by the engine, on its
-// executor; it outlives the workers, whose speed stays.
+// have, so that no probe, cancel or shutdown waits long for a step, nor those who decode for a long
+// prompt. Owned by the engine, on its executor; it outlives the workers, whose speed stays.
 
 #include <array>
 #include <deque>
@@ -18,6 +18,10 @@ class StepPace {
   static constexpr double kLongestStep = 1.0;     // seconds
   static constexpr int32_t kUnknownTokens = 256;  // of prompts, until the speed is known
   static constexpr int32_t kLeastTokens = 32;
+  // What those who decode wait for a long prompt's tokens in each step, unless these would be so
+  // few that the prompt takes much longer in all.
+  static constexpr double kLongChunk = 0.012;  // seconds
+  static constexpr int32_t kLeastLongChunk = 256;
 
   explicit StepPace(int32_t max_num_batched_tokens) : most_(max_num_batched_tokens) {}
 
@@ -28,10 +32,14 @@ class StepPace {
   // once, as none is in flight or too few like it were seen.
   std::optional<TimePoint> plan_at(Duration lead) const;
   int32_t prompt_tokens() const;  // of the next step, at most
+  // Of these, of long prompts, where others decode.
+  int32_t long_prompt_tokens() const;
   // What a token takes in steps with prompts; nothing: none was seen.
   std::optional<double> seconds_a_token() const { return seconds_a_token_; }
 
  private:
+  int32_t tokens_in(double seconds) const;
+
   static constexpr int kEnough = 4;                      // steps of a class before it predicts
   static constexpr double kFaster = 0.5, kSlower = 0.1;  // weight of a new duration
   static constexpr double kDoubt = 1.0 / 16;  // of the predicted time, planned that much earlier

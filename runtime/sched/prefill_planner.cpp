@@ -21,13 +21,14 @@ int32_t PrefillPlanner::tokens_beside_long() const {
       wanted += sequence->length() - sequence->num_scheduled;
   }
   const int32_t budget = step_.chunk_budget_left();
-  const auto kept = static_cast<int32_t>(std::min<int64_t>(wanted, (budget + 1) / 2));
+  const auto kept = static_cast<int32_t>(
+      std::min({wanted, int64_t{(budget + 1) / 2}, int64_t{step_.long_limit_left()}}));
   return wanted == 0 ? 0 : budget - kept;
 }
 
 // Nobody takes the blocks that a long one's next row needs: it would put them back at once.
 bool PrefillPlanner::long_prompts_have_blocks() {
-  const int32_t budget = step_.chunk_budget_left();
+  const int32_t budget = std::min(step_.chunk_budget_left(), step_.long_limit_left());
   for (Sequence* sequence : queues_.running()) {
     if (!sequence->chunk_left() || !sequence->long_prompt) continue;
     const int32_t end = std::min(sequence->length(), sequence->num_scheduled + budget);
@@ -82,6 +83,7 @@ void PrefillPlanner::add_chunks() {
 
 // A row of as much of the prompt as there is room for, at most `most` tokens; how many it has.
 int32_t PrefillPlanner::add_chunk(Sequence& sequence, int32_t most) {
+  if (sequence.long_prompt) most = std::min(most, step_.long_limit_left());
   const int32_t computed = sequence.num_scheduled;
   const int32_t room = resources_.pools().up_to_checkpoint(
       sequence, computed,

@@ -55,10 +55,12 @@ int32_t PromptAdmission::admit(Sequence& sequence, int32_t most) {
   const int32_t least = options_.enable_chunked_prefill ? 1 : length - computed;
   const int32_t room = step_.room_for(sequence, computed, length - computed);
   if (room == 0 || (room < least && !step_.empty())) return 0;
-  int32_t first_row = std::min(room, most);
+  const bool is_long_prompt = is_long(sequence);
+  int32_t first_row =
+      std::min(room, is_long_prompt ? std::min(most, step_.long_limit_left()) : most);
+  if (first_row == 0) return 0;
   if (options_.enable_chunked_prefill)
     first_row = resources_.pools().up_to_checkpoint(sequence, computed, in_whole_tiles(first_row));
-  const bool is_long_prompt = is_long(sequence);
   const int32_t reach = options_.draft_reach();
   if (!resources_.take(sequence, computed, length + reach, computed + first_row + reach,
                        others_run))

@@ -56,8 +56,7 @@ class Scheduler {
   // Null: it has ended; valid until the next call.
   const Sequence* find(RequestId id) const { return queues_.find(id); }
 
-  // Prompt tokens that a step has at most, within its budget; ignored without chunked prefill.
-  void limit_chunks(int32_t tokens) { step_.limit_chunks(tokens); }
+  void limit_chunks(ChunkLimits limits) { step_.limit_chunks(limits); }
   // The next step, valid until the next call; null when there is nothing to run now. Requests that
   // begin with it are told to have begun `now`.
   const StepPlan* schedule(TimePoint now = {});

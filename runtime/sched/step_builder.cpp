@@ -116,7 +116,13 @@ void StepBuilder::recycle(std::vector<PlannedRow> rows) {
 
 int32_t StepBuilder::chunk_budget_left() const {
   if (!options_.enable_chunked_prefill) return budget_left();
-  return std::min(budget_left(), chunk_limit_ - (num_tokens() - num_decodes_));
+  return std::min(budget_left(), limits_.step - (num_tokens() - num_decodes_));
+}
+
+int32_t StepBuilder::long_limit_left() const {
+  if (num_decodes_ == 0 || !options_.enable_chunked_prefill || options_.split_prefill > 1)
+    return std::numeric_limits<int32_t>::max();
+  return std::max(limits_.long_beside_decodes - long_tokens_, 0);
 }
 
 int32_t StepBuilder::room_for_more(const Sequence& sequence, int32_t computed,
@@ -174,6 +180,7 @@ void StepBuilder::add_row(Sequence& sequence, int32_t num_tokens) {
     rows.next_tokens.push_back(sequence.tokens.at(static_cast<size_t>(to)));
     step_bytes_ += sizeof(TokenId);
   }
+  if (sequence.long_prompt) long_tokens_ += num_tokens;
   sequence.num_scheduled = to;
   sequence.planned = next_step_;
   if (run.part == 0) send_blocks(sequence, to + options_.draft_reach());

@@ -25,19 +25,29 @@ struct StepPlan {
   const ipc::Step& step() const { return std::get<ipc::Step>(message); }
 };
 
+// How many prompt tokens a step may have, within its budget. Ignored without chunked prefill.
+struct ChunkLimits {
+  int32_t step = std::numeric_limits<int32_t>::max();
+  // Of these, of long prompts where others decode. Ignored with split prefill (CG-39), where these
+  // wait for a part of the layers only.
+  int32_t long_beside_decodes = std::numeric_limits<int32_t>::max();
+};
+
 class StepBuilder {
  public:
   // Both outlive it.
   StepBuilder(const SchedulerOptions& options, BlockPools& pools);
 
-  // Prompt tokens that a step has at most, within its budget; ignored without chunked prefill.
-  void limit_chunks(int32_t tokens) { chunk_limit_ = tokens; }
-  int32_t chunk_limit() const { return chunk_limit_; }
+  void limit_chunks(ChunkLimits limits) { limits_ = limits; }
+  int32_t chunk_limit() const { return limits_.step; }
 
   // An empty step, planned `now`, whose decodes have `query_len` tokens each.
   void begin(TimePoint now, int32_t query_len);
   // The rows so far are decodes; prompts follow.
-  void begin_chunks() { num_decodes_ = num_tokens(); }
+  void begin_chunks() {
+    num_decodes_ = num_tokens();
+    long_tokens_ = 0;
+  }
   // The step's run is this part of its Program's pieces.
   void set_part(int32_t part);
   // The step is complete: numbered, with what follows from its rows.
@@ -57,6 +67,7 @@ class StepBuilder {
   bool half_full() const { return step_bytes_ >= options_.max_step_bytes / 2; }  // of its bytes
   int32_t budget_left() const { return options_.max_num_batched_tokens - num_tokens(); }
   int32_t chunk_budget_left() const;  // of the tokens after the decodes
+  int32_t long_limit_left() const;    // of ChunkLimits::long_beside_decodes, where it holds
   // How many of `wanted` tokens after the first `computed` ones the step still has room for, with
   // all that they bring along: a decode's one token, in blocks that the device knows, nothing.
   int32_t room_for(const Sequence& sequence, int32_t computed, int32_t wanted) const {
@@ -95,7 +106,7 @@ class StepBuilder {
   const SchedulerOptions& options_;
   BlockPools& pools_;
   const Cascade cascade_;
-  int32_t chunk_limit_ = std::numeric_limits<int32_t>::max();
+  ChunkLimits limits_;
   StepId next_step_ = 1;
   StepPlan plan_;
   PlannedStep building_;
@@ -105,6 +116,7 @@ class StepBuilder {
   int64_t scores_left_ = 0;     // entries of prompt_logprobs that the step may still have
   int32_t history_left_ = 0;    // tokens that its slots may still begin with
   int32_t num_decodes_ = 0;     // tokens before its chunks
+  int32_t long_tokens_ = 0;     // of its chunks, of long prompts
   std::vector<std::vector<PlannedRow>> spare_rows_;
   uint64_t cascade_steps_ = 0;
 };

@@ -122,6 +122,20 @@ TEST_F(PromptPaceTest, NoStepOfASlowDeviceTakesMuchLongerThanASecond) {
   EXPECT_EQ(pace.prompt_tokens(), StepPace::kLeastTokens) << "a prompt always gets on";
 }
 
+TEST_F(PromptPaceTest, LongPromptsHaveTwelveMillisecondsOfAStepOrAFewTokens) {
+  EXPECT_EQ(pace.long_prompt_tokens(), StepPace::kUnknownTokens);
+  run(1024, 0, 12);
+  EXPECT_EQ(pace.long_prompt_tokens(), 1024);
+  for (int i = 0; i < 40; ++i) run(512, 88, 12);
+  EXPECT_EQ(pace.long_prompt_tokens(), 576) << "600 tokens, decodes among them, in whole 32s";
+  for (int i = 0; i < 40; ++i) run(256, 0, 256);
+  EXPECT_EQ(pace.long_prompt_tokens(), StepPace::kLeastLongChunk);
+  for (int i = 0; i < 40; ++i) run(64, 0, 640);
+  EXPECT_EQ(pace.long_prompt_tokens(), pace.prompt_tokens()) << "a step takes a second at most";
+  for (int i = 0; i < 40; ++i) run(2048, 0, 1);
+  EXPECT_EQ(pace.long_prompt_tokens(), 2048);
+}
+
 TEST_F(PromptPaceTest, AStepThatWaitedForAnotherBeginsWhenThatIsDone) {
   send(256, 0);
   send(256, 0);

@@ -62,7 +62,7 @@ TEST(PromptAdmission, APromptIsLongWhenAStepCannotHaveIt) {
   Parts parts;
   const Sequence& sequence = parts.add(1, 12);
   EXPECT_FALSE(parts.admission.is_long(sequence));
-  parts.step.limit_chunks(11);
+  parts.step.limit_chunks({11});
   EXPECT_TRUE(parts.admission.is_long(sequence));
 }
 

@@ -104,7 +104,7 @@ TEST(SchedulerLimits, ChunksKeepToTheirLimitAndDecodesDoNotCount) {
   ASSERT_TRUE(harness.add(1, prompt_of(4), 20));
   harness.send();
   harness.receive();
-  harness.scheduler.limit_chunks(6);
+  harness.scheduler.limit_chunks({6});
   ASSERT_TRUE(harness.add(2, prompt_of(10, 5), 2));
   ASSERT_TRUE(harness.add(3, prompt_of(10, 9), 2));
   for (const auto& expected : {std::vector<int32_t>{1, 6}, {1, 4, 2}, {1, 1, 6}, {1, 2}}) {

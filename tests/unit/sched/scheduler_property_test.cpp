@@ -89,6 +89,8 @@ RC_GTEST_PROP(SchedulerProperty, EveryRequestEndsOnceWithItsOwnTokens, ()) {
   RequestId next_id = 1;
   const int actions = *rc::gen::inRange(5, 80);
   for (int i = 0; i < actions; ++i) {
+    harness.scheduler.limit_chunks(
+        {.step = *rc::gen::element(3, 1000), .long_beside_decodes = *rc::gen::element(1, 4, 1000)});
     switch (*rc::gen::inRange(0, 6)) {
       case 0:
       case 1: {

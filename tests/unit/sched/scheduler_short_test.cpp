@@ -59,6 +59,31 @@ TEST(ShortPrompts, RunBesideALongOneWhichKeepsHalfOfTheStep) {
   EXPECT_TRUE(harness.all_blocks_free());
 }
 
+// Those who decode wait for a few tokens of it in each step; short ones have the rest of the step,
+// and another long one does not.
+TEST(LongPrompts, HaveFewTokensOfAStepWhereOthersDecode) {
+  Harness harness(options_of(), 1);
+  const auto step = [&] {
+    harness.send();
+    harness.receive();
+    return rows(harness);
+  };
+  ASSERT_TRUE(harness.add(1, own_prompt(4, 1), 20));
+  EXPECT_THAT(step(), ElementsAre(4));
+  harness.scheduler.limit_chunks({.step = 1000, .long_beside_decodes = 5});
+  ASSERT_TRUE(harness.add(2, own_prompt(60, 2), 2));
+  ASSERT_TRUE(harness.add(3, own_prompt(40, 3), 2));
+  EXPECT_THAT(step(), ElementsAre(1, 5)) << "its first row, too";
+  ASSERT_TRUE(harness.add(4, own_prompt(12, 4), 1));
+  EXPECT_THAT(step(), ElementsAre(1, 10, 5));
+  EXPECT_THAT(step(), ElementsAre(1, 2, 5));
+  EXPECT_EQ(harness.outcomes[4].finishes, 1);
+  EXPECT_TRUE(harness.scheduler.cancel(1));
+  EXPECT_THAT(step(), ElementsAre(kStep)) << "nobody decodes";
+  ASSERT_TRUE(harness.run());
+  EXPECT_TRUE(harness.all_blocks_free());
+}
+
 // The prompt that takes the last slot while another waits ends with a tile of the step's tokens,
 // and its rest comes with the next step.
 TEST(WholeTiles, AreWhatAStepOfAFullDeviceEndsWith) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "tests/unit/sched/parts.h"
 
 namespace refrain {
@@ -78,7 +80,7 @@ TEST(StepBuilder, TokensOfPromptsCountFromTheDecodesOn) {
   Sequence& decodes = parts.add_decoding(1, 8);
   Sequence& prompt = parts.add_running(2, 12);
   ASSERT_TRUE(parts.resources.pools().ensure(decodes, 12));
-  parts.step.limit_chunks(10);
+  parts.step.limit_chunks({10});
   parts.begin();
   parts.step.add_decode(decodes);
   parts.step.begin_chunks();
@@ -87,6 +89,30 @@ TEST(StepBuilder, TokensOfPromptsCountFromTheDecodesOn) {
   parts.step.add_row(prompt, 8);
   EXPECT_EQ(parts.step.chunk_budget_left(), 2);
   EXPECT_EQ(parts.step.room_for(prompt, 8, 4), 4);
+}
+
+TEST(StepBuilder, LongPromptsHaveALimitOfTheirOwnWhereOthersDecode) {
+  constexpr int32_t kNone = std::numeric_limits<int32_t>::max();
+  for (const int32_t parts_of_a_prompt : {1, 2}) {
+    SchedulerOptions options = testing::small_options();
+    options.split_prefill = parts_of_a_prompt;
+    Parts parts(options);
+    Sequence& decodes = parts.add_decoding(1, 8);
+    Sequence& prompt = parts.add_running(2, 12);
+    prompt.long_prompt = true;
+    ASSERT_TRUE(parts.resources.pools().ensure(decodes, 12));
+    parts.step.limit_chunks({.step = 10, .long_beside_decodes = 6});
+    parts.begin();
+    parts.step.begin_chunks();
+    EXPECT_EQ(parts.step.long_limit_left(), kNone) << "nobody decodes";
+    parts.begin();
+    parts.step.add_decode(decodes);
+    parts.step.begin_chunks();
+    EXPECT_EQ(parts.step.long_limit_left(), parts_of_a_prompt == 1 ? 6 : kNone);
+    parts.step.add_row(prompt, 4);
+    EXPECT_EQ(parts.step.long_limit_left(), parts_of_a_prompt == 1 ? 2 : kNone);
+    EXPECT_EQ(parts.step.chunk_budget_left(), 6);
+  }
 }
 
 TEST(StepBuilder, RowsAreAsLongAsTheStepsBytesAllow_R23) {
