@@ -35,9 +35,9 @@ ARROWS = {
                           "runtime/actor", "ipc/transport", "ipc/protocol"],
     "runtime/supervise": ["runtime/engine", "runtime/config", "runtime/actor"],
     "runtime/plan": ["ipc/protocol"],
-    "runtime/load": ["runtime/text", "runtime/config", "runtime/actor"],
+    "runtime/load": ["runtime/text", "runtime/config", "runtime/actor", "runtime/net"],
     "runtime/server": ["runtime/engine", "runtime/grammar", "runtime/text", "runtime/config",
-                       "runtime/actor", "ipc/protocol"],
+                       "runtime/actor", "runtime/net", "ipc/protocol"],
     "runtime/front": ["runtime/engine", "runtime/config", "runtime/actor", "ipc/transport", "ipc/protocol"],
     "runtime/engine": ["runtime/sched", "runtime/text", "runtime/config", "runtime/actor",
                        "ipc/transport", "ipc/protocol"],
@@ -48,6 +48,7 @@ ARROWS = {
     "runtime/config": ["ipc/protocol"],
     "runtime/config/model": [],
     "runtime/actor": [],
+    "runtime/net": [],
     "runtime/base": [],
     "ipc/transport": ["ipc/protocol"],
     "ipc/protocol": [],
@@ -103,8 +104,8 @@ ISOLATED = [
                                  r"cute/|cutlass/|cooperative_groups|device_launch|driver_types|mma\.h|flashinfer/)"),
      lambda folder: "cuda" in folder.split("/"), "a cuda/ folder"),
     ("ZeroMQ, cereal, Asio and Beast", re.compile(r"^(zmq|cereal/|boost/asio|boost/beast|asio)"),
-     lambda folder: folder.startswith(("ipc", "runtime/actor", "runtime/server", "runtime/load")),
-     "ipc/, runtime/actor, runtime/server and runtime/load"),
+     lambda folder: folder.startswith(("ipc", "runtime/actor", "runtime/net", "runtime/server", "runtime/load")),
+     "ipc/, runtime/actor, runtime/net, runtime/server and runtime/load"),
 ]
 
 # (file, header): reason. For a header of ISOLATED that one file outside those folders must have.

@@ -1,26 +1,16 @@
 #include "runtime/load/load_client.h"
 
-#include <boost/asio/as_tuple.hpp>
-#include <boost/asio/awaitable.hpp>
 #include <boost/asio/co_spawn.hpp>
-#include <boost/asio/connect.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/post.hpp>
-#include <boost/asio/ssl/context.hpp>
-#include <boost/asio/ssl/host_name_verification.hpp>
-#include <boost/asio/ssl/stream.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/use_future.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <future>
 
 #include "runtime/actor/io_threads.h"
 #include "runtime/base/log.h"
 #include "runtime/load/event_reader.h"
+#include "runtime/net/http_stream.h"
 
 namespace refrain {
 namespace {
@@ -30,9 +20,6 @@ namespace beast = boost::beast;
 namespace http = beast::http;
 using ErrorCodeOf = beast::error_code;
 using tcp = asio::ip::tcp;
-
-// What is awaited gives a tuple with the error in front, and throws nothing.
-constexpr auto kTuple = asio::as_tuple(asio::use_awaitable);
 
 using Sink = std::function<void(std::string_view)>;
 
@@ -67,27 +54,12 @@ struct SinkBody {
 using Parser = http::response_parser<SinkBody>;
 
 struct Connection {
-  Connection(asio::io_context& io, asio::ssl::context* context) : tcp(io) {
-    if (context != nullptr) {
-      tls = std::make_unique<asio::ssl::stream<beast::tcp_stream&>>(tcp, *context);
-    }
-  }
+  Connection(tcp::socket socket, std::shared_ptr<TlsContext> tls)
+      : stream(std::move(socket), std::move(tls)) {}
 
-  beast::tcp_stream tcp;
-  std::unique_ptr<asio::ssl::stream<beast::tcp_stream&>> tls;  // over it; null: in the clear
+  HttpStream stream;
   beast::flat_buffer buffer;
   bool used = false;
-
-  // The error, and how many bytes went.
-  using IoResult = std::tuple<ErrorCodeOf, size_t>;
-  asio::awaitable<IoResult> write_some(asio::const_buffer from) {
-    if (tls) co_return co_await tls->async_write_some(from, kTuple);
-    co_return co_await tcp.async_write_some(from, kTuple);
-  }
-  asio::awaitable<IoResult> read_some(asio::mutable_buffer into) {
-    if (tls) co_return co_await tls->async_read_some(into, kTuple);
-    co_return co_await tcp.async_read_some(into, kTuple);
-  }
 };
 
 constexpr size_t kReadBytes = size_t{64} << 10;
@@ -96,7 +68,8 @@ constexpr size_t kReadBytes = size_t{64} << 10;
 asio::awaitable<ErrorCodeOf> exchange(Connection& connection, std::string_view message,
                                       Parser& parser) {
   while (!message.empty()) {
-    const auto [error, bytes] = co_await connection.write_some(asio::buffer(message));
+    const asio::const_buffer rest = asio::buffer(message);
+    const auto [error, bytes] = co_await connection.stream.write_some({&rest, 1});
     if (error) co_return error;
     message.remove_prefix(bytes);
   }
@@ -106,7 +79,7 @@ asio::awaitable<ErrorCodeOf> exchange(Connection& connection, std::string_view m
     if (buffer.size() > 0) buffer.consume(parser.put(buffer.data(), error));
     if (!error) continue;
     if (error != http::error::need_more) co_return error;
-    const auto [unread, bytes] = co_await connection.read_some(buffer.prepare(kReadBytes));
+    const auto [unread, bytes] = co_await connection.stream.read_some(buffer.prepare(kReadBytes));
     if (unread == asio::error::eof) {
       if (!parser.got_some()) co_return http::error::end_of_stream;
       error = {};
@@ -132,7 +105,7 @@ std::string why(const ErrorCodeOf& error) {
 struct LoadClient::Shared {
   Options options;
   tcp::resolver::results_type addresses;
-  std::unique_ptr<asio::ssl::context> tls;
+  std::shared_ptr<TlsContext> tls;  // null: in the clear
 };
 
 // One thread's connections. Everything of it runs there.
@@ -181,7 +154,7 @@ class LoadClient::Thread {
       if (error) work.error = why(error);
       work.status = parser.is_header_done() ? parser.get().result_int() : 0;
       if (!error && parser.keep_alive()) {
-        connection->tcp.expires_never();
+        connection->stream.expires_never();
         idle_.push_back(std::move(connection));
       }
     }
@@ -193,26 +166,19 @@ class LoadClient::Thread {
     if (!idle_.empty()) {
       connection = std::move(idle_.back());
       idle_.pop_back();
-      connection->tcp.expires_after(shared_->options.timeout);
+      connection->stream.expires_after(shared_->options.timeout);
       co_return connection;
     }
-    connection = std::make_unique<Connection>(io(), shared_->tls.get());
-    connection->tcp.expires_after(shared_->options.timeout);
-    const auto [refused, endpoint] =
-        co_await connection->tcp.async_connect(shared_->addresses, kTuple);
-    if (refused) {
+    connection = std::make_unique<Connection>(tcp::socket(io()), shared_->tls);
+    HttpStream& stream = connection->stream;
+    stream.expires_after(shared_->options.timeout);
+    if (const ErrorCodeOf refused = co_await stream.connect(shared_->addresses)) {
       work.error = fmt::format("no connection: {}", refused.message());
       co_return nullptr;
     }
-    connection->tcp.socket().set_option(tcp::no_delay(true));
-    if (connection->tls) {
-      SSL_set_tlsext_host_name(connection->tls->native_handle(), shared_->options.url.host.c_str());
-      const auto [untrusted] =
-          co_await connection->tls->async_handshake(asio::ssl::stream_base::client, kTuple);
-      if (untrusted) {
-        work.error = fmt::format("no TLS connection: {}", untrusted.message());
-        co_return nullptr;
-      }
+    if (const ErrorCodeOf untrusted = co_await stream.handshake_with(shared_->options.url.host)) {
+      work.error = fmt::format("no TLS connection: {}", untrusted.message());
+      co_return nullptr;
     }
     co_return connection;
   }
@@ -312,12 +278,7 @@ Result<std::unique_ptr<LoadClient>> LoadClient::create(Options options) {
   shared.addresses = tcp::resolver(io).resolve(url.host, url.port, error);
   if (error)
     return fail_field("--base-url", "the host {} is not known: {}", url.host, error.message());
-  if (url.tls) {
-    shared.tls = std::make_unique<asio::ssl::context>(asio::ssl::context::tls_client);
-    shared.tls->set_default_verify_paths();
-    shared.tls->set_verify_mode(asio::ssl::verify_peer);
-    shared.tls->set_verify_callback(asio::ssl::host_name_verification(url.host));
-  }
+  if (url.tls) shared.tls = make_client_tls_context(url.host);
   for (int i = 0; i < shared.options.threads; ++i) {
     client->threads_.push_back(std::make_unique<Thread>(client->shared_));
   }

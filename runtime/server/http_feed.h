@@ -6,8 +6,8 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
 
+#include "runtime/net/http_stream.h"
 #include "runtime/server/http_body.h"
-#include "runtime/server/http_stream.h"
 
 namespace refrain {
 

@@ -8,10 +8,10 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 
+#include "runtime/net/http_stream.h"
 #include "runtime/server/http_feed.h"
 #include "runtime/server/http_outbox.h"
 #include "runtime/server/http_server.h"
-#include "runtime/server/http_stream.h"
 
 namespace refrain {
 

@@ -1,7 +1,9 @@
-#include "runtime/server/http_stream.h"
+#include "runtime/net/http_stream.h"
 
 #include <openssl/err.h>
 
+#include <boost/asio/connect.hpp>
+#include <boost/asio/ssl/host_name_verification.hpp>
 #include <fstream>
 #include <sstream>
 
@@ -51,6 +53,14 @@ Result<std::shared_ptr<TlsContext>> make_tls_context(const std::string& certific
   return context;
 }
 
+std::shared_ptr<TlsContext> make_client_tls_context(const std::string& host) {
+  auto context = std::make_shared<TlsContext>(TlsContext::tls_client);
+  context->set_default_verify_paths();
+  context->set_verify_mode(ssl::verify_peer);
+  context->set_verify_callback(ssl::host_name_verification(host));
+  return context;
+}
+
 HttpStream::HttpStream(net::ip::tcp::socket socket, std::shared_ptr<TlsContext> tls)
     : tls_(std::move(tls)), tcp_(std::move(socket)) {
   if (tls_) inside_ = std::make_unique<ssl::stream<boost::beast::tcp_stream&>>(tcp_, *tls_);
@@ -61,6 +71,20 @@ net::awaitable<bool> HttpStream::handshake(Duration limit) {
   tcp_.expires_after(limit);
   const auto [error] = co_await inside_->async_handshake(ssl::stream_base::server, kAwait);
   co_return !error;
+}
+
+net::awaitable<HttpStream::Error> HttpStream::connect(
+    const net::ip::tcp::resolver::results_type& addresses) {
+  const auto [error, endpoint] = co_await tcp_.async_connect(addresses, kAwait);
+  if (!error) tcp_.socket().set_option(net::ip::tcp::no_delay(true));
+  co_return error;
+}
+
+net::awaitable<HttpStream::Error> HttpStream::handshake_with(const std::string& host) {
+  if (!inside_) co_return Error{};
+  SSL_set_tlsext_host_name(inside_->native_handle(), host.c_str());
+  const auto [error] = co_await inside_->async_handshake(ssl::stream_base::client, kAwait);
+  co_return error;
 }
 
 net::awaitable<HttpStream::IoResult> HttpStream::read_some(net::mutable_buffer into) {
