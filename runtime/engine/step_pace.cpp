@@ -61,20 +61,18 @@ Duration StepPace::done(TimePoint now) {
 
 void StepPace::clear() { steps_.clear(); }
 
-// What a step with prompts computes in so many seconds, where its speed is known.
+// What a step with prompts computes in so many seconds, as far as its speed is known.
 int32_t StepPace::tokens_in(double seconds) const {
+  if (!seconds_a_token_) return kUnknownTokens;
   const double fit = seconds / std::max(*seconds_a_token_, 1e-9);
   if (fit >= most_) return most_;
   return std::max(static_cast<int32_t>(fit) / kLeastTokens * kLeastTokens, kLeastTokens);
 }
 
-int32_t StepPace::prompt_tokens() const {
-  return std::min(most_, seconds_a_token_ ? tokens_in(kLongestStep) : kUnknownTokens);
-}
+int32_t StepPace::prompt_tokens() const { return std::min(most_, tokens_in(kLongestStep)); }
 
 int32_t StepPace::long_prompt_tokens() const {
-  const int32_t fit = seconds_a_token_ ? tokens_in(kLongChunk) : kUnknownTokens;
-  return std::min(prompt_tokens(), std::max(fit, kLeastLongChunk));
+  return std::min(prompt_tokens(), std::max(tokens_in(kLongChunk), kLeastLongChunk));
 }
 
 std::optional<TimePoint> StepPace::plan_at(Duration lead) const {
