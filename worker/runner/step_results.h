@@ -17,7 +17,8 @@ namespace refrain::worker {
 struct StepInFlight {
   StepId step = 0;
   Dispatch dispatch;
-  uint32_t turn = 0;  // if it has tokens, else no op ran
+  BatchDescriptor key;  // that it runs at (HostedProgram::executed_key)
+  uint32_t turn = 0;    // if it has tokens, else no op ran
   bool ran_graph = false;
   bool ends = true;  // false: a later step goes on with its run
   bool decode = false;

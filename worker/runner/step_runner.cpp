@@ -103,6 +103,7 @@ void StepRunner::submit(const ipc::Step& step) {
   if (!step.runs.empty() && step.runs.front().parts != 1)
     shape.allowed_modes &= static_cast<uint8_t>(~(1U << int(RuntimeMode::kFull)));
   flight.dispatch = dispatch(step, shape);
+  flight.key = model().executed_key(flight.dispatch);
   flight.num_tokens = shape.num_tokens;
   flight.num_reqs = shape.num_reqs;
   StepResults::note_rows(step, *slots_.table, *slots_.grammars, flight);
@@ -125,7 +126,7 @@ void StepRunner::submit(const ipc::Step& step) {
     if (step.audit) audit(shape, flight);
     if (step.runs.size() > 1) run_draft(shape);
     last_logits_ = shape.num_samples;
-    last_padded_ = logit_rows(model().program, model().executed_key(flight.dispatch));
+    last_padded_ = logit_rows(model().program, flight.key);
   } else {
     REFRAIN_CHECK(step.setups.empty() && ipc::num_block_updates(step) == 0,
                   "step {} brings slots or blocks but no tokens", step.step);
@@ -154,16 +155,15 @@ Dispatch StepRunner::dispatch(const ipc::Step& step, const BatchShape& shape) co
 // The others' step, without a live row (CG-17).
 void StepRunner::run_idle(StepInFlight& flight) {
   flight.turn = context_.buffers->begin_turn();
-  const BatchDescriptor key = model().executed_key(flight.dispatch);
   if (poison_) poison();
   planner_.plan({}, flight.turn, stream());
   BatchShape padded;  // eager pieces have no fewer rows either
-  padded.num_tokens = key.num_tokens;
-  padded.num_reqs = key.num_reqs;
-  padded.num_samples = key.num_reqs;
-  padded.has_lora = key.has_lora;
+  padded.num_tokens = flight.key.num_tokens;
+  padded.num_reqs = flight.key.num_reqs;
+  padded.num_samples = flight.key.num_reqs;
+  padded.has_lora = flight.key.has_lora;
   flight.ran_graph = forward_.run(model(), flight.dispatch, padded);
-  last_lowering_ = &model().lowering(key);
+  last_lowering_ = &model().lowering(flight.key);
 }
 
 void StepRunner::place_adapters(const ipc::Step& step) {
@@ -194,14 +194,13 @@ void StepRunner::run_ops(const ipc::Step& step, const BatchShape& batch, StepInF
     ++context_.pool->counters().num_eager_runs;
     flight.ran_graph = false;
   } else if (dump_ && dump_->more()) {
-    const BatchDescriptor key = model().executed_key(flight.dispatch);
-    last_lowering_ = &model().lowering(key);
-    dump_->run(last_lowering_->context, key, step, flight.num_tokens, flight.turn);
+    last_lowering_ = &model().lowering(flight.key);
+    dump_->run(last_lowering_->context, flight.key, step, flight.num_tokens, flight.turn);
     ++context_.pool->counters().num_eager_runs;
     flight.ran_graph = false;
   } else {
     flight.ran_graph = forward_.run(model(), flight.dispatch, batch);
-    last_lowering_ = &model().lowering(model().executed_key(flight.dispatch));
+    last_lowering_ = &model().lowering(flight.key);
   }
 }
 
@@ -216,10 +215,9 @@ void StepRunner::run_part(const ipc::Step& step, const BatchShape& batch, StepIn
     REFRAIN_CHECK(!slots_.table->at(slot).uses_history,
                   "step {}: slot {} has penalties, its run no parts", step.step, slot);
   const Dispatch& dispatch = flight.dispatch;
-  const BatchDescriptor key = model().executed_key(dispatch);
   flight.ran_graph = dispatch.mode != RuntimeMode::kNone;
-  last_lowering_ = &model().lowering(key);
-  split_->run(step, *last_lowering_, key,
+  last_lowering_ = &model().lowering(flight.key);
+  split_->run(step, *last_lowering_, flight.key,
               flight.ran_graph ? &model().executables.at(dispatch.mode, dispatch.id) : nullptr,
               batch, stream(), context_.pool->counters());
 }
@@ -297,8 +295,8 @@ void StepRunner::audit(const BatchShape& batch, StepInFlight& flight) {
   }
   const RuntimeMode mode = flight.ran_graph ? flight.dispatch.mode : RuntimeMode::kNone;
   flight.audit =
-      audit_->run({*last_lowering_, model().executed_key(flight.dispatch), mode, batch,
-                   std::move(rows), flight.slots, context_.buffers->outputs(flight.turn).tokens},
+      audit_->run({*last_lowering_, flight.key, mode, batch, std::move(rows), flight.slots,
+                   context_.buffers->outputs(flight.turn).tokens},
                   batch.has_lora ? *model().lora : model(), stream(), device_.runs_at_once());
 }
 
