@@ -2,8 +2,8 @@
 
 namespace refrain::worker {
 
-bool Forward::run(const HostedProgram& program, const Dispatch& dispatch, const BatchShape& batch) {
-  const BatchDescriptor key = program.executed_key(dispatch);
+bool Forward::run(const HostedProgram& program, const Dispatch& dispatch,
+                  const BatchDescriptor& key, const BatchShape& batch) {
   const Lowering& lowering = program.lowering(key);
   const OpContext& context = lowering.context;
   if (dispatch.mode != RuntimeMode::kNone) {

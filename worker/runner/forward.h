@@ -13,8 +13,10 @@ class Forward {
   Forward(GraphCounters& counters, bool debug_cudagraph)
       : counters_(counters), debug_cudagraph_(debug_cudagraph) {}
 
-  // Runs the graphs and pieces of the key, or every op without one. Whether a graph ran.
-  bool run(const HostedProgram& program, const Dispatch& dispatch, const BatchShape& batch);
+  // Runs the graphs and pieces of the key, or every op without one. Whether a graph ran. `key`: the
+  // program's executed_key of what dispatch said.
+  bool run(const HostedProgram& program, const Dispatch& dispatch, const BatchDescriptor& key,
+           const BatchShape& batch);
   // From now on the pieces of a key run without their graphs, splitting ops as the replay does
   // (CG-28).
   void run_eager_at_key(bool on) { eager_at_key_ = on; }

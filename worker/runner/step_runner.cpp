@@ -162,7 +162,7 @@ void StepRunner::run_idle(StepInFlight& flight) {
   padded.num_reqs = flight.key.num_reqs;
   padded.num_samples = flight.key.num_reqs;
   padded.has_lora = flight.key.has_lora;
-  flight.ran_graph = forward_.run(model(), flight.dispatch, padded);
+  flight.ran_graph = forward_.run(model(), flight.dispatch, flight.key, padded);
   last_lowering_ = &model().lowering(flight.key);
 }
 
@@ -199,7 +199,7 @@ void StepRunner::run_ops(const ipc::Step& step, const BatchShape& batch, StepInF
     ++context_.pool->counters().num_eager_runs;
     flight.ran_graph = false;
   } else {
-    flight.ran_graph = forward_.run(model(), flight.dispatch, batch);
+    flight.ran_graph = forward_.run(model(), flight.dispatch, flight.key, batch);
     last_lowering_ = &model().lowering(flight.key);
   }
 }
@@ -229,7 +229,9 @@ void StepRunner::run_draft(const BatchShape& batch) {
   BatchShape own = batch;
   own.has_lora = own.cascade = false;
   own.hidden = ipc::CaptureHiddenMode::kNull;
-  forward_.run(*context_.draft(), context_.draft()->dispatcher->dispatch(own), own);
+  const HostedProgram& draft = *context_.draft();
+  const Dispatch dispatch = draft.dispatcher->dispatch(own);
+  forward_.run(draft, dispatch, draft.executed_key(dispatch), own);
 }
 
 void StepRunner::poison() {

@@ -138,8 +138,8 @@ TEST(ChatTemplate, EndsWhatGrowsTooLarge) {
               HasSubstr("nested too deeply"));
 }
 
-// each of these makes at least 10,000 items in one step, 99 times; nothing else in it costs
-// much. Made 99,999 times they kept gigabytes, or ran for minutes.
+// each of these makes at least 10,000 items in one step, 99 times; what else it
+// takes is within the limit. Made 99,999 times they kept gigabytes, or ran for minutes.
 TEST(ChatTemplate, R14_EveryItemThatIsMadeIsPaidFor) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "one thread renders, through a million steps each";
