@@ -26,7 +26,7 @@ REWRITERS = {
     "worker/program/passes/key_shares.cpp": "shares keys out for attention",
     "worker/program/passes/lora.cpp": "puts adapters behind linears",
     "worker/program/passes/score_prompts.cpp": "rewrites",
-    "worker/program/passes/share_norms.cpp": "rewrites",
+    "worker/program/passes/fold_norms.cpp": "looks at what stands behind norms",
     "worker/program/passes/publish_layers.cpp": "puts flags behind layers",
     "worker/bench/": "measures single kernels",
 }

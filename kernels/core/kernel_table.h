@@ -24,7 +24,7 @@ struct FewRows {
   int32_t max_rows = 0;        // 0: this device has none of them
   int32_t max_plain_rows = 0;  // of a fused_linear without a norm, K and n of whole groups of 64
   int32_t max_silu_rows = 0;   // of those with SiLU·mul
-  int32_t max_shared_norm_rows = 0;  // of those that share a norm; of more it is slower
+  int32_t max_unit_norm_rows = 0;  // of those with a unit norm; of more it is slower
   int64_t max_norm_cols = 0, max_norm_elements = 0;  // of one launch with a norm: K, M * K
   int32_t max_group = 0;                             // rope_attention: query heads a KV head
   int32_t max_rope_units = 0;  // rows times KV heads; of more, attention alone is faster
@@ -54,6 +54,7 @@ struct KernelTable {
   Kernel<LoraEmbedArgs> lora_embed = nullptr;
   Kernel<LoraExpandArgs> lora_expand = nullptr;
   Kernel<SiluMulArgs> silu_mul = nullptr;
+  Kernel<FoldNormArgs> fold_norm = nullptr;  // of weights, once loaded; no op of a Program
   Kernel<RopeKvWriteArgs> rope_kv_write = nullptr;
   Kernel<ShareKeysArgs> share_keys = nullptr;  // null: attention of this device needs no shares
   int64_t key_shares_ints = 0;

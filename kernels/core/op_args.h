@@ -89,6 +89,14 @@ struct RmsNormArgs {
   Rows rows;
 };
 
+// weight[:, i] *= norm[i], rounded to its type; then norm[i] = 1. When weights are loaded.
+struct FoldNormArgs {
+  Matrix weight;  // [rows, cols]
+  float* norm = nullptr;
+  int64_t rows = 0;
+  int32_t cols = 0;
+};
+
 // residual += delta (in place, rounded to its dtype); out = rms_norm(residual) * weight.
 struct AddRmsNormArgs {
   Matrix residual;                // [T, cols]
@@ -137,31 +145,15 @@ struct PeerSum {
   uint64_t deadline_ns = 0;
 };
 
-// Where two linears share the norm between them, sums of a row's squares: one for each 64 columns
-// and block of a cluster. A row's sum is of all parts.
-inline constexpr int64_t square_parts(int64_t cols) { return (cols + 63) / 64 * 4; }
-
-// What the linear before such a norm writes for the one behind.
-struct NextNorm {
-  const float* norm = nullptr;  // [N] or null: nobody shares one
-  Matrix out;                   // [M, N]: linear.out, rounded, times norm
-  float* squares = nullptr;     // [M, square_parts(N)]: of linear.out
-};
-
 // Few rows: what stands beside a linear in one launch with it. x = in, or rms_norm(in + delta) *
 // norm; then linear's own meaning with x as its input; or, with silu_mul, out[:, i] =
 // silu(y[:, i]) * y[:, n / 2 + i] of y = x · weightᵀ (no bias, no residual).
-//
-// More rows than few have a norm between two linears shared by them: the first writes its rows
-// times the norm's weight and the sums of their squares (`next`), the second has those rows for its
-// input and divides (`squares`): x = in / sqrt(sum of a row's squares / K + eps).
 struct FusedLinearArgs {
   LinearArgs linear;
   const float* norm = nullptr;  // [K] or null: x = in
   float eps = 1e-5f;
-  NextNorm next;
-  const float* squares = nullptr;  // [M, square_parts(K)] or null; without norm
-  Matrix delta;                    // [M, K]; data null: none; only with norm
+  bool unit_norm = false;  // norm is all ones: more rows than few take such alone
+  Matrix delta;            // [M, K]; data null: none; only with norm
   Matrix sum_out;  // [M, K]: in + delta, rounded to its type; other memory than in and delta
   bool silu_mul = false;
   PeerSum push;  // out goes to the ranks instead of out.data (bfloat16, no silu_mul, no residual)

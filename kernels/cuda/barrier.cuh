@@ -23,8 +23,8 @@ __device__ inline void expect_bytes(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
-__device__ inline void arrive(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
+__device__ inline void arrive(uint32_t barrier, uint32_t arrivals = 1) {
+  asm volatile("mbarrier.arrive.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 __device__ inline void wait_barrier(uint32_t barrier, uint32_t phase) {
   asm volatile(
@@ -48,6 +48,13 @@ __device__ inline void copy_to_block(uint32_t there, uint32_t from, uint32_t byt
       "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, "
       "[%3];" ::"r"(there),
       "r"(from), "r"(bytes), "r"(barrier_there)
+      : "memory");
+}
+// Four bytes; the barrier there counts them.
+__device__ inline void store_at_block(uint32_t there, float value, uint32_t barrier_there) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(there),
+      "r"(__float_as_uint(value)), "r"(barrier_there)
       : "memory");
 }
 // An arrival that orders nothing. Whoever is arrived at waits for it before it ends.

@@ -133,16 +133,15 @@ void check_args(const FusedLinearArgs& args) {
   check_row_major(op, linear.weight);
   check_matrix(op, "in", linear.in, k);
   check_matrix(op, "out", linear.out, args.silu_mul ? linear.weight.n / 2 : linear.weight.n);
-  const bool plain = args.norm == nullptr && args.push.size == 0;
-  const bool shares = args.next.norm != nullptr || args.squares != nullptr;
-  const int32_t most = !plain          ? kFewRows
-                       : shares        ? kSharedNormRows
-                       : args.silu_mul ? kSiluRows
-                                       : kClusterRows;
+  const bool plain = (args.norm == nullptr || args.unit_norm) && args.push.size == 0;
+  const int32_t most = !plain           ? kFewRows
+                       : args.unit_norm ? kUnitNormRows
+                       : args.silu_mul  ? kSiluRows
+                                        : kClusterRows;
   REFRAIN_CHECK(linear.rows.padded <= most, "{}: {} rows; the CUDA kernel takes {}", op,
                 linear.rows.padded, most);
   REFRAIN_CHECK(
-      (linear.rows.padded <= kFewRows && !shares) ||
+      (linear.rows.padded <= kFewRows && !args.unit_norm) ||
           (args.silu_mul && linear.rows.padded > kClusterRows
                ? can_linear_silu(linear)
                : can_cluster(linear) && (!args.silu_mul || linear.weight.n % 32 == 0)),
@@ -157,15 +156,8 @@ void check_args(const FusedLinearArgs& args) {
                                    linear.residual.data == nullptr),
                 "{}: SiLU·mul of {} outputs takes whole groups of 8, no bias and no residual", op,
                 linear.weight.n);
-  REFRAIN_CHECK(!shares || plain, "{}: a norm of its own or a sum over ranks beside a shared norm",
-                op);
-  if (args.next.norm != nullptr) {
-    check_matrix(op, "next.out", args.next.out, linear.weight.n);
-    REFRAIN_CHECK(!args.silu_mul && args.next.squares != nullptr &&
-                      args.next.out.dtype == DType::kBFloat16 &&
-                      linear.out.dtype == DType::kBFloat16,
-                  "{}: the next norm takes bfloat16, no SiLU·mul, and squares", op);
-  }
+  REFRAIN_CHECK(!args.unit_norm || (args.norm != nullptr && plain && args.delta.data == nullptr),
+                "{}: a sum beside a unit norm, or no norm", op);
   REFRAIN_CHECK(args.push.size <= kMaxPeerRanks && args.pull.size <= kMaxPeerRanks,
                 "{}: exchanges between {} ranks; the CUDA kernel takes {}", op,
                 std::max(args.push.size, args.pull.size), kMaxPeerRanks);
@@ -177,9 +169,10 @@ void check_args(const FusedLinearArgs& args) {
     REFRAIN_CHECK(args.delta.data == nullptr, "{}: delta without norm", op);
     return;
   }
-  REFRAIN_CHECK(k <= kMaxFusedNormCols && k * linear.rows.padded <= kMaxFusedNormElements,
-                "{}: a norm of {} rows of {}; the CUDA kernel takes {} columns and {} elements", op,
-                linear.rows.padded, k, kMaxFusedNormCols, kMaxFusedNormElements);
+  REFRAIN_CHECK(
+      args.unit_norm || (k <= kMaxFusedNormCols && k * linear.rows.padded <= kMaxFusedNormElements),
+      "{}: a norm of {} rows of {}; the CUDA kernel takes {} columns and {} elements", op,
+      linear.rows.padded, k, kMaxFusedNormCols, kMaxFusedNormElements);
   if (args.delta.data == nullptr) return;
   check_matrix(op, "delta", args.delta, k);
   check_matrix(op, "sum_out", args.sum_out, k);

@@ -332,8 +332,7 @@ bool can_fuse_few(const LinearArgs& args) {
 void fused_linear(StreamRef stream, const FusedLinearArgs& args) {
   const LinearArgs& linear = args.linear;
   if (linear.rows.padded > kClusterRows) return linear_silu(stream, linear);
-  if (linear.rows.padded > kFewRows || args.next.norm != nullptr || args.squares != nullptr)
-    return linear_cluster(stream, args);
+  if (linear.rows.padded > kFewRows || args.unit_norm) return linear_cluster(stream, args);
   const bool norm = args.norm != nullptr;
   FusedGemv gemv{};
   gemv.in = linear.in;

@@ -53,6 +53,7 @@ const KernelTable& cuda_kernel_table() {
       .lora_embed = &checked<&lora_embed>,
       .lora_expand = &checked<&lora_expand>,
       .silu_mul = &checked<&silu_mul>,
+      .fold_norm = &fold_norm,
       .rope_kv_write = &checked<&rope_kv_write>,
       .share_keys =
           [](StreamRef stream, const ShareKeysArgs& args) {
@@ -82,7 +83,7 @@ const KernelTable& cuda_kernel_table() {
       .fused_linear = &checked<&fused_linear>,
       .lora_linear = &checked<&lora_linear>,
       .rope_attention = &checked<&rope_attention>,
-      .few_rows = {kFewRows, kClusterRows, kSiluRows, kSharedNormRows, kMaxFusedNormCols,
+      .few_rows = {kFewRows, kClusterRows, kSiluRows, kUnitNormRows, kMaxFusedNormCols,
                    kMaxFusedNormElements, kMaxFusedGroup, kMaxRopeUnits, kMaxLoraCols,
                    kMaxPeerRanks, &can_rope_attend, &fuses_silu},
       .planned_rows = &planned_rows,
@@ -95,6 +96,7 @@ const KernelTable& invariant_cuda_kernel_table() {
   static const KernelTable table = [] {
     KernelTable invariant = cuda_kernel_table();
     invariant.linear = &checked<&invariant_linear>;
+    invariant.fold_norm = nullptr;
     invariant.share_keys = nullptr;
     invariant.attention = &checked<&invariant_attention>;
     invariant.plain_attention = &checked<&invariant_attention>;

@@ -13,10 +13,11 @@
 // H200, 32 rows, of the 4540 GB/s that reading reaches: 8B gate_up with SiLU·mul 92 %, down 88 %,
 // o 75 %, qkv 74 % (docs/gpu-results.md).
 //
-// Of up to 16 rows an RMSNorm between two linears is theirs: the first writes its rows times the
-// norm's weight, and a sum of squares for each block and tile; the second has those rows for its
-// input and divides. A launch of its own takes 1.7 us a norm, this 0.4 (8B, H200); of more rows
-// what each block does at its end costs as much.
+// An RMSNorm before it whose weight is part of the linear's costs next to nothing: while the first
+// tile's stages pass, the warps that add up sum the squares of each block's part of the input's
+// rows, the blocks exchange those sums, and a tile's outputs are divided at the end. Of many rows
+// those warps hold the stages up; a launch of its own takes 1.7 us a norm, but the linear's weights
+// come in beside it.
 //
 // lora_linear is the same kernel: what adapters add are further columns of K.
 
@@ -34,15 +35,15 @@ namespace {
 
 using namespace cluster_linear;
 
-template <int kRows, bool kSilu, class Extra, Norms kNorms>
+template <int kRows, bool kSilu, class Extra>
 __global__ void __launch_bounds__(kThreads, 1)
     linear_cluster_kernel(const __grid_constant__ ClusterLinear args,
                           const __grid_constant__ Extra adapters,
                           const __grid_constant__ CUtensorMap weight,
                           const __grid_constant__ CUtensorMap input) {
   extern __shared__ unsigned char shared[];
-  const TileBlock<kRows, kSilu, std::is_same_v<Extra, Adapters>, kNorms> block(
-      args, adapters, shared_address(shared));
+  const TileBlock<kRows, kSilu, std::is_same_v<Extra, Adapters>> block(args, adapters,
+                                                                       shared_address(shared));
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const bool draws = threadIdx.x == (kMultiplyWarps + kAddWarps) * 32;
   if (draws) {
@@ -155,11 +156,11 @@ Adapters adapters_of(const LoraLinearArgs& args, int box_rows, int cluster) {
 }
 
 // `of_adapters`: null without.
-template <int kRows, bool kSilu, class Extra, Norms kNorms>
+template <int kRows, bool kSilu, class Extra>
 void run(StreamRef stream, const FusedLinearArgs& fused, const LoraLinearArgs* of_adapters) {
   const LinearArgs& linear = fused.linear;
   using L = Layout<kRows>;
-  constexpr auto kernel = &linear_cluster_kernel<kRows, kSilu, Extra, kNorms>;
+  constexpr auto kernel = &linear_cluster_kernel<kRows, kSilu, Extra>;
   constexpr bool kLora = std::is_same_v<Extra, Adapters>;
   constexpr const char* kName = kLora ? "lora_linear" : "linear";
   constexpr int kBytes = L::bytes(L::kStages);
@@ -175,9 +176,7 @@ void run(StreamRef stream, const FusedLinearArgs& fused, const LoraLinearArgs* o
   args.stages = L::kStages;
   args.cluster = choose_cluster<kSilu>(most, args.tiles, args.chunks);
   args.rows = linear.rows;
-  args.next = fused.next;
-  args.squares = fused.squares;
-  args.parts = static_cast<int32_t>(square_parts(linear.weight.k));
+  args.unit_norm = fused.unit_norm;
   args.eps = fused.eps;
   args.per_column = 1.0f / static_cast<float>(linear.weight.k);
   const auto at_once = static_cast<int64_t>(most[static_cast<size_t>(args.cluster)]);
@@ -202,7 +201,7 @@ template <bool kSilu, class Extra, int... kRows>
 void run_least(StreamRef stream, const FusedLinearArgs& args, const LoraLinearArgs* of_adapters) {
   const auto takes = [&](auto rows) {
     if (args.linear.rows.padded > rows) return false;
-    run<rows, kSilu, Extra, Norms::kNone>(stream, args, of_adapters);
+    run<rows, kSilu, Extra>(stream, args, of_adapters);
     return true;
   };
   (void)(takes(std::integral_constant<int, kRows>()) || ...);
@@ -221,15 +220,7 @@ bool can_cluster(const LinearArgs& args) {
 }
 
 void linear_cluster(StreamRef stream, const FusedLinearArgs& args) {
-  constexpr int kRows = kSharedNormRows;
-  const bool before = args.squares != nullptr, next = args.next.norm != nullptr;
-  if (args.silu_mul) {
-    if (before) return run<kRows, true, NoAdapters, Norms::kBefore>(stream, args, nullptr);
-    return run_rows<true, NoAdapters>(stream, args, nullptr);
-  }
-  if (before && next) return run<kRows, false, NoAdapters, Norms::kBoth>(stream, args, nullptr);
-  if (before) return run<kRows, false, NoAdapters, Norms::kBefore>(stream, args, nullptr);
-  if (next) return run<kRows, false, NoAdapters, Norms::kNext>(stream, args, nullptr);
+  if (args.silu_mul) return run_rows<true, NoAdapters>(stream, args, nullptr);
   run_rows<false, NoAdapters>(stream, args, nullptr);
 }
 

@@ -11,6 +11,7 @@
 #include "kernels/cuda/barrier.cuh"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/limits.h"
 #include "kernels/cuda/tensor_map.h"
 #include "kernels/cuda/wgmma.cuh"
 
@@ -36,11 +37,8 @@ struct ClusterLinear {
   int32_t stages;
   int32_t cluster;  // blocks that share a tile
   Rows rows;
-  // As FusedLinearArgs has them.
-  NextNorm next;
-  const float* squares;
-  int32_t parts;  // of a row's squares
-  float eps, per_column;
+  bool unit_norm;
+  float eps, per_column;  // of that; 1 / K
 };
 
 // What the rows' adapters add, as further columns of K: a tile's rows of b, all places side by
@@ -54,8 +52,8 @@ struct Adapters {
 struct NoAdapters {};
 
 struct Barriers {
-  uint64_t full[kMaxStages], empty[kMaxStages], summed, read;
-  float scale[kTile];  // of the input's rows
+  uint64_t full[kMaxStages], empty[kMaxStages], summed, read, squared;
+  alignas(16) float scale[kClusterRows];  // of the input's rows
 };
 
 // kRows: of the input, at most.
@@ -67,17 +65,17 @@ struct Layout {
   static constexpr int kPartBytes = kTile * kSumStride * 4;
   static constexpr int kOthersBytes = kMostOthers * kSumStride * 4;
   static constexpr int kSumBytes = kPartBytes + kOthersBytes;
+  // Of each block's part of K, each atom of a stage and each row: the squares' sum.
+  static constexpr int kBlockSquares = kAtoms * kRows;
+  static constexpr int kSquareBytes = kMaxCluster * kBlockSquares * 4;
   static constexpr int bytes(int stages) {
-    return 1024 + stages * kStageBytes + kSumBytes + static_cast<int>(sizeof(Barriers));
+    return 1024 + stages * kStageBytes + kSumBytes + kSquareBytes +
+           static_cast<int>(sizeof(Barriers));
   }
   static constexpr int kStages = std::min(kMaxStages, (kMaxSharedBytes - bytes(0)) / kStageBytes);
   static_assert(kStages >= kLeastStages);
   static_assert(2 * bytes(kStages) > kMaxSharedBytes);  // one block a multiprocessor
 };
-
-// Whose norm a launch has a part in: one that is shared with the linear before, one that is with
-// the linear behind (FusedLinearArgs).
-enum class Norms { kNone, kBefore, kNext, kBoth };
 
 // What every warp of a block knows of its work.
 template <int kRows, bool kSilu, bool kLora>
@@ -86,21 +84,23 @@ struct Block {
   using Extra = std::conditional_t<kLora, Adapters, NoAdapters>;
   const ClusterLinear& args;
   const Extra& adapters;
-  uint32_t ring, sums, full, empty, summed, read, scale;  // shared addresses
-  int32_t rank, tile, tile_step, end;                     // tile: its first
-  int32_t first_chunk, chunks;                            // of K
-  int32_t extras;                                         // chunks of adapters, of this block's
+  uint32_t ring, sums, squares, full, empty, summed, read, squared, scale;  // shared addresses
+  int32_t rank, tile, tile_step, end;                                       // tile: its first
+  int32_t first_chunk, chunks;                                              // of K
+  int32_t extras;  // chunks of adapters, of this block's
 
   __device__ Block(const ClusterLinear& args, const Extra& adapters, uint32_t shared)
       : args(args),
         adapters(adapters),
         ring((shared + 1023) / 1024 * 1024),
         sums(ring + args.stages * L::kStageBytes),
-        full(sums + L::kSumBytes + offsetof(Barriers, full)),
-        empty(sums + L::kSumBytes + offsetof(Barriers, empty)),
-        summed(sums + L::kSumBytes + offsetof(Barriers, summed)),
-        read(sums + L::kSumBytes + offsetof(Barriers, read)),
-        scale(sums + L::kSumBytes + offsetof(Barriers, scale)),
+        squares(sums + L::kSumBytes),
+        full(squares + L::kSquareBytes + offsetof(Barriers, full)),
+        empty(squares + L::kSquareBytes + offsetof(Barriers, empty)),
+        summed(squares + L::kSquareBytes + offsetof(Barriers, summed)),
+        read(squares + L::kSquareBytes + offsetof(Barriers, read)),
+        squared(squares + L::kSquareBytes + offsetof(Barriers, squared)),
+        scale(squares + L::kSquareBytes + offsetof(Barriers, scale)),
         rank(static_cast<int32_t>(block_of_cluster())),
         tile(static_cast<int32_t>(blockIdx.x) / args.cluster),
         tile_step(static_cast<int32_t>(gridDim.x) / args.cluster),
@@ -119,10 +119,11 @@ struct Block {
     const auto cluster = static_cast<uint32_t>(args.cluster);
     for (int s = 0; s < args.stages; ++s) {
       init_barrier(full + s * 8, 1);
-      init_barrier(empty + s * 8, kMultiplyWarps);
+      init_barrier(empty + s * 8, kMultiplyWarps + (args.unit_norm ? kAddWarps : 0));
     }
     init_barrier(summed, kMultiplyWarps);
     init_barrier(read, cluster);
+    init_barrier(squared, 1);
     publish_barriers();
   }
 

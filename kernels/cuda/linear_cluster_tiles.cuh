@@ -9,17 +9,14 @@
 
 namespace refrain::kernels::cluster_linear {
 
-template <int kRows, bool kSilu, bool kLora, Norms kNorms = Norms::kNone>
+template <int kRows, bool kSilu, bool kLora>
 struct TileBlock : Block<kRows, kSilu, kLora> {
-  static constexpr bool kScaled = kNorms == Norms::kBefore || kNorms == Norms::kBoth;
-  static constexpr bool kNext = kNorms == Norms::kNext || kNorms == Norms::kBoth;
-  static_assert(!(kSilu && kNext));
   using Base = Block<kRows, kSilu, kLora>;
   using L = Layout<kRows>;
   using Base::args, Base::ring, Base::sums, Base::full, Base::empty, Base::summed, Base::read;
   using Base::Base, Base::lane;
   using Base::rank, Base::tile, Base::tile_step, Base::end, Base::chunks, Base::extras;
-  using Base::scale;
+  using Base::scale, Base::squared, Base::squares;
 
   // The four warps that multiply.
   __device__ void multiply_tiles() const {
@@ -47,14 +44,14 @@ struct TileBlock : Block<kRows, kSilu, kLora> {
         commit_products();
         if (before >= 0) {
           wait_products<1>();
-          if (lane() == 0) arrive(empty + before * 8);
+          release(before, t);
         }
         before = stage;
         if (++stage == args.stages) stage = 0, phase ^= 1;
       }
       wait_products<0>();
       take_products(sum);
-      if (lane() == 0) arrive(empty + before * 8);
+      release(before, t);
       if (t > 0) wait_cluster_barrier(read, static_cast<uint32_t>(t - 1) & 1);
       // A lane has pairs of rows of the outputs lane / 4 and lane / 4 + 8 of its warp's sixteen.
       const uint32_t to = sums + ((warp * 16 + lane() / 4) * L::kSumStride + lane() % 4 * 2) * 4;
@@ -73,13 +70,15 @@ struct TileBlock : Block<kRows, kSilu, kLora> {
   // The four warps that add up the parts of this block's share of each tile.
   __device__ void add_tiles() const {
     const int32_t live = live_rows(args.rows);
-    if constexpr (kScaled) load_scales(live);
+    if (has_norm()) make_scales();
     int32_t at_tile = tile;
 #pragma unroll 1
     for (int32_t t = 0; at_tile < end; ++t, at_tile += tile_step) add_tile(at_tile, t, live);
   }
 
  private:
+  __device__ bool has_norm() const { return !kLora && args.unit_norm; }
+
   // Four rows of one output.
   struct Piece {
     int32_t output, row;
@@ -87,6 +86,13 @@ struct TileBlock : Block<kRows, kSilu, kLora> {
     float value[4];
     bool here = false;
   };
+
+  // This warp reads the stage no longer. Of a launch with a norm those that add up read
+  // the first tile's stages too.
+  __device__ void release(int32_t stage, int32_t t) const {
+    static_assert(kAddWarps == kMultiplyWarps);
+    if (lane() == 0) arrive(empty + stage * 8, has_norm() && t > 0 ? 2 : 1);
+  }
 
   // The tile's outputs that a block adds up: from this one on.
   __device__ int32_t first_of(int32_t of_rank) const { return kTile * of_rank / args.cluster; }
@@ -121,57 +127,42 @@ struct TileBlock : Block<kRows, kSilu, kLora> {
     return static_cast<int32_t>(threadIdx.x) - kMultiplyWarps * 32;
   }
 
-  // What the norm before divides the input's rows by. Some neighbouring lanes have a row.
-  __device__ void load_scales(int32_t live) const {
-    constexpr int kLanes = kAddThreads / kRows;
-    const int32_t row = adder() / kLanes;
-    float sum = 0;
-    if (row < live) {
-      const auto* squares =
-          reinterpret_cast<const float4*>(args.squares + int64_t{row} * args.parts);
-#pragma unroll 8
-      for (int32_t i = adder() % kLanes; i < args.parts / 4; i += kLanes) {
-        const float4 v = __ldcg(squares + i);
-        sum += (v.x + v.y) + (v.z + v.w);
-      }
+  // What the norm multiplies by, from the input as the first tile's stages bring it: each block
+  // sums up its part of K and sends that to all.
+  __device__ void make_scales() const {
+    constexpr int kPieces = kRows / 8;  // of eight columns, that a thread has of a stage
+    static_assert(kPieces * kAddThreads * 16 == kRows * kChunk * 2);
+    if (adder() == 0) expect_bytes(squared, args.cluster * L::kBlockSquares * 4);
+    float sum[kPieces] = {};
+    int32_t stage = 0;
+    uint32_t phase = 0;
+#pragma unroll 1
+    for (int32_t item = 0; item < chunks; ++item) {
+      wait_barrier(full + stage * 8, phase);
+      const uint32_t from = ring + stage * L::kStageBytes + kTileBytes + adder() * 16;
+      add_squares<kAddThreads * 16>(from, sum);
+      __syncwarp();
+      if (lane() == 0) arrive(empty + stage * 8);
+      if (++stage == args.stages) stage = 0, phase ^= 1;
     }
+    const auto to = static_cast<uint32_t>(lane()) % 8;
 #pragma unroll
-    for (int offset = kLanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
-    if (adder() % kLanes == 0) {
-      asm volatile("st.shared.f32 [%0], %1;" ::"r"(scale + row * 4),
-                   "f"(1.0f / sqrtf(sum * args.per_column + args.eps))
+    for (int i = 0; i < kPieces; ++i) {  // rows of an atom have eight pieces, swizzled
+      const float row = sum_of_eight(sum[i]);
+      const int32_t place = rank * L::kBlockSquares + i * (kAddThreads / 8) + adder() / 8;
+      if (static_cast<int32_t>(to) < args.cluster)
+        store_at_block(of_block(squares + place * 4, to), row, of_block(squared, to));
+    }
+    wait_cluster_barrier(squared, 0);
+    if (adder() < kRows) {
+      float row = 0;
+      for (int32_t of = 0; of < args.cluster * kAtoms; ++of)
+        row += load_float(squares + (of * kRows + adder()) * 4);
+      asm volatile("st.shared.f32 [%0], %1;" ::"r"(scale + adder() * 4),
+                   "f"(1.0f / sqrtf(row * args.per_column + args.eps))
                    : "memory");
     }
     meet_adders(false);
-  }
-
-  // Of the tile's outputs that a warp has, one a lane, and of four rows: writes them times the
-  // next norm's weight, and the sum of each row's squares.
-  __device__ void share_norm(const Piece& piece, int32_t of_tile, int32_t live,
-                             float weight) const {
-    float squares[4] = {};
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      if (!piece.here || piece.row + j >= live) continue;
-      const float value = rounded(piece.value[j], DType::kBFloat16);
-      squares[j] = value * value;
-      store_element(args.next.out.data, DType::kBFloat16,
-                    (piece.row + j) * args.next.out.stride + piece.col, value * weight);
-    }
-    // Half of the lanes keep half of the rows, twice.
-    const bool upper = lane() & 16, odd = lane() & 8;
-    const float give0 = upper ? squares[0] : squares[2], give1 = upper ? squares[1] : squares[3];
-    const float keep0 = upper ? squares[2] : squares[0], keep1 = upper ? squares[3] : squares[1];
-    const float first = keep0 + __shfl_xor_sync(~0u, give0, 16);
-    const float second = keep1 + __shfl_xor_sync(~0u, give1, 16);
-    float sum = (odd ? second : first) + __shfl_xor_sync(~0u, odd ? first : second, 8);
-#pragma unroll
-    for (int offset = 4; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
-    const int32_t row = piece.row + lane() / 8;
-    if (lane() % 8 != 0 || row >= live) return;
-    float* to = args.next.squares + row * square_parts(args.n) + of_tile * kMaxCluster;
-    to[rank] = sum;
-    for (int r = args.cluster; rank == 0 && r < kMaxCluster; ++r) to[r] = 0;
   }
 
   // t: of this block's tiles.
@@ -179,19 +170,16 @@ struct TileBlock : Block<kRows, kSilu, kLora> {
     constexpr int kHeld = (kTile / 2 * (kRows / 4) + kAddThreads - 1) / kAddThreads;
     const int32_t share = first_of(rank), outputs = first_of(rank + 1) - share;
     const int32_t wide = kSilu ? outputs / 2 : outputs;
-    const int32_t lanes = kNext ? 32 : wide, pieces = lanes * (kRows / 4);
+    const int32_t pieces = wide * (kRows / 4);
     const int64_t first =
         kSilu ? int64_t{of_tile} * (kTile / 2) + share / 2 : int64_t{of_tile} * kTile + share;
     Piece piece[kHeld];
-    float weight[kHeld];
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) {
-      const int32_t p = adder() + i * kAddThreads, output = p % lanes;
-      piece[i] = {output, p / lanes * 4, first + output, {}};
-      piece[i].here =
-          p < pieces && (!kNext || output < wide) && piece[i].row < live && piece[i].col < args.n;
+      const int32_t p = adder() + i * kAddThreads, output = p % wide;
+      piece[i] = {output, p / wide * 4, first + output, {}};
+      piece[i].here = p < pieces && piece[i].row < live && piece[i].col < args.n;
       if (piece[i].here) load_before(piece[i], live);
-      if (kNext && piece[i].here) weight[i] = args.next.norm[piece[i].col];
     }
     wait_barrier(summed, static_cast<uint32_t>(t) & 1);
     bool strange = false;
@@ -215,7 +203,7 @@ struct TileBlock : Block<kRows, kSilu, kLora> {
         add4(sum, part[r]);
         add4(up, up_part[r]);
       }
-      if constexpr (kScaled) {
+      if (has_norm()) {
         const float4 by = load_float4(scale + piece[i].row * 4);
         multiply4(sum, by);
         multiply4(up, by);
@@ -244,10 +232,6 @@ struct TileBlock : Block<kRows, kSilu, kLora> {
                       (piece[i].row + j) * args.out.stride + piece[i].col, piece[i].value[j]);
       }
     }
-    if constexpr (kNext) {
-#pragma unroll
-      for (int i = 0; i < kHeld; ++i) share_norm(piece[i], of_tile, live, weight[i]);
-    }
   }
   __device__ void load_before(Piece& piece, int32_t live) const {
     if constexpr (kSilu) return;
@@ -272,6 +256,11 @@ struct TileBlock : Block<kRows, kSilu, kLora> {
                  : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
                  : "r"(from)
                  : "memory");
+    return v;
+  }
+  __device__ static float load_float(uint32_t from) {
+    float v;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(from) : "memory");
     return v;
   }
   __device__ static void store_pair(uint32_t to, float a, float b) {

@@ -33,6 +33,7 @@ void lora_linear(StreamRef stream, const LoraLinearArgs& args);
 // Of it: the rows' products with a.
 void lora_shrink_spread(StreamRef stream, const LoraLinearArgs& args);
 void silu_mul(StreamRef stream, const SiluMulArgs& args);
+void fold_norm(StreamRef stream, const FoldNormArgs& args);
 void rope_kv_write(StreamRef stream, const RopeKvWriteArgs& args);
 // Of the kernel table only where wants_key_shares().
 void share_keys(StreamRef stream, const ShareKeysArgs& args);

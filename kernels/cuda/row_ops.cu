@@ -1,5 +1,5 @@
-// embed, select_rows, add, silu_mul: one pass over rows, eight columns a thread, bound by memory
-// when there are many rows and by latency (one round trip) when there are few.
+// embed, select_rows, add, silu_mul, fold_norm: one pass over rows, eight columns a thread, bound
+// by memory when there are many rows and by latency (one round trip) when there are few.
 
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -78,6 +78,29 @@ __global__ void __launch_bounds__(kThreads) silu_mul_kernel(SiluMulArgs args, bo
   });
 }
 
+__global__ void __launch_bounds__(kThreads) fold_norm_kernel(FoldNormArgs args) {
+  let_successor_start();
+  wait_for_predecessor();
+  const int64_t col = first_col(), n = args.cols - col;
+  if (n <= 0) return;
+  float scale[8];
+  load8({args.norm, DType::kFloat32, args.cols}, false, 0, col, n, scale);
+  for_each_row({static_cast<int32_t>(args.rows), nullptr}, [&](int64_t row) {
+    float x[8];
+    load8(args.weight, false, row, col, n, x);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) x[i] *= scale[i];
+    store8(args.weight, false, row, col, n, x);
+  });
+}
+
+__global__ void __launch_bounds__(kThreads) fill_ones_kernel(float* to, int32_t count) {
+  let_successor_start();
+  wait_for_predecessor();
+  const auto i = static_cast<int32_t>(blockIdx.x * kThreads + threadIdx.x);
+  if (i < count) to[i] = 1.0f;
+}
+
 }  // namespace
 
 void embed(StreamRef stream, const EmbedArgs& args) {
@@ -99,6 +122,16 @@ void add(StreamRef stream, const AddArgs& args) {
 void silu_mul(StreamRef stream, const SiluMulArgs& args) {
   launch<&silu_mul_kernel>(stream, "silu_mul", shape_of(args.cols, args.rows), args,
                            rows_are_wide(args.in) && rows_are_wide(args.out) && args.cols % 8 == 0);
+}
+
+void fold_norm(StreamRef stream, const FoldNormArgs& args) {
+  LaunchShape shape;
+  shape.grid = dim3(static_cast<unsigned>(ceil_div(args.cols, kColsPerBlock)),
+                    grid_y(static_cast<int32_t>(args.rows)));
+  shape.threads = kThreads;
+  launch<&fold_norm_kernel>(stream, "fold_norm", shape, args);
+  shape.grid = dim3(static_cast<unsigned>(ceil_div(args.cols, kThreads)));
+  launch<&fill_ones_kernel>(stream, "fold_norm", shape, args.norm, args.cols);
 }
 
 }  // namespace refrain::kernels

@@ -146,6 +146,28 @@ TEST_P(RowOpsTest, SiluMulMatchesDoublePrecision) {
   }
 }
 
+TEST_P(RowOpsTest, FoldNormMultipliesColumnsAndLeavesOnes) {
+  if (table().fold_norm == nullptr) {
+    EXPECT_EQ(table().few_rows.max_unit_norm_rows, 0) << "that folded norms are for";
+    return;
+  }
+  for (const DType dtype : kFloatTypes) {
+    for (const int64_t cols : {8, 30, 4096}) {
+      const auto values = random_values(kRows * cols, dtype, 1);
+      const auto norm = random_values(cols, DType::kFloat32, 2);
+      FoldNormArgs args{put_matrix(harness(), values, kRows, cols, dtype), harness().put(norm),
+                        kRows, static_cast<int32_t>(cols)};
+      table().fold_norm(stream(), args);
+      std::vector<float> expected;
+      for (int64_t i = 0; i < kRows * cols; ++i)
+        expected.push_back(round_to(values[i] * norm[i % cols], dtype));
+      expect_same_bits(get_matrix(harness(), args.weight, kRows, cols), expected);
+      const auto ones = get_matrix(harness(), {args.norm, DType::kFloat32, cols}, 1, cols);
+      expect_same_bits(ones, std::vector<float>(cols, 1.0f));
+    }
+  }
+}
+
 TEST_P(RowOpsTest, EmbedReadsTiledAndRowMajorTablesAndGivesZerosOutsideItsShard) {
   const int64_t vocab = 37;
   for (const DType dtype : kFloatTypes) {

@@ -70,14 +70,17 @@ TEST(FewRows, GivesThePlainLogits) {
   }
 }
 
+Program sharded(const ModelConfig& config, int rank = 0, int size = 1) {
+  return add_residuals(shard(fuse(build(config, DType::kBFloat16)), rank, size).value());
+}
+
 // As lowered(), for more rows than few.
 std::vector<Program> lowered_for_some(const ModelConfig& config, int size, int32_t rows,
                                       bool decode) {
   std::vector<Program> ranks;
   for (int rank = 0; rank < size; ++rank) {
-    Program program = lower_some_rows(
-        add_residuals(shard(fuse(build(config, DType::kBFloat16)), rank, size).value()),
-        few_rows_device(), rows, decode);
+    Program program =
+        lower_some_rows(fold_norms(sharded(config, rank, size)), few_rows_device(), rows, decode);
     for (Value& value : program.values) {
       if (value.dtype == DType::kBFloat16) value.dtype = DType::kFloat32;
     }
@@ -98,7 +101,7 @@ TEST(SomeRows, GivesThePlainLogits) {
     for (int size = 1; size <= 3; ++size) {
       const auto prompts = prefill_logits({fuse(build(config))}, config);
       const auto decodes = decode_logits({fuse(build(config))}, config);
-      for (const int32_t rows : {8, 32}) {
+      for (const int32_t rows : {8, 32, 65}) {
         SCOPED_TRACE(config.architecture + " on " + std::to_string(size) + ", rows " +
                      std::to_string(rows));
         EXPECT_LT(
@@ -132,6 +135,61 @@ TEST(SomeRows, ResidualAndSiluMulGoIntoTheLinears) {
   EXPECT_EQ(lower_some_rows(odd, few_rows_device(), 64, false).ops, odd.ops);
 }
 
+// Norms whose weights are folded go into the linears behind them, but for one of a sum of two; of
+// more rows they stay.
+TEST(SomeRows, FoldedNormsGoIntoTheLinears) {
+  ModelConfig config = aligned(tiny_llama());
+  config.hidden_size = 192;
+  const kernels::FewRows device = few_rows_device();
+  const auto begin = [](const std::string& linear) {
+    return "prepare_inputs embed " + linear + "rope_kv_write attention linear " +
+           (linear == "fused_linear " ? linear : "rms_norm fused_linear ") + "linear " + linear +
+           "rope_kv_write attention select_rows linear select_rows add_rms_norm fused_linear ";
+  };
+  for (const bool bias : {false, true}) {
+    config.attention_bias = bias;
+    const Program folded = fold_norms(sharded(config));
+    const auto names = [&](int32_t rows) {
+      return op_names(lower_some_rows(folded, device, rows, false));
+    };
+    const int32_t most = device.max_unit_norm_rows;
+    EXPECT_TRUE(names(most).starts_with(begin("fused_linear "))) << names(most);
+    EXPECT_TRUE(names(most + 1).starts_with(begin("rms_norm linear "))) << names(most + 1);
+    const Program plain = sharded(config);  // not folded
+    EXPECT_EQ(op_names(lower_some_rows(plain, device, most, false)), names(most + 1));
+  }
+  // With one token a request the sum of two is none.
+  int units = 0;
+  for (const Op& op : lower_some_rows(fold_norms(sharded(config)), device, 8, true).ops) {
+    const auto* fused = std::get_if<FusedLinearOp>(&op);
+    if (fused == nullptr || fused->norm == kNoValue) continue;
+    EXPECT_TRUE(fused->unit_norm);
+    ++units;
+  }
+  EXPECT_EQ(units, 4);  // two in each of two layers
+}
+
+// A norm of two linears, sums over ranks, and weights that are not bfloat16.
+TEST(SomeRows, NormsStayWhereTheirWeightsCannotGo) {
+  const auto folds = [](const Program& program) {
+    return std::ranges::count_if(program.values,
+                                 [](const Value& value) { return value.norm != kNoValue; });
+  };
+  const ModelConfig config = aligned(tiny_llama());
+  EXPECT_EQ(folds(fold_norms(sharded(config))), 4);
+  EXPECT_EQ(folds(fold_norms(sharded(config, 0, 2))), 0);
+  Program shared = sharded(config);
+  ValueId weight = kNoValue;
+  for (Op& op : shared.ops) {
+    auto* norm = std::get_if<RmsNormOp>(&op);
+    if (norm == nullptr) continue;
+    if (weight == kNoValue) weight = norm->weight;
+    norm->weight = weight;
+  }
+  EXPECT_EQ(folds(fold_norms(shared)), 1);
+  EXPECT_EQ(folds(fold_norms(shard(fuse(build(config)), 0, 1).value())), 0);  // float32
+}
+
 TEST(SomeRows, OfOneTokenARequestTakeRopeIntoAttentionAndSelectNothing) {
   ModelConfig config = aligned(tiny_llama());
   config.hidden_size = 192;
@@ -139,7 +197,6 @@ TEST(SomeRows, OfOneTokenARequestTakeRopeIntoAttentionAndSelectNothing) {
       add_residuals(shard(fuse(build(config, DType::kBFloat16)), 0, 1).value()), {true}, 64);
   kernels::FewRows device = few_rows_device();
   const std::string layer = "rms_norm linear rope_attention linear rms_norm fused_linear linear ";
-  device.max_shared_norm_rows = 0;
   EXPECT_EQ(op_names(lower_some_rows(sharded, device, 8, true)),
             "prepare_inputs embed " + layer + layer + "rms_norm linear sample ");
   const int32_t limit = some_decode_limit(sharded, device);
@@ -147,31 +204,6 @@ TEST(SomeRows, OfOneTokenARequestTakeRopeIntoAttentionAndSelectNothing) {
             op_names(lower_some_rows(sharded, device, 8, true)));
   const std::string many = op_names(lower_some_rows(sharded, device, limit + 1, true));
   EXPECT_EQ(many.find("rope_attention"), std::string::npos) << many;
-}
-
-// All norms but the first layer's first, whose input no linear made.
-TEST(SomeRows, NormsGoIntoTheLinearsAroundThem) {
-  ModelConfig config = aligned(tiny_llama());
-  config.hidden_size = config.intermediate_size = 192;
-  config.head_dim = 192 / config.num_heads;
-  const auto shards = [&](int size) {
-    return add_residuals(shard(fuse(build(config, DType::kBFloat16)), 0, size).value());
-  };
-  const Program shared = lower_some_rows(shards(1), few_rows_device(), 16, true);
-  const std::string linear = "fused_linear ", layer = linear + "rope_attention " + linear + linear;
-  EXPECT_EQ(op_names(shared), "prepare_inputs embed rms_norm linear rope_attention " + linear +
-                                  linear + linear + layer + linear + linear + "sample ");
-  EXPECT_TRUE(shares_norms(shared));
-  for (const Op& op : shared.ops) {
-    const auto* fused = std::get_if<FusedLinearOp>(&op);
-    if (fused == nullptr) continue;
-    EXPECT_NE(fused->squares == kNoValue, fused->next_squares == kNoValue) << print(shared, op);
-  }
-  // Of more rows it is slower; a sum over ranks stands between; K is not of whole groups.
-  EXPECT_FALSE(shares_norms(lower_some_rows(shards(1), few_rows_device(), 17, true)));
-  EXPECT_FALSE(shares_norms(lower_some_rows(shards(2), few_rows_device(), 16, true)));
-  config.hidden_size = 160;
-  EXPECT_FALSE(shares_norms(lower_some_rows(shards(1), few_rows_device(), 16, true)));
 }
 
 // As far as rows times the KV heads of the attention that has most.

@@ -38,6 +38,12 @@ void Interpreter::load_weights(const ModelConfig& config) {
       row += held + part.pad_rows;
     }
   }
+  for (size_t i = 0; i < program_.values.size(); ++i) {
+    if (program_.values[i].norm == kNoValue) continue;
+    std::vector<float>& norm = values_[static_cast<size_t>(program_.values[i].norm)];
+    for (size_t at = 0; at < values_[i].size(); ++at) values_[i][at] *= norm[at % norm.size()];
+    std::ranges::fill(norm, 1.0f);
+  }
 }
 
 void Interpreter::begin(const Step& step) {
@@ -190,14 +196,10 @@ struct RunOp {
       for (int64_t i = 0; i < count * k; ++i) x[static_cast<size_t>(i)] += data(op.delta)[i];
       std::copy(x.begin(), x.end(), data(op.sum_out));
     }
-    for (int64_t t = 0; t < count && op.norm != kNoValue; ++t)
-      norm(x.data() + t * k, x.data() + t * k, data(op.norm), k, op.eps);
-    for (int64_t t = 0; t < count && op.squares != kNoValue; ++t) {
-      const float* parts = data(op.squares) + t * cols(op.squares);
-      const double sum = std::accumulate(parts, parts + cols(op.squares), 0.0);
-      const double scale = 1 / std::sqrt(sum / static_cast<double>(k) + op.eps);
-      for (int64_t i = t * k; i < (t + 1) * k; ++i)
-        x[static_cast<size_t>(i)] = static_cast<float>(x[static_cast<size_t>(i)] * scale);
+    const std::vector<float> ones(op.unit_norm ? static_cast<size_t>(k) : 0, 1.0f);
+    for (int64_t t = 0; t < count && op.norm != kNoValue; ++t) {
+      float* row = x.data() + t * k;
+      norm(row, row, op.unit_norm ? ones.data() : data(op.norm), k, op.eps);
     }
     const auto dot = [&](int64_t t, int64_t j) {
       double sum = 0;
@@ -215,13 +217,6 @@ struct RunOp {
         out.push_back(static_cast<float>(value));
       }
     std::copy(out.begin(), out.end(), data(op.out));
-    if (op.next_norm == kNoValue) return;
-    std::fill_n(data(op.next_squares), count * cols(op.next_squares), 0.0f);
-    for (int64_t i = 0; i < count * n; ++i) {
-      const float value = out[static_cast<size_t>(i)];
-      data(op.next_out)[i] = value * data(op.next_norm)[i % n];
-      data(op.next_squares)[i / n * cols(op.next_squares) + i % n / 16] += value * value;
-    }
   }
   void attend_all(const AttentionOp& op, const float* q, int64_t q_width, ValueId cache) const {
     const int64_t dim = op.head_dim;

@@ -75,7 +75,8 @@ inline ModelConfig tiny_biased_llama() {
 inline kernels::FewRows few_rows_device() {
   return {.max_rows = 4,
           .max_plain_rows = 64,
-          .max_shared_norm_rows = 16,
+          .max_silu_rows = 256,
+          .max_unit_norm_rows = 48,
           .max_norm_cols = 8192,
           .max_norm_elements = 16384,
           .max_group = 8,

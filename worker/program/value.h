@@ -97,8 +97,10 @@ struct Value {
   bool of_context = false;  // kState: an execution context has its own, as of inputs and outputs
   WeightUse use = WeightUse::kMatrix;  // of kWeight
   std::vector<WeightPart> parts = {};  // of kWeight; empty for kRopeTable (computed)
-  int group = -1;                      // state group that it belongs to; -1: none
-  int layer = -1;                      // whose state it is; -1: none
+  ValueId norm = kNoValue;  // of a matrix: a norm's weight that its columns are times once both are
+                            // loaded, and that is all ones then (fold_norms)
+  int group = -1;           // state group that it belongs to; -1: none
+  int layer = -1;           // whose state it is; -1: none
 
   bool is_paged() const { return storage == Storage::kPaged; }
   // What slots keep between steps: all execution contexts of a worker share it (CG-38).

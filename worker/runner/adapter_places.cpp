@@ -43,8 +43,12 @@ std::vector<float> transposed(const std::vector<float>& values, int64_t rows, in
 
 }  // namespace
 
-AdapterPlaces::AdapterPlaces(Device& device, Stream& stream, LoraProgram lora, size_t num_values)
-    : device_(device), lora_(std::move(lora)), addresses_(lora_.program.values.size()) {
+AdapterPlaces::AdapterPlaces(Device& device, Stream& stream, LoraProgram lora, size_t num_values,
+                             std::map<ValueId, std::vector<float>> folded)
+    : device_(device),
+      lora_(std::move(lora)),
+      folded_(std::move(folded)),
+      addresses_(lora_.program.values.size()) {
   const std::vector<Value>& values = lora_.program.values;
   const auto is_here = [&](size_t i) { return values[i].storage == Storage::kDevice; };
   size_t bytes = 0;
@@ -96,6 +100,10 @@ Status AdapterPlaces::read(const PeftAdapter& adapter, const LoraTarget& target,
   const int64_t cols = target.col_end - target.col_begin;
   REFRAIN_ASSIGN_OR_RETURN(std::vector<float> a,
                            adapter.read(pair.a, 0, rank, target.col_begin, cols));
+  if (target.norm != kNoValue) {
+    const std::vector<float>& norm = folded_.at(target.norm);
+    for (size_t i = 0; i < a.size(); ++i) a[i] *= norm[i % norm.size()];
+  }
   if (target.by_token) a = transposed(a, rank, cols);
   write(a, value(target.a).dtype, memory + part.a);
   REFRAIN_ASSIGN_OR_RETURN(std::vector<float> b,

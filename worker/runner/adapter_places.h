@@ -20,8 +20,10 @@ namespace refrain::worker {
 
 class AdapterPlaces {
  public:
-  // Memory for the values that add_lora() put behind the first `num_values`. Throws OutOfMemory.
-  AdapterPlaces(Device& device, Stream& stream, LoraProgram lora, size_t num_values);
+  // Memory for the values that add_lora() put behind the first `num_values`; `folded`: of the
+  // model's weights. Throws OutOfMemory.
+  AdapterPlaces(Device& device, Stream& stream, LoraProgram lora, size_t num_values,
+                std::map<ValueId, std::vector<float>> folded);
 
   // By ValueId; null for what is not here.
   const std::vector<Addresses>& addresses() const { return addresses_; }
@@ -69,6 +71,7 @@ class AdapterPlaces {
 
   Device& device_;
   const LoraProgram lora_;
+  const std::map<ValueId, std::vector<float>> folded_;
   std::unique_ptr<Buffer> memory_;
   std::vector<Addresses> addresses_;
   std::vector<AdapterId> in_place_;

@@ -1,6 +1,8 @@
 #include "worker/runner/hosted_program.h"
 
 #include <algorithm>
+#include <iterator>
+#include <map>
 #include <unordered_map>
 
 #include "worker/models/models.h"
@@ -134,22 +136,23 @@ Status add_lowerings(HostedProgram& hosted, const kernels::KernelTable& kernels,
   });
   const auto& lens = hosted.dispatcher->config().uniform_query_lens;
   const bool decodes = !plans && std::ranges::count(lens, 1) > 0;
-  const int32_t few = few_rows_limit(plain, few_rows), shared = few_rows.max_shared_norm_rows;
-  if (few > 0 && decodes) {
-    REFRAIN_RETURN_IF_ERROR(add(few, true, lower_few_rows(plain, few_rows, true)));
-    const int32_t with_rope = some_decode_limit(plain, few_rows);
-    for (const int32_t rows : {std::min(with_rope, shared), std::max(with_rope, shared)}) {
-      Program program = lower_some_rows(plain, few_rows, rows, true);
-      if (rows > hosted.for_keys.back()->rows && (rows == with_rope || shares_norms(program)))
-        REFRAIN_RETURN_IF_ERROR(add(rows, true, std::move(program)));
+  const int32_t few = few_rows_limit(plain, few_rows);
+  const int32_t with_rope = some_decode_limit(plain, few_rows);
+  const int32_t with_norm = few_rows.max_unit_norm_rows, with_silu = few_rows.max_silu_rows;
+  for (const bool decode : {true, false}) {
+    if (decode && (few == 0 || !decodes)) continue;
+    if (few > 0) REFRAIN_RETURN_IF_ERROR(add(few, decode, lower_few_rows(plain, few_rows, decode)));
+    std::map<int32_t, Program> forms;
+    for (const int32_t rows : {decode ? with_rope : 0, with_norm, with_silu})
+      if (rows > few) forms[rows] = lower_some_rows(plain, few_rows, rows, decode);
+    for (auto form = forms.begin(); form != forms.end(); ++form) {
+      const auto more = std::next(form);  // the same for more rows, or the plain one, will do
+      if (form->second.ops == (more == forms.end() ? plain : more->second).ops) continue;
+      REFRAIN_RETURN_IF_ERROR(add(form->first, decode, std::move(form->second),
+                                  form->first == with_silu ? few_rows.fuses_silu : nullptr));
     }
   }
-  if (few > 0) REFRAIN_RETURN_IF_ERROR(add(few, false, lower_few_rows(plain, few_rows, false)));
-  Program some = lower_some_rows(plain, few_rows, shared, false);
-  if (shares_norms(some)) REFRAIN_RETURN_IF_ERROR(add(shared, false, std::move(some)));
-  some = lower_some_rows(plain, few_rows, few_rows.max_silu_rows, false);
-  if (some.ops == plain.ops) return {};
-  return add(few_rows.max_silu_rows, false, std::move(some), few_rows.fuses_silu);
+  return {};
 }
 
 Status add_lora_lowerings(HostedProgram& hosted, const ipc::WorkerConfig& config,
@@ -247,6 +250,8 @@ Result<std::unique_ptr<HostedProgram>> host(Program plain, const ipc::WorkerConf
   if (device.kernels().few_rows.max_plain_rows > 0) {
     hosted->program = add_residuals(std::move(hosted->program));
   }
+  if (device.kernels().fold_norm != nullptr)
+    hosted->program = fold_norms(std::move(hosted->program));
   if (target) hosted->program = add_attention_plans(std::move(hosted->program), planned);
   hosted->program = add_shares(std::move(hosted->program));
   const bool publishes = target && config.publish_layers;

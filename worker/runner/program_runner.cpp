@@ -122,8 +122,9 @@ Status ProgramRunner::prepare_steps() {
   slots_.states = std::make_unique<SlotStates>(device_, stream, hosted().program);
   slots_.table = std::make_unique<SlotTable>(options_.config.max_num_seqs);
   if (hosted().lora_program) {
-    slots_.adapters = std::make_unique<AdapterPlaces>(
-        device_, stream, std::move(*hosted().lora_program), hosted().program.values.size());
+    slots_.adapters =
+        std::make_unique<AdapterPlaces>(device_, stream, std::move(*hosted().lora_program),
+                                        hosted().program.values.size(), hosted().weights->folded);
   }
   for (const auto& context : contexts_) {
     context->allocate(device_, *slots_.states, options_.config.block_size);

@@ -225,6 +225,25 @@ Status transfer(const Program& program, const ModelConfig& config, WeightSource&
   return {};
 }
 
+void fold_norms(const Program& program, Weights& weights, Device& device, Stream& stream) {
+  for (size_t i = 0; i < program.values.size(); ++i) {
+    const ValueId norm = program.values[i].norm;
+    if (norm == kNoValue) continue;
+    const kernels::Weight& weight = weights.by_value[i].matrix;
+    const float* vector = weights.by_value[static_cast<size_t>(norm)].vector;
+    std::vector<float>& folded = weights.folded[norm];
+    folded.resize(static_cast<size_t>(weight.k));
+    stream.copy(folded.data(), vector, folded.size() * sizeof(float));
+    kernels::FoldNormArgs args;
+    args.weight = {const_cast<void*>(weight.data), weight.dtype, weight.k};
+    args.norm = const_cast<float*>(vector);
+    args.rows = weight.n;
+    args.cols = static_cast<int32_t>(weight.k);
+    device.kernels().fold_norm(stream.ref(), args);
+  }
+  if (!weights.folded.empty()) stream.synchronize();  // the copies
+}
+
 Result<Weights> load_from(WeightSource& source, const Program& program, const ModelConfig& config,
                           Device& device, Stream& stream, const LoadProgress& progress,
                           const LoadChecks& checks) {
@@ -248,6 +267,7 @@ Result<Weights> load_from(WeightSource& source, const Program& program, const Mo
     else
       weights.by_value[i].vector = reinterpret_cast<const float*>(data);
   }
+  fold_norms(program, weights, device, stream);
   return weights;
 }
 

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -24,6 +25,8 @@ struct Weights {
   std::vector<LoadedWeight> by_value;  // indexed by ValueId; empty entries for other values
   std::vector<std::unique_ptr<Buffer>> buffers;
   size_t bytes = 0;
+  // What the weights of folded norms were (Value::norm), by the ValueId of the norm's.
+  std::map<ValueId, std::vector<float>> folded;
 };
 
 using LoadProgress = std::function<void(size_t done_bytes, size_t total_bytes)>;

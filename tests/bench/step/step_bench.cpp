@@ -86,6 +86,10 @@ void profile(Session& session, const worker::BatchDescriptor& key,
   for (const worker::Op& op : program.ops) kinds[kind_of(program, op)].push_back(&op);
   double sum = 0;
   for (const auto& [kind, ops] : kinds) {
+    for (const worker::Op& op : program.ops) {  // what it reads, as in a step
+      if (&op == ops.front()) break;
+      worker::launch_op(lowering.context, op, key, batch);
+    }
     stream.begin_capture();
     for (const worker::Op* op : ops) worker::launch_op(lowering.context, *op, key, batch);
     const auto graph = stream.end_capture();

@@ -1,6 +1,5 @@
 // fused_linear, which only some devices have, against double precision.
 #include <cmath>
-#include <numeric>
 
 #include "tests/ops/harness.h"
 
@@ -14,7 +13,7 @@ struct FusedCase {
   int64_t n, k;  // of the weight
   bool norm = false, delta = false, silu = false, bias = false, residual = false;
   DType out = kBf16;
-  bool squares = false, next = false;  // norms shared with a linear before, and with one behind
+  bool unit_norm = false;  // without `norm`
 };
 
 class FusedLinearTest : public OpsTest {
@@ -27,11 +26,10 @@ class FusedLinearTest : public OpsTest {
     };
   }
   void check(const FusedCase& c, int32_t padded) {
-    SCOPED_TRACE(testing::Message()
-                 << "m " << c.m << " of " << padded << " n " << c.n << " k " << c.k << " norm "
-                 << c.norm << " delta " << c.delta << " silu " << c.silu << " bias " << c.bias
-                 << " residual " << c.residual << " out " << to_string(c.out) << " squares "
-                 << c.squares << " next " << c.next);
+    SCOPED_TRACE(testing::Message() << "m " << c.m << " of " << padded << " n " << c.n << " k "
+                                    << c.k << " norm " << c.norm << " delta " << c.delta << " silu "
+                                    << c.silu << " bias " << c.bias << " residual " << c.residual
+                                    << " out " << to_string(c.out) << " unit norm " << c.unit_norm);
     const int64_t cols = c.silu ? c.n / 2 : c.n;
     const auto put = [&](const std::vector<float>& live, int64_t width, DType dtype) {
       std::vector<float> all = live;
@@ -56,18 +54,8 @@ class FusedLinearTest : public OpsTest {
       args.sum_out = fresh_matrix(harness(), padded, c.k, kBf16);
     }
     args.silu_mul = c.silu;
-    const int64_t parts = square_parts(c.k), next_parts = square_parts(c.n);
-    std::vector<float> squares = random_values(c.m * parts, DType::kFloat32, 7);
-    for (float& part : squares) part *= part;
-    if (c.squares)
-      args.squares = static_cast<const float*>(put(squares, parts, DType::kFloat32).data);
-    const auto next_norm = random_values(c.n, DType::kFloat32, 8);
-    const Matrix next_squares = fresh_matrix(harness(), padded, next_parts, DType::kFloat32);
-    if (c.next) {
-      args.next.norm = harness().put(next_norm);
-      args.next.out = fresh_matrix(harness(), padded, c.n, kBf16);
-      args.next.squares = static_cast<float*>(next_squares.data);
-    }
+    args.unit_norm = c.unit_norm;
+    if (c.unit_norm) args.norm = harness().put(std::vector<float>(c.k, 1.0f));
     table().fused_linear(stream(), args);
 
     std::vector<double> expected, tolerance;
@@ -81,9 +69,7 @@ class FusedLinearTest : public OpsTest {
         row_squares += double{sums[at]} * sums[at];
         input[i] = c.norm ? round_to(sums[at] * norm[i], kBf16) : sums[at];
       }
-      if (c.squares)
-        row_squares = std::accumulate(&squares[r * parts], &squares[r * parts] + parts, 0.0);
-      const double scale = c.norm || c.squares
+      const double scale = c.norm || c.unit_norm
                                ? 1 / std::sqrt(row_squares / static_cast<double>(c.k) + args.eps)
                                : 1;
       const auto dot = [&](int64_t row, double& size) {
@@ -112,21 +98,6 @@ class FusedLinearTest : public OpsTest {
     auto out = get_matrix(harness(), args.linear.out, padded, cols);
     out.resize(c.m * cols);
     expect_close(out, expected, tolerance, c.out);
-    if (c.next) {
-      auto scaled = get_matrix(harness(), args.next.out, padded, c.n);
-      const auto sums_of = get_matrix(harness(), next_squares, padded, next_parts);
-      std::vector<float> times_norm;
-      for (int64_t i = 0; i < c.m * c.n; ++i)
-        times_norm.push_back(round_to(out[i] * next_norm[i % c.n], kBf16));
-      scaled.resize(times_norm.size());
-      expect_same_bits(scaled, times_norm);
-      for (int32_t r = 0; r < c.m; ++r) {
-        const double sum =
-            std::inner_product(&out[r * c.n], &out[r * c.n] + c.n, &out[r * c.n], 0.0);
-        const float* of_row = &sums_of[r * next_parts];
-        EXPECT_NEAR(std::accumulate(of_row, of_row + next_parts, 0.0), sum, 1e-5 * sum + 1e-6);
-      }
-    }
     if (!c.delta) return;
     auto sum_out = get_matrix(harness(), args.sum_out, padded, c.k);
     sum_out.resize(c.m * c.k);
@@ -160,37 +131,6 @@ TEST_P(FusedLinearTest, MoreRowsThanFewMatchDoublePrecision) {
   }
 }
 
-// Every cluster's share of a tile's outputs is squared once, whatever the cluster's size; a row's
-// scale does not depend on how many there are.
-TEST_P(FusedLinearTest, SharesANormWithTheLinearsAroundIt) {
-  if (table().fused_linear == nullptr) GTEST_SKIP() << "this device has no such op";
-  const auto before = [this](int32_t m, int64_t n, int64_t k, bool residual, int32_t padded) {
-    check({m, n, k, false, false, false, false, residual, kBf16, false, true}, padded);
-  };
-  const auto behind = [this](int32_t m, int64_t n, int64_t k, bool silu, int32_t padded) {
-    check({m, n, k, false, false, silu, false, false, kBf16, true, false}, padded);
-  };
-  const int32_t most = table().few_rows.max_shared_norm_rows;
-  for (const int32_t m : {1, 4, 5, 8, 9, 15, most}) {
-    for (const int64_t k : {192, 320, 1088}) {
-      before(m, 40, k, true, std::min(m + 7, most));
-      before(m, 200, k, false, m);
-      behind(m, 200, k, false, std::min(m + 7, most));
-      behind(m, 96, k, true, m);
-    }
-    before(m, 2048, 4096, true, m);  // clusters of more than two blocks
-    before(m, 21120, 192, true, m);  // several tiles a cluster
-    behind(m, 21120, 192, true, m);
-    check({m, 200, 320, false, false, false, true, true, kBf16, true, true}, m);
-  }
-  for (const int32_t live : {0, 1, 2, 3}) {
-    for (const int32_t padded : {5, 8, most}) {
-      before(live, 200, 320, true, padded);
-      behind(live, 320, 320, true, padded);
-    }
-  }
-}
-
 // linear_silu.cu: one block or two for the rows, tiles of every size, several of a block, fewer
 // chunks of K than stages and more.
 TEST_P(FusedLinearTest, SiluOfManyRowsMatchesDoublePrecision) {
@@ -218,6 +158,28 @@ TEST_P(FusedLinearTest, SiluOfManyRowsMatchesDoublePrecision) {
   for (const int32_t live : {0, 1, 2, 3, 64, 129})
     for (const int32_t padded : {least, 128, 130, most})
       if (live <= padded) silu(live, 320, 320, padded);
+}
+
+// The scale of a row is that of its whole input, whichever blocks have which part of K, of a
+// block's first tile and of those after it; rows without numbers spoil no others.
+TEST_P(FusedLinearTest, NormsWithoutAWeightMatchDoublePrecision) {
+  if (table().fused_linear == nullptr) GTEST_SKIP() << "this device has no such op";
+  const int32_t few = table().few_rows.max_rows, most = table().few_rows.max_unit_norm_rows;
+  const auto norms = [this](int32_t m, int64_t n, int64_t k, bool silu, int32_t padded) {
+    check({m, n, k, false, false, silu, !silu, !silu, kBf16, true}, padded);
+  };
+  ASSERT_GT(most, few);
+  for (const int32_t m : {1, 2, few + 1, 15, 16, 17, 24, 33, 40, most}) {
+    for (const int64_t k : {192, 320, 1088}) {
+      norms(m, 96, k, true, m);
+      norms(m, 200, k, false, std::min(m + 7, most));
+    }
+    norms(m, 21120, 192, true, m);  // several tiles a cluster
+    norms(m, 2048, 4096, true, m);  // clusters of several blocks
+    norms(m, 2048, 4096, false, most);
+  }
+  for (const int32_t live : {0, 1, 3})
+    for (const int32_t padded : {few + 1, 32, most}) norms(live, 320, 320, true, padded);
 }
 
 TEST_P(FusedLinearTest, MatchesDoublePrecision) {

@@ -174,9 +174,12 @@ INSTANTIATE_TEST_SUITE_P(
                     MergedCase{"NONE", 2, {}}, MergedCase{"PIECEWISE", 2, kNarrow},
                     MergedCase{"FULL", 2, kRootScaled}, MergedCase{"FULL_AND_PIECEWISE", 2, {}}));
 
-// Logits are float32 whatever the activations are.
-TEST(Lora, InBfloat16AnAdapterOfTheHeadAnswersAsItsMergedCheckpoint) {
-  const TinyAdapter adapter(model().shape(), {.targets = {"lm_head"}});
+class LoraInBfloat16 : public testing::TestWithParam<std::vector<std::string>> {};
+
+// Logits are float32 whatever the activations are. Behind a norm whose weight is part of the
+// linear's (fold_norms) it is part of the adapter's, too.
+TEST_P(LoraInBfloat16, AnAdapterAnswersAsItsMergedCheckpoint) {
+  const TinyAdapter adapter(model().shape(), {.targets = GetParam()});
   const TemporaryDirectory merged;
   adapter.merge(model().directory(), merged.path());
   SessionOptions options = lora_options("FULL", {&adapter}), plain = with_mode("NONE");
@@ -191,8 +194,13 @@ TEST(Lora, InBfloat16AnAdapterOfTheHeadAnswersAsItsMergedCheckpoint) {
   run_lora(*session, {{0, prompt(5, 1), 0}}, {{{0, 1}}, {0}});
   const auto got = session->runner().read_logits();
   ASSERT_EQ(got.size(), expected.size());
-  for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], expected[i], 0.05) << "token " << i;
+  const double most = GetParam().size() > 1 ? 0.1 : 0.05;  // through layers of roundings
+  for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], expected[i], most) << "token " << i;
 }
+INSTANTIATE_TEST_SUITE_P(Targets, LoraInBfloat16,
+                         testing::Values(std::vector<std::string>{"lm_head"},
+                                         std::vector<std::string>{"q_proj", "v_proj", "gate_proj",
+                                                                  "up_proj"}));
 
 // A place takes another adapter between two replays of the same graphs, and goes back.
 TEST(Lora, APlacesNextAdapterRunsUnderTheSameGraphs) {

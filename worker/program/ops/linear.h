@@ -93,10 +93,9 @@ struct Definition<LinearOp> {
 struct FusedLinearOp {  // all but in, weight and out may be kNoValue
   ValueId in = kNoValue, norm = kNoValue, delta = kNoValue, weight = kNoValue, bias = kNoValue,
           residual = kNoValue, sum_out = kNoValue, out = kNoValue;
-  // Norms shared with a linear before, whose `next_squares` are `squares`, and with one behind.
-  ValueId squares = kNoValue, next_norm = kNoValue, next_out = kNoValue, next_squares = kNoValue;
   float eps = 1e-5f;
-  bool silu_mul = false;  // of the two halves of the linear's result
+  bool unit_norm = false;  // the norm's weight is all ones (fold_norms)
+  bool silu_mul = false;   // of the two halves of the linear's result
   // Exchange places of the group (a number each): `out`, a part of a sum, goes to the ranks, and
   // the next op takes the sum for its `delta`. -1: none.
   int32_t push = -1, pull = -1;
@@ -122,14 +121,10 @@ struct Definition<FusedLinearOp> {
                                          read("weight", offsetof(O, weight)),
                                          of_rank(optional_read("bias", offsetof(O, bias))),
                                          of_rank(optional_read("residual", offsetof(O, residual))),
-                                         optional_read("squares", offsetof(O, squares)),
-                                         optional_read("next_norm", offsetof(O, next_norm)),
                                          optional_write("sum_out", offsetof(O, sum_out)),
-                                         optional_write("next_out", offsetof(O, next_out)),
-                                         optional_write("next_squares", offsetof(O, next_squares)),
                                          write("out", offsetof(O, out))};
   static constexpr Attribute attributes[] = {
-      shown_with<"eps", &O::eps, &O::norm>(), shown_with<"eps", &O::eps, &O::squares>(),
+      shown_with<"eps", &O::eps, &O::norm>(), flag<"unit_norm", &O::unit_norm>(),
       flag<"silu_mul", &O::silu_mul>(), ordinal<"pull", &O::pull>(), ordinal<"push", &O::push>()};
   static std::string shape(const Shapes& v, const O& op) {
     const Value &weight = v[op.weight], &out = v[op.out];
@@ -150,19 +145,8 @@ struct Definition<FusedLinearOp> {
     }
     if (op.residual != kNoValue && !v.same_shape(op.residual, op.out))
       return "residual and result disagree";
-    const auto squares_fit = [&v](ValueId squares, ValueId of) {
-      return v.same_rows(squares, of) && v[squares].dtype == DType::kFloat32 &&
-             v[squares].cols == kernels::square_parts(v[of].cols);
-    };
-    if (op.squares != kNoValue && (op.norm != kNoValue || !squares_fit(op.squares, op.in)))
-      return "squares and input disagree";
-    const bool next = op.next_norm != kNoValue;
-    if ((op.next_out != kNoValue) != next || (op.next_squares != kNoValue) != next)
-      return "next_norm, next_out and next_squares belong together";
-    return expect(
-        !next || (v.is_vector(op.next_norm, out.cols) && v.same_shape(op.next_out, op.out) &&
-                  squares_fit(op.next_squares, op.out)),
-        "what the next norm takes and the result disagree");
+    return expect(!op.unit_norm || (op.norm != kNoValue && op.delta == kNoValue),
+                  "a unit norm is a norm without a sum");
   }
   static bool has_kernel(const kernels::KernelTable& table, const O& /*op*/) {
     return table.fused_linear != nullptr;
@@ -175,11 +159,8 @@ struct Definition<FusedLinearOp> {
     args.eps = op.eps;
     args.delta = l.matrix(op.delta);
     args.sum_out = l.matrix(op.sum_out);
+    args.unit_norm = op.unit_norm;
     args.silu_mul = op.silu_mul;
-    args.squares = static_cast<const float*>(l.matrix(op.squares).data);
-    args.next.norm = l.vector(op.next_norm);
-    args.next.out = l.matrix(op.next_out);
-    args.next.squares = static_cast<float*>(l.matrix(op.next_squares).data);
     if (op.push >= 0) args.push = l.peer_sum(op.push, l.rows(op.out));
     if (op.pull >= 0) args.pull = l.peer_sum(op.pull, l.rows(op.in));
     l.kernels().fused_linear(l.stream(), args);

@@ -57,19 +57,22 @@ class FewRowsRewriter {
     drop(remove);
   }
 
-  // linear -> silu_mul becomes fused_linear, where its kernel without a norm takes the shape. Said
-  // of the whole tensors, so that every rank says the same: shares are of 16 columns each.
-  void fuse_silu() {
+  // linear -> silu_mul becomes fused_linear, where its kernel without a norm takes the shape; with
+  // `norms` a folded norm before it goes in, too. Said of the whole tensors, so that every rank
+  // says the same: shares are of 16 columns each.
+  void fuse_silu(bool norms) {
     const Uses uses(program_);
     std::vector<bool> remove(program_.ops.size(), false);
     for (Op& op : program_.ops) {
       const auto* linear = std::get_if<LinearOp>(&op);
       if (linear == nullptr || !can_fuse(program_, *linear)) continue;
-      if (!has_whole_atoms(program_, linear->weight) || !has_whole_blocks(linear->weight)) continue;
+      if (!has_whole_atoms(program_, linear->weight)) continue;
       FusedLinearOp whole = fused(*linear);
-      const int silu = take_silu(uses, whole);
-      if (silu < 0) continue;
-      remove[static_cast<size_t>(silu)] = true;
+      const int norm = norms ? take_folded_norm(uses, whole) : -1;
+      const int silu = has_whole_blocks(linear->weight) ? take_silu(uses, whole) : -1;
+      if (norm < 0 && silu < 0) continue;
+      if (norm >= 0) remove[static_cast<size_t>(norm)] = true;
+      if (silu >= 0) remove[static_cast<size_t>(silu)] = true;
       op = whole;
     }
     drop(remove);
@@ -239,6 +242,17 @@ class FewRowsRewriter {
     return -1;
   }
 
+  int take_folded_norm(const Uses& uses, FusedLinearOp& fused) const {
+    const auto* norm = def_as<RmsNormOp>(program_, uses, fused.in);
+    if (norm == nullptr || program_.value(fused.weight).norm != norm->weight) return -1;
+    const int def = uses.def(fused.in);
+    fused.in = norm->in;
+    fused.norm = norm->weight;
+    fused.eps = norm->eps;
+    fused.unit_norm = true;
+    return def;
+  }
+
   template <class Fused>
   int take_silu(const Uses& uses, Fused& fused) {
     if (!uses.used_once(fused.out) || fused.bias != kNoValue || fused.residual != kNoValue) {
@@ -325,10 +339,9 @@ Program lower_some_rows(Program program, const kernels::FewRows& device, int32_t
     rewriter.drop_selects();
     rewriter.add_residuals();
   }
-  rewriter.fuse_silu();
+  rewriter.fuse_silu(rows <= device.max_unit_norm_rows);
   if (fuses_attention) rewriter.fuse_attention();
-  Program lowered = rewriter.take();
-  return rows > device.max_shared_norm_rows ? lowered : share_norms(std::move(lowered));
+  return rewriter.take();
 }
 
 Program lower_lora_rows(Program program, const kernels::FewRows& device) {

@@ -174,7 +174,8 @@ class LoraRewriter {
                                .b_begin = begin,
                                .b_rows = cols,
                                .rank_column = of.first + part,
-                               .weight = from});
+                               .weight = from,
+                               .norm = weight.norm});
       begin += cols;
       expand.part_end[static_cast<size_t>(part)] = static_cast<int32_t>(begin);
     }

@@ -25,7 +25,8 @@ struct LoraTarget {
   int32_t rank_column;      // its column of `ranks`
   // An embedding: `a` has a column for each token, kept one after the other.
   bool by_token = false;
-  WeightPart weight;  // what is changed, as this rank has it
+  WeightPart weight;        // what is changed, as this rank has it
+  ValueId norm = kNoValue;  // whose weight `a` is times too, as the linear's is (fold_norms)
 };
 
 struct LoraProgram {

@@ -29,13 +29,14 @@ Program lower_few_rows(Program program, const kernels::FewRows& device, bool dec
 // rows, where the device's linear takes a residual at no cost.
 Program add_residuals(Program program);
 // The form for more rows than few, for keys of at most `rows`, up to
-// kernels::FewRows::max_silu_rows: SiLU·mul goes into the linear before it, and as far as the
-// device can, norms are shared. The same Program if no linear takes it. `decode`: for keys of one
-// new token a request, as with lower_few_rows; RoPE goes into attention up to some_decode_limit().
+// kernels::FewRows::max_silu_rows: SiLU·mul goes into the linear before it, and up to
+// max_unit_norm_rows norms whose weights are folded go into the linear behind them. The same
+// Program if no linear takes either. `decode`: for keys of one new token a request, as with
+// lower_few_rows; RoPE goes into attention up to some_decode_limit().
 Program lower_some_rows(Program program, const kernels::FewRows& device, int32_t rows, bool decode);
-// A norm between two linears goes into both (kernels::FusedLinearArgs::next).
-Program share_norms(Program program);
-bool shares_norms(const Program& program);
+// Marks the weights of linears behind norms that can have the norm's own weight in them: the loader
+// multiplies them by it (Value::norm), and the norm's becomes ones. Of a sharded Program.
+Program fold_norms(Program program);
 // The same of a Program with adapters (lora.h): the linears that the device can run so take their
 // adapters with them.
 Program lower_lora_rows(Program program, const kernels::FewRows& device);
