@@ -21,9 +21,10 @@ using Kernel = void (*)(StreamRef stream, const Args& args);
 // What the kernels for few rows can take; the pass that lowers a Program to them asks
 // (few_rows.cpp).
 struct FewRows {
-  int32_t max_rows = 0;        // 0: this device has none of them
-  int32_t max_plain_rows = 0;  // of a fused_linear without a norm, K and n of whole groups of 64
-  int32_t max_silu_rows = 0;   // of those with SiLU·mul
+  int32_t max_rows = 0;         // 0: this device has none of them
+  int32_t max_rows_of_one = 0;  // of a group of one rank, for which they are faster up to here
+  int32_t max_plain_rows = 0;   // of a fused_linear without a norm, K and n of whole groups of 64
+  int32_t max_silu_rows = 0;    // of those with SiLU·mul
   int32_t max_unit_norm_rows = 0;  // of those with a unit norm; of more it is slower
   int64_t max_norm_cols = 0, max_norm_elements = 0;  // of one launch with a norm: K, M * K
   int32_t max_group = 0;                             // rope_attention: query heads a KV head

@@ -332,8 +332,11 @@ bool can_fuse_few(const LinearArgs& args) {
 void fused_linear(StreamRef stream, const FusedLinearArgs& args) {
   const LinearArgs& linear = args.linear;
   if (linear.rows.padded > kClusterRows) return linear_silu(stream, linear);
-  if (linear.rows.padded > kFewRows || args.unit_norm) return linear_cluster(stream, args);
   const bool norm = args.norm != nullptr;
+  const bool clusters = !norm && args.push.size == 0 && linear.rows.padded > kGemvRows &&
+                        can_cluster(linear) && (!args.silu_mul || linear.weight.n % 32 == 0);
+  if (linear.rows.padded > kFewRows || args.unit_norm || clusters)
+    return linear_cluster(stream, args);
   FusedGemv gemv{};
   gemv.in = linear.in;
   gemv.delta = args.delta;

@@ -83,7 +83,7 @@ const KernelTable& cuda_kernel_table() {
       .fused_linear = &checked<&fused_linear>,
       .lora_linear = &checked<&lora_linear>,
       .rope_attention = &checked<&rope_attention>,
-      .few_rows = {kFewRows, kClusterRows, kSiluRows, kUnitNormRows, kMaxFusedNormCols,
+      .few_rows = {kFewRows, kGemvRows, kClusterRows, kSiluRows, kUnitNormRows, kMaxFusedNormCols,
                    kMaxFusedNormElements, kMaxFusedGroup, kMaxRopeUnits, kMaxLoraCols,
                    kMaxPeerRanks, &can_rope_attend, &fuses_silu},
       .planned_rows = &planned_rows,

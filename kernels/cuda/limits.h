@@ -18,6 +18,7 @@ inline constexpr int32_t kMaxStepReqs = 48 << 10;  // their starts lie in shared
 
 // fused_linear: rows of a launch; columns and elements that a block norms in shared memory.
 inline constexpr int32_t kFewRows = kPeerSumRows;
+inline constexpr int32_t kGemvRows = 2;  // of a linear alone; of more linear_cluster is faster
 inline constexpr int32_t kMaxFusedNormCols = 8192;
 inline constexpr int32_t kMaxFusedNormElements = 16384;
 inline constexpr int32_t kClusterRows = 80;   // linear_cluster, and fused_linear without a norm

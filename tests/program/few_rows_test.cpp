@@ -317,16 +317,18 @@ TEST(FewRows, OfOneTokenARequestSharesNoKeys) {
 
 TEST(FewRows, LimitFollowsTheWidestNorm) {
   ModelConfig config = aligned(tiny_llama());
-  const auto limit = [](const ModelConfig& c, DType dtype, const kernels::FewRows& rows) {
-    return few_rows_limit(shard(fuse(build(c, dtype)), 0, 1).value(), rows);
+  const auto limit = [](const ModelConfig& c, DType dtype, const kernels::FewRows& rows,
+                        int ranks = 1) {
+    return few_rows_limit(shard(fuse(build(c, dtype)), 0, ranks).value(), rows);
   };
-  EXPECT_EQ(limit(config, DType::kBFloat16, few_rows_device()), 4);
+  EXPECT_EQ(limit(config, DType::kBFloat16, few_rows_device()), 3);
+  EXPECT_EQ(limit(config, DType::kBFloat16, few_rows_device(), 2), 4);
   EXPECT_EQ(limit(config, DType::kFloat32, few_rows_device()), 0);
   EXPECT_EQ(limit(config, DType::kBFloat16, {}), 0);
   config.hidden_size = 8192;
   EXPECT_EQ(limit(config, DType::kBFloat16, few_rows_device()), 2);
   config.hidden_size = 16384;  // too wide for the fused norm, which then stays an op of its own
-  EXPECT_EQ(limit(config, DType::kBFloat16, few_rows_device()), 4);
+  EXPECT_EQ(limit(config, DType::kBFloat16, few_rows_device()), 3);
 }
 
 }  // namespace

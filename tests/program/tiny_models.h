@@ -74,6 +74,7 @@ inline ModelConfig tiny_biased_llama() {
 // A device with kernels for few rows.
 inline kernels::FewRows few_rows_device() {
   return {.max_rows = 4,
+          .max_rows_of_one = 3,
           .max_plain_rows = 64,
           .max_silu_rows = 256,
           .max_unit_norm_rows = 48,

@@ -375,7 +375,7 @@ int32_t few_rows_limit(const Program& program, const kernels::FewRows& device) {
   for (const Op& op : program.ops) {
     const auto* linear = std::get_if<LinearOp>(&op);
     if (linear == nullptr || !can_fuse(program, *linear)) continue;
-    limit = device.max_rows;
+    limit = program.tensor_parallel_size == 1 ? device.max_rows_of_one : device.max_rows;
     break;
   }
   for (const Op& op : program.ops) {
