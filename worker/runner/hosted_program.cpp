@@ -119,12 +119,11 @@ Status add_lowerings(HostedProgram& hosted, const kernels::KernelTable& kernels,
                      const std::vector<std::string>& splitting_ops) {
   if (few_rows.max_rows == 0) return {};
   const Program& plain = hosted.program;
-  const auto add = [&](int32_t rows, bool decode, Program program,
-                       bool (*takes)(int32_t) = nullptr) -> Status {
+  const auto add = [&](int32_t rows, bool decode, Program program) -> Status {
     auto form = std::make_unique<KeyLowering>();
     form->rows = rows;
     form->decode = decode;
-    form->takes = takes;
+    if (rows == few_rows.max_silu_rows) form->takes = few_rows.fuses_silu;
     REFRAIN_RETURN_IF_ERROR(
         plan_lowering(*form, std::move(program), {rows, rows, rows}, kernels, &splitting_ops));
     hosted.for_keys.push_back(std::move(form));
@@ -135,21 +134,18 @@ Status add_lowerings(HostedProgram& hosted, const kernels::KernelTable& kernels,
     return backend != nullptr && backend->plan != kernels::AttentionPlanKind::kNone;
   });
   const auto& lens = hosted.dispatcher->config().uniform_query_lens;
-  const bool decodes = !plans && std::ranges::count(lens, 1) > 0;
   const int32_t few = few_rows_limit(plain, few_rows);
-  const int32_t with_rope = some_decode_limit(plain, few_rows);
-  const int32_t with_norm = few_rows.max_unit_norm_rows, with_silu = few_rows.max_silu_rows;
   for (const bool decode : {true, false}) {
-    if (decode && (few == 0 || !decodes)) continue;
-    if (few > 0) REFRAIN_RETURN_IF_ERROR(add(few, decode, lower_few_rows(plain, few_rows, decode)));
+    if (decode && (few == 0 || plans || std::ranges::count(lens, 1) == 0)) continue;
     std::map<int32_t, Program> forms;
-    for (const int32_t rows : {decode ? with_rope : 0, with_norm, with_silu})
+    if (few > 0) forms[few] = lower_few_rows(plain, few_rows, decode);
+    for (const int32_t rows : {decode ? some_decode_limit(plain, few_rows) : 0,
+                               few_rows.max_unit_norm_rows, few_rows.max_silu_rows})
       if (rows > few) forms[rows] = lower_some_rows(plain, few_rows, rows, decode);
     for (auto form = forms.begin(); form != forms.end(); ++form) {
       const auto more = std::next(form);  // the same for more rows, or the plain one, will do
       if (form->second.ops == (more == forms.end() ? plain : more->second).ops) continue;
-      REFRAIN_RETURN_IF_ERROR(add(form->first, decode, std::move(form->second),
-                                  form->first == with_silu ? few_rows.fuses_silu : nullptr));
+      REFRAIN_RETURN_IF_ERROR(add(form->first, decode, std::move(form->second)));
     }
   }
   return {};
