@@ -9,6 +9,34 @@
 
 namespace refrain::kernels::cluster_linear {
 
+// sum[i] += the squares of eight bfloat16 in shared memory, kStep bytes after those of i - 1.
+template <int kStep, int kCount>
+__device__ inline void add_squares(uint32_t from, float (&sum)[kCount]) {
+  uint4 v[kCount];
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v[i].x), "=r"(v[i].y), "=r"(v[i].z), "=r"(v[i].w)
+                 : "r"(from + i * kStep));
+  }
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    float x[8];
+    unpack8(v[i], x);
+    float even = x[0] * x[0], odd = x[1] * x[1];
+#pragma unroll
+    for (int j = 2; j < 8; j += 2)
+      even = fmaf(x[j], x[j], even), odd = fmaf(x[j + 1], x[j + 1], odd);
+    sum[i] += even + odd;
+  }
+}
+// Of eight neighbouring lanes, to all of them.
+__device__ inline float sum_of_eight(float value) {
+#pragma unroll
+  for (int offset = 4; offset > 0; offset /= 2) value += __shfl_xor_sync(~0u, value, offset);
+  return value;
+}
+
 template <int kRows, bool kSilu, bool kLora>
 struct TileBlock : Block<kRows, kSilu, kLora> {
   using Base = Block<kRows, kSilu, kLora>;

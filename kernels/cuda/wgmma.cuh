@@ -12,8 +12,6 @@
 #include <cstdint>
 #include <utility>
 
-#include "kernels/cuda/device.cuh"
-
 namespace refrain::kernels {
 
 inline constexpr int kAtom = 64;  // columns that are swizzled together
@@ -22,34 +20,6 @@ inline constexpr int kAtom = 64;  // columns that are swizzled together
 __device__ inline uint64_t matrix_descriptor(uint32_t address) {
   return static_cast<uint64_t>((address & 0x3ffff) >> 4) | (uint64_t{1} << 16) |
          (uint64_t{64} << 32) | (uint64_t{1} << 62);
-}
-
-// sum[i] += the squares of eight bfloat16 in shared memory, kStep bytes after those of i - 1.
-template <int kStep, int kCount>
-__device__ inline void add_squares(uint32_t from, float (&sum)[kCount]) {
-  uint4 v[kCount];
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v[i].x), "=r"(v[i].y), "=r"(v[i].z), "=r"(v[i].w)
-                 : "r"(from + i * kStep));
-  }
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    float x[8];
-    unpack8(v[i], x);
-    float even = x[0] * x[0], odd = x[1] * x[1];
-#pragma unroll
-    for (int j = 2; j < 8; j += 2)
-      even = fmaf(x[j], x[j], even), odd = fmaf(x[j + 1], x[j + 1], odd);
-    sum[i] += even + odd;
-  }
-}
-// Of eight neighbouring lanes, to all of them.
-__device__ inline float sum_of_eight(float value) {
-#pragma unroll
-  for (int offset = 4; offset > 0; offset /= 2) value += __shfl_xor_sync(~0u, value, offset);
-  return value;
 }
 
 namespace gmma = cute::SM90::GMMA;

@@ -48,6 +48,22 @@ def test_any_other_answer_is_a_fault(arrivals, pieces):
     assert (first, each) == (None, None) and fault
 
 
+def test_the_slowest_first_tokens_are_named_with_their_prompts(arrivals, capsys):
+    async def feed():
+        ask = arrivals.Ask(b"")
+        for piece in (HEAD, TEXT, USAGE + DONE):
+            ask.data_received(piece)
+        return ask.prompt_tokens()
+    assert asyncio.run(feed()) == 9
+    rows = [(0.001 * i, 0.01, "") for i in range(1, 9)]
+    figures = arrivals.figures_of([(80, 0.0, 1.0, rows, [(0.001 * i, i / 4, 100 * i) for i in range(1, 9)])])
+    assert [one["ttft"] for one in figures["slowest"]] == [8.0, 7.0, 6.0, 5.0, 4.0]
+    arrivals.show("20/s", figures, {"ttft_p99": 8})
+    assert "slowest" not in capsys.readouterr().out
+    arrivals.show("20/s", figures, {"ttft_p99": 7})
+    assert "slowest: 8.0 ms for 800 tokens at 2.0 s; 7.0 ms for 700" in capsys.readouterr().out
+
+
 def test_each_target_that_is_missed_is_named(arrivals):
     figures = {"tokens_per_s": 100, "ttft_p50": 20.0, "tpot_p50": None}
     assert arrivals.missed(figures, {"tokens_per_s": 100, "ttft_p50": 20}) == []
