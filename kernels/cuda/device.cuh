@@ -133,9 +133,12 @@ __device__ inline float rounded(float value, DType dtype) {
   return dtype == DType::kFloat32 ? value : __bfloat162float(__float2bfloat16_rn(value));
 }
 
+// Of a warp, or of kLanes neighbouring lanes each, to all of them.
+template <int kLanes = 32>
 __device__ inline float warp_sum(float value) {
 #pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(~0u, value, offset);
+  for (int offset = kLanes / 2; offset > 0; offset /= 2)
+    value += __shfl_xor_sync(~0u, value, offset);
   return value;
 }
 

@@ -121,14 +121,6 @@ struct BoxStream {
   }
 };
 
-__device__ inline uint4 load_shared(uint32_t address) {
-  uint4 v;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "r"(address));
-  return v;
-}
-
 // Eight columns of a bfloat16 row that starts at a multiple of 16 bytes.
 __device__ inline void load_columns(const Matrix& m, int32_t row, int32_t col, float (&x)[8]) {
   unpack8(__ldcg(reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(m.data) +

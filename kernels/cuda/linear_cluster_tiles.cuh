@@ -14,11 +14,7 @@ template <int kStep, int kCount>
 __device__ inline void add_squares(uint32_t from, float (&sum)[kCount]) {
   uint4 v[kCount];
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v[i].x), "=r"(v[i].y), "=r"(v[i].z), "=r"(v[i].w)
-                 : "r"(from + i * kStep));
-  }
+  for (int i = 0; i < kCount; ++i) v[i] = load_shared(from + i * kStep);
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     float x[8];
@@ -29,12 +25,6 @@ __device__ inline void add_squares(uint32_t from, float (&sum)[kCount]) {
       even = fmaf(x[j], x[j], even), odd = fmaf(x[j + 1], x[j + 1], odd);
     sum[i] += even + odd;
   }
-}
-// Of eight neighbouring lanes, to all of them.
-__device__ inline float sum_of_eight(float value) {
-#pragma unroll
-  for (int offset = 4; offset > 0; offset /= 2) value += __shfl_xor_sync(~0u, value, offset);
-  return value;
 }
 
 template <int kRows, bool kSilu, bool kLora>
@@ -176,7 +166,7 @@ struct TileBlock : Block<kRows, kSilu, kLora> {
     const auto to = static_cast<uint32_t>(lane()) % 8;
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {  // rows of an atom have eight pieces, swizzled
-      const float row = sum_of_eight(sum[i]);
+      const float row = warp_sum<8>(sum[i]);
       const int32_t place = rank * L::kBlockSquares + i * (kAddThreads / 8) + adder() / 8;
       if (static_cast<int32_t>(to) < args.cluster)
         store_at_block(of_block(squares + place * 4, to), row, of_block(squared, to));

@@ -138,10 +138,7 @@ __global__ void __launch_bounds__(kWideThreads) rope_wide_kernel(RopeKvWriteArgs
     float squares = 0;
 #pragma unroll
     for (int i = 0; i < 8; ++i) squares = fmaf(a[i], a[i], fmaf(b[i], b[i], squares));
-#pragma unroll
-    for (int offset = kLanes / 2; offset > 0; offset /= 2) {
-      squares += __shfl_xor_sync(~0u, squares, offset);
-    }
+    squares = warp_sum<kLanes>(squares);
     if (norm != nullptr) {
       const float scale = 1.0f / sqrtf(squares / kDim + args.eps);
 #pragma unroll
