@@ -78,19 +78,20 @@ __global__ void __launch_bounds__(kThreads) silu_mul_kernel(SiluMulArgs args, bo
   });
 }
 
-__global__ void __launch_bounds__(kThreads) fold_norm_kernel(FoldNormArgs args) {
+__global__ void __launch_bounds__(kThreads)
+    fold_norm_kernel(FoldNormArgs args, bool wide, bool wide_norm) {
   let_successor_start();
   wait_for_predecessor();
   const int64_t col = first_col(), n = args.cols - col;
   if (n <= 0) return;
   float scale[8];
-  load8({args.norm, DType::kFloat32, args.cols}, false, 0, col, n, scale);
+  load8({args.norm, DType::kFloat32, args.cols}, wide_norm, 0, col, n, scale);
   for_each_row({static_cast<int32_t>(args.rows), nullptr}, [&](int64_t row) {
     float x[8];
-    load8(args.weight, false, row, col, n, x);
+    load8(args.weight, wide, row, col, n, x);
 #pragma unroll
     for (int i = 0; i < 8; ++i) x[i] *= scale[i];
-    store8(args.weight, false, row, col, n, x);
+    store8(args.weight, wide, row, col, n, x);
   });
 }
 
@@ -129,7 +130,8 @@ void fold_norm(StreamRef stream, const FoldNormArgs& args) {
   shape.grid = dim3(static_cast<unsigned>(ceil_div(args.cols, kColsPerBlock)),
                     grid_y(static_cast<int32_t>(args.rows)));
   shape.threads = kThreads;
-  launch<&fold_norm_kernel>(stream, "fold_norm", shape, args);
+  launch<&fold_norm_kernel>(stream, "fold_norm", shape, args, rows_are_wide(args.weight),
+                            is_wide(args.norm));
   shape.grid = dim3(static_cast<unsigned>(ceil_div(args.cols, kThreads)));
   launch<&fill_ones_kernel>(stream, "fold_norm", shape, args.norm, args.cols);
 }
