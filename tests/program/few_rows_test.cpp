@@ -118,7 +118,7 @@ TEST(SomeRows, GivesThePlainLogits) {
 TEST(SomeRows, ResidualAndSiluMulGoIntoTheLinears) {
   ModelConfig config = aligned(tiny_llama());
   config.hidden_size = 192;
-  const Program sharded = add_residuals(shard(fuse(build(config, DType::kBFloat16)), 0, 1).value());
+  const Program plain = sharded(config);
   // The last layer goes on with each request's last row alone.
   const auto layers = [](const std::string& mlp) {
     return "prepare_inputs embed rms_norm linear rope_kv_write attention linear rms_norm " + mlp +
@@ -126,12 +126,12 @@ TEST(SomeRows, ResidualAndSiluMulGoIntoTheLinears) {
            "add_rms_norm " +
            mlp + "linear rms_norm linear sample ";
   };
-  EXPECT_EQ(op_names(lower_some_rows(sharded, few_rows_device(), 64, false)),
+  EXPECT_EQ(op_names(lower_some_rows(plain, few_rows_device(), 64, false)),
             layers("fused_linear "));
-  EXPECT_EQ(op_names(sharded), layers("linear silu_mul "));
+  EXPECT_EQ(op_names(plain), layers("linear silu_mul "));
   // Ranks say the same, whatever their shares: blocks of 16 columns, or none.
   config.intermediate_size = 72;
-  const Program odd = add_residuals(shard(fuse(build(config, DType::kBFloat16)), 0, 1).value());
+  const Program odd = sharded(config);
   EXPECT_EQ(lower_some_rows(odd, few_rows_device(), 64, false).ops, odd.ops);
 }
 
@@ -193,16 +193,15 @@ TEST(SomeRows, NormsStayWhereTheirWeightsCannotGo) {
 TEST(SomeRows, OfOneTokenARequestTakeRopeIntoAttentionAndSelectNothing) {
   ModelConfig config = aligned(tiny_llama());
   config.hidden_size = 192;
-  const Program sharded = add_key_shares(
-      add_residuals(shard(fuse(build(config, DType::kBFloat16)), 0, 1).value()), {true}, 64);
+  const Program plain = add_key_shares(sharded(config), {true}, 64);
   kernels::FewRows device = few_rows_device();
   const std::string layer = "rms_norm linear rope_attention linear rms_norm fused_linear linear ";
-  EXPECT_EQ(op_names(lower_some_rows(sharded, device, 8, true)),
+  EXPECT_EQ(op_names(lower_some_rows(plain, device, 8, true)),
             "prepare_inputs embed " + layer + layer + "rms_norm linear sample ");
-  const int32_t limit = some_decode_limit(sharded, device);
-  EXPECT_EQ(op_names(lower_some_rows(sharded, device, limit, true)),
-            op_names(lower_some_rows(sharded, device, 8, true)));
-  const std::string many = op_names(lower_some_rows(sharded, device, limit + 1, true));
+  const int32_t limit = some_decode_limit(plain, device);
+  EXPECT_EQ(op_names(lower_some_rows(plain, device, limit, true)),
+            op_names(lower_some_rows(plain, device, 8, true)));
+  const std::string many = op_names(lower_some_rows(plain, device, limit + 1, true));
   EXPECT_EQ(many.find("rope_attention"), std::string::npos) << many;
 }
 

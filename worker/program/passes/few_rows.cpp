@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 
 #include "worker/program/passes/passes.h"
 #include "worker/program/passes/rewrite.h"
@@ -38,44 +39,22 @@ class FewRowsRewriter {
     }
   }
 
-  // [add_]rms_norm -> linear -> silu_mul becomes fused_linear.
+  // [add_]rms_norm -> linear -> silu_mul becomes fused_linear, and so does a linear alone.
   void fuse_linears() {
-    const Uses uses(program_);
-    std::vector<bool> remove(program_.ops.size(), false);
-    for (size_t i = 0; i < program_.ops.size(); ++i) {
-      const auto* linear = std::get_if<LinearOp>(&program_.ops[i]);
-      if (linear == nullptr || !can_fuse(program_, *linear)) continue;
-      FusedLinearOp whole = fused(*linear);
-      if (const int norm = take_norm(uses, whole); norm >= 0) {
-        remove[static_cast<size_t>(norm)] = true;
-      }
-      if (const int silu = take_silu(uses, whole); silu >= 0) {
-        remove[static_cast<size_t>(silu)] = true;
-      }
-      program_.ops[i] = whole;
-    }
-    drop(remove);
+    fuse_each(true, [this](const Uses& uses, FusedLinearOp& whole) {
+      return std::array{take_norm(uses, whole), take_silu(uses, whole)};
+    });
   }
 
   // linear -> silu_mul becomes fused_linear, where its kernel without a norm takes the shape; with
   // `norms` a folded norm before it goes in, too. Said of the whole tensors, so that every rank
   // says the same: shares are of 16 columns each.
-  void fuse_silu(bool norms) {
-    const Uses uses(program_);
-    std::vector<bool> remove(program_.ops.size(), false);
-    for (Op& op : program_.ops) {
-      const auto* linear = std::get_if<LinearOp>(&op);
-      if (linear == nullptr || !can_fuse(program_, *linear)) continue;
-      if (!has_whole_atoms(program_, linear->weight)) continue;
-      FusedLinearOp whole = fused(*linear);
-      const int norm = norms ? take_folded_norm(uses, whole) : -1;
-      const int silu = has_whole_blocks(linear->weight) ? take_silu(uses, whole) : -1;
-      if (norm < 0 && silu < 0) continue;
-      if (norm >= 0) remove[static_cast<size_t>(norm)] = true;
-      if (silu >= 0) remove[static_cast<size_t>(silu)] = true;
-      op = whole;
-    }
-    drop(remove);
+  void fuse_some(bool norms) {
+    fuse_each(false, [this, norms](const Uses& uses, FusedLinearOp& whole) {
+      const bool takes = has_whole_atoms(program_, whole.weight);
+      return std::array{takes && norms ? take_folded_norm(uses, whole) : -1,
+                        takes && has_whole_blocks(whole.weight) ? take_silu(uses, whole) : -1};
+    });
   }
 
   // lora_shrink -> linear -> lora_expand [-> silu_mul] becomes lora_linear. All ranks say the same:
@@ -216,6 +195,33 @@ class FewRowsRewriter {
     });
   }
 
+  // Linears become fused_linears with the ops that `take` says they take over (-1: none), which are
+  // gone then; `alone`: those without any, too.
+  template <class Take>
+  void fuse_each(bool alone, Take take) {
+    const Uses uses(program_);
+    std::vector<bool> remove(program_.ops.size(), false);
+    for (Op& op : program_.ops) {
+      const auto* linear = std::get_if<LinearOp>(&op);
+      if (linear == nullptr || !can_fuse(program_, *linear)) continue;
+      FusedLinearOp whole = fused(*linear);
+      bool fuses = alone;
+      for (const int taken : take(uses, whole)) {
+        if (taken < 0) continue;
+        remove[static_cast<size_t>(taken)] = true;
+        fuses = true;
+      }
+      if (fuses) op = whole;
+    }
+    drop(remove);
+  }
+
+  static void put(const RmsNormOp& norm, FusedLinearOp& fused) {
+    fused.norm = norm.weight;
+    fused.eps = norm.eps;
+    fused.in = norm.in;
+  }
+
   Op& at(int index) { return program_.ops[static_cast<size_t>(index)]; }
 
   // The op whose work the linear takes over; -1: none.
@@ -226,9 +232,7 @@ class FewRowsRewriter {
       return -1;
     }
     if (const auto* norm = std::get_if<RmsNormOp>(&at(def)); norm != nullptr && norm->group == 0) {
-      fused.norm = norm->weight;
-      fused.eps = norm->eps;
-      fused.in = norm->in;
+      put(*norm, fused);
       return def;
     }
     if (const auto* norm = std::get_if<AddRmsNormOp>(&at(def))) {
@@ -246,9 +250,7 @@ class FewRowsRewriter {
     const auto* norm = def_as<RmsNormOp>(program_, uses, fused.in);
     if (norm == nullptr || program_.value(fused.weight).norm != norm->weight) return -1;
     const int def = uses.def(fused.in);
-    fused.in = norm->in;
-    fused.norm = norm->weight;
-    fused.eps = norm->eps;
+    put(*norm, fused);
     fused.unit_norm = true;
     return def;
   }
@@ -339,7 +341,7 @@ Program lower_some_rows(Program program, const kernels::FewRows& device, int32_t
     rewriter.drop_selects();
     rewriter.add_residuals();
   }
-  rewriter.fuse_silu(rows <= device.max_unit_norm_rows);
+  rewriter.fuse_some(rows <= device.max_unit_norm_rows);
   if (fuses_attention) rewriter.fuse_attention();
   return rewriter.take();
 }
