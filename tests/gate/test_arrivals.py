@@ -53,7 +53,7 @@ def test_the_slowest_first_tokens_are_named_with_their_prompts(arrivals, capsys)
         ask = arrivals.Ask(b"")
         for piece in (HEAD, TEXT, USAGE + DONE):
             ask.data_received(piece)
-        return ask.prompt_tokens()
+        return ask.used("prompt_tokens")
     assert asyncio.run(feed()) == 9
     rows = [(0.001 * i, 0.01, "") for i in range(1, 9)]
     figures = arrivals.figures_of([(80, 0.0, 1.0, rows, [(0.001 * i, i / 4, 100 * i) for i in range(1, 9)])])
