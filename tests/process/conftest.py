@@ -132,7 +132,7 @@ class Server:
         return self.children("front")[0]
 
     def kill(self, pid):
-        """Of the front or the coordinator, whose successor it returns."""
+        """Of the front or the coordinator, whose successor it returns: until that runs, the other may still say ready."""
         before = self.children("coordinator") + self.children("front")
         os.kill(pid, signal.SIGKILL)
         return self.successor(before)
