@@ -22,6 +22,7 @@ struct Lowering {
   // of so many needs.
   std::vector<int32_t> request_sizes;
   bool decode = false;  // for keys of one token a request alone
+  bool lora = false;    // for batches with adapters alone (CG-15)
 
   OpRange all_ops() const { return {0, static_cast<int>(program.ops.size())}; }
 };

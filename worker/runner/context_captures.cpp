@@ -62,10 +62,13 @@ std::vector<BatchDescriptor> ContextCaptures::uncaptured_sizes(const HostedProgr
   // What its linears choose is chosen by then; its own kernels are loaded once.
   if (program.lora != nullptr)
     sizes.push_back({config.max_num_batched_tokens, config.max_num_seqs, false, true});
-  for (rows = 0; rows < program.some_lora_tokens;) {
-    rows = planned_rows(rows + 1);
-    if (rows > config.max_num_batched_tokens) break;
-    sizes.push_back({rows, std::min(rows, config.max_num_seqs), false, true});
+  for (const auto& form : program.for_keys) {
+    if (!form->lora) continue;
+    for (rows = 0; rows < form->rows;) {
+      rows = planned_rows(rows + 1);
+      if (rows > config.max_num_batched_tokens) break;
+      sizes.push_back({rows, std::min(rows, config.max_num_seqs), false, true});
+    }
   }
   return sizes;
 }

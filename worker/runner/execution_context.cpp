@@ -118,8 +118,7 @@ Status ExecutionContext::bind(const AdapterPlaces* adapters) {
   for (const auto& program : programs) {
     const bool first = program == programs.front();
     for (Lowering* lowering : program->lowerings()) {
-      const bool lora = lowering == program->lora.get() || lowering == program->some_lora.get();
-      const std::vector<Addresses>& of_first = lora ? with_places : buffers->addresses();
+      const std::vector<Addresses>& of_first = lowering->lora ? with_places : buffers->addresses();
       REFRAIN_RETURN_IF_ERROR(bind_values(lowering->context, lowering->plan, pool->arena(),
                                           program->cache->addresses(),
                                           first ? of_first : draft_values->addresses()));

@@ -159,14 +159,19 @@ Status add_lora_lowerings(HostedProgram& hosted, const ipc::WorkerConfig& config
   const Program& with = hosted.lora_program->program;
   const auto* splits = hosted.pieces.empty() ? nullptr : &splitting_ops;
   hosted.lora = std::make_unique<Lowering>();
+  hosted.lora->lora = true;
   REFRAIN_RETURN_IF_ERROR(plan_lowering(*hosted.lora, with, with.max_sizes(), kernels, splits));
   // Other splitting ops may name what this one does not have.
   if (splitting_ops != default_splitting_ops()) return {};
   Program some = lower_lora_rows(with, kernels.few_rows);
   if (some.ops == with.ops) return {};
-  const int32_t rows = hosted.some_lora_tokens = kernels.few_rows.max_plain_rows;
-  hosted.some_lora = std::make_unique<Lowering>();
-  return plan_lowering(*hosted.some_lora, std::move(some), {rows, rows, rows}, kernels, splits);
+  auto form = std::make_unique<KeyLowering>();
+  const int32_t rows = form->rows = kernels.few_rows.max_plain_rows;
+  form->lora = true;
+  REFRAIN_RETURN_IF_ERROR(
+      plan_lowering(*form, std::move(some), {rows, rows, rows}, kernels, splits));
+  hosted.for_keys.push_back(std::move(form));
+  return {};
 }
 
 // By name: values with memory of their own have one each.

@@ -34,7 +34,7 @@ struct KeyLowering : Lowering {
   bool (*takes)(int32_t rows) = nullptr;  // and of so many; null: all
 };
 
-struct HostedProgram : Lowering {  // the plain one: for every key that no other is for
+struct HostedProgram : Lowering {  // the plain one: for keys without adapters that no other is for
   // The same in all execution contexts.
   std::shared_ptr<Weights> weights = std::make_shared<Weights>();
   std::shared_ptr<KvCache> cache;  // of its state groups
@@ -43,25 +43,25 @@ struct HostedProgram : Lowering {  // the plain one: for every key that no other
   // Where the device has kernels for them; the first that takes a key runs it.
   std::vector<std::unique_ptr<KeyLowering>> for_keys;
 
-  // For batches with LoRA adapters (CG-15), of any size, and of up to some_lora_tokens; null: the
-  // group has none.
+  // The plain one of batches with LoRA adapters; null: the group has none.
   std::unique_ptr<Lowering> lora;
-  int32_t some_lora_tokens = 0;
-  std::unique_ptr<Lowering> some_lora;
   std::optional<LoraProgram> lora_program;
 
   std::unique_ptr<ScoringLowering> scoring;  // null: steps of this group score no prompts
 
   const Lowering& lowering(const BatchDescriptor& key) const {
     const int32_t rows = std::max(key.num_tokens, key.num_reqs);
-    if (key.has_lora) return rows > some_lora_tokens ? *lora : *some_lora;
     const bool decode = key.uniform && key.num_tokens == key.num_reqs;
     for (const auto& form : for_keys) {
-      if (rows <= form->rows && (decode || !form->decode) &&
+      if (form->lora == key.has_lora && rows <= form->rows && (decode || !form->decode) &&
           (form->takes == nullptr || form->takes(rows))) {
         return *form;
       }
     }
+    return plain(key.has_lora);
+  }
+  const Lowering& plain(bool has_lora) const {
+    if (has_lora) return *lora;
     return *this;
   }
   // The key that what dispatch said runs at: in PIECEWISE with as few requests as hold the batch.
@@ -79,7 +79,6 @@ struct HostedProgram : Lowering {  // the plain one: for every key that no other
     std::vector<Lowering*> all = {this};
     for (const auto& form : for_keys) all.push_back(form.get());
     if (lora != nullptr) all.push_back(lora.get());
-    if (some_lora != nullptr) all.push_back(some_lora.get());
     return all;
   }
   std::vector<Lowering*> all_lowerings() {

@@ -296,10 +296,9 @@ void StepRunner::audit(const BatchShape& batch, StepInFlight& flight) {
                       row.samples && i == 0 && request.uses_history});
   }
   const RuntimeMode mode = flight.ran_graph ? flight.dispatch.mode : RuntimeMode::kNone;
-  flight.audit =
-      audit_->run({*last_lowering_, flight.key, mode, batch, std::move(rows), flight.slots,
-                   context_.buffers->outputs(flight.turn).tokens},
-                  batch.has_lora ? *model().lora : model(), stream(), device_.runs_at_once());
+  flight.audit = audit_->run({*last_lowering_, flight.key, mode, batch, std::move(rows),
+                              flight.slots, context_.buffers->outputs(flight.turn).tokens},
+                             model().plain(batch.has_lora), stream(), device_.runs_at_once());
 }
 
 }  // namespace refrain::worker

@@ -47,6 +47,23 @@ TEST_F(LoweringChoice, FollowsFromRowsAndWhetherEachRequestHasOneToken) {
   EXPECT_EQ(of(8, 8, false), some_);
 }
 
+TEST_F(LoweringChoice, BatchesWithAdaptersHaveTheirOwnInEveryContext) {
+  worker::KeyLowering* some_lora = nullptr;
+  add(some_lora, 80, false);
+  some_lora->lora = true;
+  hosted_.lora = std::make_unique<Lowering>();
+  const auto second = worker::for_another_context(hosted_);
+  for (const worker::HostedProgram* hosted : {&hosted_, second.get()}) {
+    const auto with_adapters = [&](int32_t rows) {
+      return &hosted->lowering(BatchDescriptor{rows, rows, true, true});
+    };
+    for (const int32_t rows : {1, 5, 80})
+      EXPECT_EQ(with_adapters(rows), hosted->for_keys.back().get()) << rows;
+    EXPECT_EQ(with_adapters(81), hosted->lora.get());
+    EXPECT_EQ(&hosted->lowering(BatchDescriptor{80, 80, true, false}), hosted->for_keys[3].get());
+  }
+}
+
 TEST_F(LoweringChoice, WithoutFormsIsThePlainOne) {
   hosted_.for_keys.clear();
   for (const int32_t rows : {1, 5, 128}) EXPECT_EQ(of(rows, rows, true), &hosted_);
