@@ -102,13 +102,15 @@ std::vector<std::string> lines(const Program& program,
 TEST(Shard, CG22RanksShareEveryOpButWhatFollowsFromTheRank) {
   for (const ModelConfig& config : tiny_models()) {
     const Program plain = build(aligned(config), DType::kBFloat16), fused = fuse(plain);
-    for (const bool lowers : {false, true}) {
+    for (const int32_t rows : {0, 4, 63, 64}) {  // which the second rank's one KV head could have
       for (const Program* whole : {&plain, &fused}) {
-        if (lowers && whole == &plain) continue;  // of fused ops alone
+        if (rows > 0 && whole == &plain) continue;  // of fused ops alone
         std::vector<Program> ranks;
         for (int rank = 0; rank < 2; ++rank) {
-          ranks.push_back(shard(*whole, rank, 2).value());
-          if (lowers) ranks.back() = lower_few_rows(ranks.back(), few_rows_device(), true);
+          Program program = shard(*whole, rank, 2).value();
+          if (rows == 4) program = lower_few_rows(program, few_rows_device(), true);
+          if (rows > 4) program = lower_some_rows(program, few_rows_device(), rows, true);
+          ranks.push_back(std::move(program));
         }
         EXPECT_EQ(lines(ranks[0], print_shared), lines(ranks[1], print_shared));
         EXPECT_NE(lines(ranks[0], print), lines(ranks[1], print));

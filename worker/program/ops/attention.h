@@ -188,7 +188,8 @@ struct AttentionOp {  // q: [T, q_heads * head_dim] in the left columns of its v
   ValueId plan = kNoValue, parts = kNoValue;  // of planned_attention (add_attention_plans)
   ValueId out = kNoValue;
   int64_t q_heads = 0, kv_heads = 0, head_dim = 0, sliding_window = 0;
-  int64_t split_tokens = 0;  // with a plan: of a row whose keys are split
+  int64_t most_kv_heads = 0;  // of a sharded Program: of the rank that has most
+  int64_t split_tokens = 0;   // with a plan: of a row whose keys are split
   float scale = 1.0f;
   int layer = 0;
   bool operator==(const AttentionOp&) const = default;

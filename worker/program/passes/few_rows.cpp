@@ -367,7 +367,8 @@ int32_t some_decode_limit(const Program& program, const kernels::FewRows& device
   int64_t limit = device.max_plain_rows;
   for (const Op& op : program.ops) {
     if (const auto* attention = std::get_if<AttentionOp>(&op))
-      limit = std::min(limit, device.max_rope_units / attention->kv_heads);
+      limit = std::min(
+          limit, device.max_rope_units / std::max(attention->kv_heads, attention->most_kv_heads));
   }
   return static_cast<int32_t>(limit);
 }

@@ -47,6 +47,7 @@ struct PeerSums {
 };
 PeerSums peer_sums(const Program& program);
 // The most tokens of a key of decodes whose attention takes RoPE with it; 0: the device has none.
+// The same on all ranks, which must capture the same ops.
 int32_t some_decode_limit(const Program& program, const kernels::FewRows& device);
 // The most tokens of a key that lower_few_rows is for; 0: the device or the Program has none.
 int32_t few_rows_limit(const Program& program, const kernels::FewRows& device);

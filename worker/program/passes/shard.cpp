@@ -164,6 +164,8 @@ struct Resize {
   void operator()(AttentionOp& op) const {
     op.q_heads = q_heads();
     op.kv_heads = kv_heads();
+    const UnitRange most = kv_share(split.kv_heads, 0, split.size);
+    op.most_kv_heads = most.end - most.begin;
     value(op.out).cols = op.q_heads * op.head_dim;
   }
   void operator()(LinearRecurrenceOp& op) const { same_width(op.out, op.in); }
