@@ -103,6 +103,12 @@ struct SiluBlock {
         if (++stage == kStages) stage = 0, phase ^= 1;
       }
     }
+    if constexpr (kPair) {  // the other block's last arrivals must find this one's shared memory
+      for (int s = 0; s < kStages; ++s) {
+        wait_cluster_barrier(empty + stage * 8, phase);
+        if (++stage == kStages) stage = 0, phase ^= 1;
+      }
+    }
   }
 
   // The eight warps: two groups, each with half of the tile's rows.

@@ -83,8 +83,12 @@ __global__ void __launch_bounds__(kExchangeThreads)
     const size_t live = static_cast<size_t>(*rows.live) * rows.row_bytes;
     bytes = live <= rows.begin ? 0 : min(bytes, live - rows.begin);
   }
-  const PacketPlace place(exchange, size_t{blockIdx.x} * kExchangeThreads + threadIdx.x);
-  const size_t begin = place.slot * kThreadBytes;
+  const size_t slot = size_t{blockIdx.x} * kExchangeThreads + threadIdx.x;
+  // An exchange in which nothing is sent must not count: nobody would have waited for anybody
+  // between the one before it and the one behind it, which would have the same buffer.
+  if (slot / 32 * 32 * kThreadBytes >= bytes) return;
+  const PacketPlace place(exchange, slot);
+  const size_t begin = slot * kThreadBytes;
   if (begin >= bytes || is_broken(exchange)) return;
   const size_t mine = bytes - begin;
   uint4 words = mine >= kThreadBytes ? *reinterpret_cast<const uint4*>(in + begin)
