@@ -26,10 +26,14 @@ struct Geometry {
   int heads, kv_heads, head_dim;
   std::vector<int32_t> capture_sizes;
 };
-const Geometry kGeometries[] = {{"Heads8Kv2Of64", 8, 2, 64, {1, 4, 8, 128}},
-                                {"Heads64Kv8Of64", 64, 8, 64, {1, 4, 128}},
-                                {"Heads16Kv2Of128", 16, 2, 128, {1, 4, 128}},
-                                {"Heads32Kv8Of128", 32, 8, 128, {1, 4, 8, 128}}};
+const Geometry kGeometries[] = {
+    {"Heads8Kv2Of64", 8, 2, 64, {1, 4, 8, 128}},
+    {"Heads16Kv2Of128", 16, 2, 128, {1, 4, 128}},
+#ifndef __SANITIZE_THREAD__  // threads do the same in all of them
+    {"Heads64Kv8Of64", 64, 8, 64, {1, 4, 128}},
+    {"Heads32Kv8Of128", 32, 8, 128, {1, 4, 8, 128}},
+#endif
+};
 
 const TinyModel& model_of(const Geometry& geometry) {
   static std::map<std::string, std::unique_ptr<TinyModel>> models;
@@ -242,7 +246,6 @@ TEST_P(GeometryTest, CG28BatchInvariantLogitsHaveTheSameBitsHoweverTheyAreComput
   }
 }
 
-// In every lowering: the plain one and, on CUDA, those for few and for some rows.
 // Steps that run each form of the Program that a device may have, whatever the number of KV heads.
 std::vector<std::vector<Row>> steps_of_every_form() {
   std::vector<Row> prompts, decodes;

@@ -1,6 +1,6 @@
 #pragma once
-// A made-up model's blocks as the ranks of a group hold them: every byte follows from its layer,
-// block, part, unit and place, so that a byte in a wrong place is seen.
+// A made-up model's blocks as the ranks of a group hold them: every word of eight bytes follows
+// from its layer, block, part, unit and place, so that a byte in a wrong place is seen.
 
 #include <algorithm>
 #include <atomic>
@@ -14,8 +14,8 @@ namespace refrain::worker {
 struct Shape {
   int layers = 3;
   int64_t blocks = 7;
-  int64_t units = 5;  // of the parts that are split
-  int64_t unit_bytes = 24;
+  int64_t units = 5;          // of the parts that are split
+  int64_t unit_bytes = 24;    // whole words, as of the next
   int64_t latent_bytes = 40;  // of a part that every rank has
 };
 
@@ -32,12 +32,14 @@ class Shard {
                               {"latent", 0, 1, shape.latent_bytes},
                               {"v", first, units, shape.unit_bytes}}});
     memory.states.push_back({1, shape.blocks, {{"scales", first, units, 8}}});
-    for (const size_t bytes : region_sizes(memory.states, false)) bytes_.emplace_back(bytes);
-    for (auto& region : bytes_) memory.regions.push_back(region.data());
-    flags_.assign(bytes_.size(), 0);
+    for (const size_t bytes : region_sizes(memory.states, false))
+      words_.emplace_back(bytes / sizeof(uint64_t));
+    for (auto& region : words_)
+      memory.regions.push_back(reinterpret_cast<std::byte*>(region.data()));
+    flags_.assign(words_.size(), 0);
     memory.flags = reinterpret_cast<std::byte*>(flags_.data());
-    each_byte([&](std::byte& byte, size_t, int64_t block, uint64_t place) {
-      byte = content(salt, block, place);
+    each_word([&](uint64_t& word, size_t, int64_t block, uint64_t place) {
+      word = content(salt, block, place);
     });
   }
   Shard(const Shard&) = delete;
@@ -45,17 +47,17 @@ class Shard {
   // Whether block `to` of these regions has what block `from` of a group with `salt` has.
   bool holds(size_t first_region, size_t regions, int64_t to, int salt, int64_t from) {
     bool equal = true;
-    each_byte([&](const std::byte& byte, size_t region, int64_t block, uint64_t place) {
+    each_word([&](uint64_t word, size_t region, int64_t block, uint64_t place) {
       if (block == to && region >= first_region && region < first_region + regions)
-        equal = equal && byte == content(salt, from, place);
+        equal = equal && word == content(salt, from, place);
     });
     return equal;
   }
 
   // A step writes a layer, and says so.
   void write(size_t region, int salt) {
-    each_byte([&](std::byte& byte, size_t at, int64_t block, uint64_t place) {
-      if (at == region) byte = content(salt, block, place);
+    each_word([&](uint64_t& word, size_t at, int64_t block, uint64_t place) {
+      if (at == region) word = content(salt, block, place);
     });
   }
   void pass(size_t region, uint32_t step) {
@@ -65,32 +67,32 @@ class Shard {
   KvMemory memory;
 
  private:
-  static std::byte content(int salt, int64_t block, uint64_t place) {
+  static uint64_t content(int salt, int64_t block, uint64_t place) {
     uint64_t hash =
         (place * 1000003 + static_cast<uint64_t>(block)) * 31 + static_cast<uint64_t>(salt);
     hash = (hash ^ (hash >> 29)) * 0xbf58476d1ce4e5b9ULL;
-    return static_cast<std::byte>(hash >> 40);
+    return hash ^ (hash >> 32);
   }
   template <class Call>
-  void each_byte(const Call& call) {
+  void each_word(const Call& call) {
     for (size_t group = 0, region = 0; group < memory.states.size(); ++group) {
       const ipc::KvStates& states = memory.states[group];
       for (int layer = 0; layer < states.num_layers; ++layer, ++region) {
-        std::byte* at = bytes_[region].data();
+        uint64_t* at = words_[region].data();
         for (int64_t block = 0; block < states.num_blocks; ++block)
-          for (size_t part = 0; part < states.parts.size(); ++part)
-            for (int64_t i = 0; i < states.parts[part].units * states.parts[part].unit_bytes; ++i) {
-              // The same in every group, however its ranks share the units.
-              const int64_t in_part =
-                  states.parts[part].first_unit * states.parts[part].unit_bytes + i;
-              call(*at++, region, block,
-                   (region * 16 + part) * 1000000 + static_cast<uint64_t>(in_part));
-            }
+          for (size_t part = 0; part < states.parts.size(); ++part) {
+            const auto& [name, first_unit, units, unit_bytes] = states.parts[part];
+            const int64_t words = unit_bytes / int64_t{sizeof(uint64_t)};
+            // The same in every group, however its ranks share the units.
+            uint64_t place =
+                (region * 16 + part) * 1000000 + static_cast<uint64_t>(first_unit * words);
+            for (int64_t i = 0; i < units * words; ++i) call(*at++, region, block, place++);
+          }
       }
     }
   }
 
-  std::vector<std::vector<std::byte>> bytes_;
+  std::vector<std::vector<uint64_t>> words_;
   std::vector<uint64_t> flags_;
 };
 
