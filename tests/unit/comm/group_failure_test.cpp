@@ -90,7 +90,7 @@ TEST_F(GroupFailureTest, AfterAFailureEveryFurtherCollectiveFailsAtOnce) {
   EXPECT_THAT(results, Each(HasSubstr("ranks disagree")));
 }
 
-TEST_F(GroupFailureTest, ARankThatDoesNotComeIsNamedByTheDeadline) {
+TEST_F(GroupFailureTest, ARankThatDoesNotComeIsNamedByTheDeadline_R9) {
   const auto segment = ipc::SharedSegment::create(token_ + "-given-up", sizeof(std::atomic<int>));
   ASSERT_TRUE(segment) << segment.error().message;
   auto& given_up = *static_cast<std::atomic<int>*>((*segment)->data());
