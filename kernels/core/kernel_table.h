@@ -73,7 +73,7 @@ struct KernelTable {
   Kernel<PublishLayerArgs> publish_layer = nullptr;
   Kernel<KvRowsArgs> kv_rows = nullptr;  // for audits, as the next; no op of a Program
   Kernel<RowDistancesArgs> row_distances = nullptr;
-  // For few rows; null where few_rows.max_rows is 0.
+  // Of up to 256 rows (lower_few_rows, lower_some_rows); null where few_rows.max_rows is 0.
   Kernel<FusedLinearArgs> fused_linear = nullptr;
   Kernel<LoraLinearArgs> lora_linear = nullptr;
   Kernel<RopeAttentionArgs> rope_attention = nullptr;

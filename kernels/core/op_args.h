@@ -145,8 +145,8 @@ struct PeerSum {
   uint64_t deadline_ns = 0;
 };
 
-// Few rows: what stands beside a linear in one launch with it. x = in, or rms_norm(in + delta) *
-// norm; then linear's own meaning with x as its input; or, with silu_mul, out[:, i] =
+// What stands beside a linear in one launch with it, of up to 256 rows. x = in, or rms_norm(in +
+// delta) * norm; then linear's own meaning with x as its input; or, with silu_mul, out[:, i] =
 // silu(y[:, i]) * y[:, n / 2 + i] of y = x · weightᵀ (no bias, no residual).
 struct FusedLinearArgs {
   LinearArgs linear;
@@ -223,9 +223,9 @@ struct LoraExpandArgs {
   Rows rows;
 };
 
-// Few rows: a linear and its adapters. y = linear's own meaning plus lora_expand of lora_shrink of
-// its input, whose result is rounded to bfloat16 between; linear.out = y or, with silu_mul, as in
-// FusedLinearArgs, rounded once.
+// A linear and its adapters, of up to 80 rows. y = linear's own meaning plus lora_expand of
+// lora_shrink of its input, whose result is rounded to bfloat16 between; linear.out = y or, with
+// silu_mul, as in FusedLinearArgs, rounded once.
 struct LoraLinearArgs {
   LinearArgs linear;
   bool silu_mul = false;             // no bias, no residual

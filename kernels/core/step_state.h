@@ -21,8 +21,8 @@ inline constexpr uint32_t kTurns = 2;      // that have memory of their own: tur
 // What the coordinator says of a row (a request taking part in the step).
 enum RowFlags : uint8_t {
   kRowSamples = 1,     // the last token of this row gives logits and a sampled token
-  kRowVerifies = 2,    // so does every token of it: the slot's last one, then drafts that
-                       // propose_ngram makes; it begins where the slot is, not at row_context
+  kRowVerifies = 2,    // so does every token of it: the slot's last one, then drafts made
+                       // on the device; it begins where the slot is, not at row_context
   kRowNoDrafts = 4,    // of a row that verifies: none of its drafts is accepted
   kRowContinues = 16,  // the token after its last one is StepLayout::row_next
 };

@@ -215,7 +215,6 @@ bool GemmPlans::run(StreamRef stream, const LinearArgs& args, bool invariant) {
 void GemmPlans::note_simple(const LinearArgs& args) {
   // float32 rows are for comparisons, not for speed.
   if (args.in.dtype == DType::kFloat32) return;
-  ++simple_launches_;
   std::string kind =
       fmt::format("linear [{}, {}] {}, rows of {}", args.weight.n, args.weight.k,
                   refrain::to_string(args.weight.dtype), refrain::to_string(args.in.dtype));

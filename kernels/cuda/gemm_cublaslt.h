@@ -32,16 +32,14 @@ class GemmPlans {
   int64_t timed() const;      // of them: by their times
 
   // A launch that ran linear_simple instead: far slower than the memory allows. Logged once for
-  // each kind of weight and rows; rows of float32, which are for comparisons, are not counted.
+  // each kind of weight and rows, but for rows of float32, which are for comparisons.
   void note_simple(const LinearArgs& args);
-  int64_t simple_launches() const { return simple_launches_; }
   // "linear [64, 40] bfloat16, rows of float32", sorted.
   const std::set<std::string>& simple_kinds() const { return simple_kinds_; }
 
  private:
   struct Plans;
   std::unique_ptr<Plans> plans_;
-  int64_t simple_launches_ = 0;
   std::set<std::string> simple_kinds_;
 };
 

@@ -1,5 +1,5 @@
 #pragma once
-// Sizes that the CUDA kernels can take; checked in kernel_table.cpp.
+// Sizes that the CUDA kernels can take; checked in check_args.cpp.
 
 #include <cstdint>
 

@@ -163,18 +163,6 @@ void ManualScheduler::jump(Duration by) {
   shared_->clock.advance(by);
 }
 
-bool ManualScheduler::advance_to_next_timer() {
-  run_until_idle();
-  Duration wait;
-  {
-    const std::scoped_lock lock(shared_->mutex);
-    if (shared_->timers.empty()) return false;
-    wait = std::max(Duration::zero(), shared_->timers.begin()->first.first - shared_->clock.now());
-  }
-  advance(wait);
-  return true;
-}
-
 const Clock& ManualScheduler::clock() const { return shared_->clock; }
 
 uint64_t ManualScheduler::random(uint64_t bound) {

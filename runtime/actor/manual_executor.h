@@ -51,8 +51,6 @@ class ManualScheduler {
   // Moves the clock at once, as when the whole process stood still: timers that came due meanwhile
   // run late, in the next advance().
   void jump(Duration by);
-  // Moves the clock to the next timer and runs what becomes ready; false when no timer is set.
-  bool advance_to_next_timer();
 
   const Clock& clock() const;
   // A number in [0, bound) from the scheduler's seed, for faults and mock delays.

@@ -22,13 +22,10 @@ GroupInbox::Taken GroupInbox::take(const ipc::PeerId& from, std::span<const std:
   if (std::holds_alternative<ipc::Hello>(frame->message))
     return Letter{-1, std::move(frame->message)};
   const int32_t rank = members_.rank_of(from);
-  if (rank < 0) {
-    ++rejected_;  // of an epoch that is over, or of a peer that never said hello
-    return std::nullopt;
-  }
+  // Of an epoch that is over, or of a peer that never said hello.
+  if (rank < 0) return std::nullopt;
   Member& member = *members_.find(rank);
   if (!member.gate.accept(frame->info)) {
-    ++rejected_;
     if (member.gate.gaps() == 0) return std::nullopt;
     return frames_fault(rank, fmt::format("frames of {} were lost", members_.name_of(rank)));
   }
@@ -38,7 +35,6 @@ GroupInbox::Taken GroupInbox::take(const ipc::PeerId& from, std::span<const std:
 
 GroupInbox::Taken GroupInbox::unreadable(const ipc::PeerId& from, const std::string& why,
                                          TimePoint now) {
-  ++rejected_;
   const int32_t rank = members_.rank_of(from);
   log::warn("bad frame from {}: {}", from, why);
   if (rank < 0 || !members_.bad_frame(rank, now)) return std::nullopt;

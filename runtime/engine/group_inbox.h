@@ -20,19 +20,17 @@ class GroupInbox {
     int32_t rank = -1;  // -1: a Hello, whose sender need not be a member yet
     ipc::Message message;
   };
-  // Nothing: the frame is not for this group, and was counted.
+  // Nothing: the frame is not for this group.
   using Taken = tl::expected<std::optional<Letter>, GroupFault>;
 
   explicit GroupInbox(GroupMembership& members) : members_(members) {}
 
   Taken take(const ipc::PeerId& from, std::span<const std::byte> bytes, TimePoint now);
-  uint64_t rejected() const { return rejected_; }
 
  private:
   Taken unreadable(const ipc::PeerId& from, const std::string& why, TimePoint now);
 
   GroupMembership& members_;
-  uint64_t rejected_ = 0;
 };
 
 }  // namespace refrain

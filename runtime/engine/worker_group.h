@@ -57,7 +57,6 @@ class WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
   GroupState state() const { return state_; }
   const std::string& detail() const { return detail_; }
   Epoch epoch() const { return members_.epoch(); }
-  uint64_t frames_rejected() const { return inbox_.rejected(); }
   std::vector<ipc::Ready> ready() const { return members_.all_ready(); }
   void fill(GroupStats& stats) const;  // with state, epoch and what ready ranks said
 

@@ -138,12 +138,4 @@ std::string Tokenizer::token_to_string(TokenId id) const {
 
 const SpecialTokens& Tokenizer::special_tokens() const { return parts_->special; }
 
-std::optional<TokenId> Tokenizer::bos_id() const {
-  return parts_->special.bos ? id_of(*parts_->special.bos) : std::nullopt;
-}
-
-std::optional<TokenId> Tokenizer::eos_id() const {
-  return parts_->special.eos ? id_of(*parts_->special.eos) : std::nullopt;
-}
-
 }  // namespace refrain::text

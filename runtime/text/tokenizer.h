@@ -56,8 +56,6 @@ class Tokenizer {
   std::string token_to_string(TokenId id) const;
 
   const SpecialTokens& special_tokens() const;
-  std::optional<TokenId> bos_id() const;
-  std::optional<TokenId> eos_id() const;
 
  private:
   friend class IncrementalDetokenizer;

@@ -14,6 +14,12 @@ using kernels::SlotParams;
 using kernels::StepHeader;
 using kernels::StepLayout;
 
+// Flags of rows go as they came.
+static_assert(uint8_t{ipc::kSamples} == kernels::kRowSamples);
+static_assert(uint8_t{ipc::kVerifies} == kernels::kRowVerifies);
+static_assert(uint8_t{ipc::kNoDrafts} == kernels::kRowNoDrafts);
+static_assert(uint8_t{ipc::kContinues} == kernels::kRowContinues);
+
 template <class T>
 T* place(uint8_t* block, size_t offset) {
   return reinterpret_cast<T*>(block + offset);

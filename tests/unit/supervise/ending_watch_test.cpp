@@ -10,6 +10,8 @@ namespace {
 
 using std::chrono::hours;
 
+constexpr auto kLong = std::chrono::seconds(20);
+
 // no thread of the process needs to run for it.
 TEST(EndingWatch, ForcesTheEndWhenTheTimeIsOver_R25) {
   std::promise<void> forced;
@@ -17,13 +19,13 @@ TEST(EndingWatch, ForcesTheEndWhenTheTimeIsOver_R25) {
   watch.end_within(hours(1));
   watch.end_within(Duration{});  // the earliest counts
   watch.end_within(hours(2));
-  forced.get_future().wait();
+  EXPECT_EQ(forced.get_future().wait_for(kLong), std::future_status::ready);
 }
 
 TEST(EndingWatch, ForcesTheEndWhenTheParentIsGone_R25) {
   std::promise<void> forced;
   EndingWatch watch(::getpid(), Duration{}, [&] { forced.set_value(); });  // not our parent
-  forced.get_future().wait();
+  EXPECT_EQ(forced.get_future().wait_for(kLong), std::future_status::ready);
 }
 
 TEST(EndingWatch, ForcesNothingWhenTheProcessEndsInTime_R25) {

@@ -89,7 +89,7 @@ struct Definition<LinearOp> {
   }
 };
 
-// For few rows (lower_few_rows): a linear with what stands beside it.
+// Of up to 256 rows (lower_few_rows, lower_some_rows): a linear with what stands beside it.
 struct FusedLinearOp {  // all but in, weight and out may be kNoValue
   ValueId in = kNoValue, norm = kNoValue, delta = kNoValue, weight = kNoValue, bias = kNoValue,
           residual = kNoValue, sum_out = kNoValue, out = kNoValue;

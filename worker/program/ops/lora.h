@@ -221,7 +221,7 @@ struct Definition<LoraExpandOp> {
   }
 };
 
-// For few rows (lower_lora_rows): lora_shrink, linear and lora_expand as one op, and silu_mul.
+// Of up to 80 rows (lower_lora_rows): lora_shrink, linear and lora_expand as one op, and silu_mul.
 struct LoraLinearOp {  // bias, residual may be kNoValue
   ValueId in = kNoValue, weight = kNoValue, bias = kNoValue, residual = kNoValue, a = kNoValue,
           b = kNoValue, shrunk = kNoValue, out = kNoValue;

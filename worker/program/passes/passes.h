@@ -1,6 +1,7 @@
 #pragma once
-// Passes: functions from Program to Program, and the memory plan. Order: fuse, shard, (split, plan
-// and validate read the result). Pure; any thread.
+// Passes: functions from Program to Program, and the memory plan. Order: fuse, shard,
+// add_residuals, fold_norms, add_attention_plans, add_key_shares, publish_layers; validate, split
+// and plan read the result, and the lowerings for some keys are made from it. Pure; any thread.
 
 #include <cstddef>
 #include <string>
