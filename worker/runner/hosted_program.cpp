@@ -119,16 +119,6 @@ Status add_lowerings(HostedProgram& hosted, const kernels::KernelTable& kernels,
                      const std::vector<std::string>& splitting_ops) {
   if (few_rows.max_rows == 0) return {};
   const Program& plain = hosted.program;
-  const auto add = [&](int32_t rows, bool decode, Program program) -> Status {
-    auto form = std::make_unique<KeyLowering>();
-    form->rows = rows;
-    form->decode = decode;
-    if (rows == few_rows.max_silu_rows) form->takes = few_rows.fuses_silu;
-    REFRAIN_RETURN_IF_ERROR(
-        plan_lowering(*form, std::move(program), {rows, rows, rows}, kernels, &splitting_ops));
-    hosted.for_keys.push_back(std::move(form));
-    return {};
-  };
   // RoPE and attention in one launch is of no other backend's.
   const bool plans = std::ranges::any_of(backends, [](const AttentionBackend* backend) {
     return backend != nullptr && backend->plan != kernels::AttentionPlanKind::kNone;
@@ -137,15 +127,22 @@ Status add_lowerings(HostedProgram& hosted, const kernels::KernelTable& kernels,
   const int32_t few = few_rows_limit(plain, few_rows);
   for (const bool decode : {true, false}) {
     if (decode && (few == 0 || plans || std::ranges::count(lens, 1) == 0)) continue;
-    std::map<int32_t, Program> forms;
-    if (few > 0) forms[few] = lower_few_rows(plain, few_rows, decode);
+    std::map<int32_t, Program> programs;
+    if (few > 0) programs[few] = lower_few_rows(plain, few_rows, decode);
     for (const int32_t rows : {decode ? some_decode_limit(plain, few_rows) : 0,
                                few_rows.max_unit_norm_rows, few_rows.max_silu_rows})
-      if (rows > few) forms[rows] = lower_some_rows(plain, few_rows, rows, decode);
-    for (auto form = forms.begin(); form != forms.end(); ++form) {
-      const auto more = std::next(form);  // the same for more rows, or the plain one, will do
-      if (form->second.ops == (more == forms.end() ? plain : more->second).ops) continue;
-      REFRAIN_RETURN_IF_ERROR(add(form->first, decode, std::move(form->second)));
+      if (rows > few) programs[rows] = lower_some_rows(plain, few_rows, rows, decode);
+    for (auto at = programs.begin(); at != programs.end(); ++at) {
+      auto& [rows, program] = *at;
+      const auto more = std::next(at);  // the same for more rows, or the plain one, will do
+      if (program.ops == (more == programs.end() ? plain : more->second).ops) continue;
+      auto form = std::make_unique<KeyLowering>();
+      form->rows = rows;
+      form->decode = decode;
+      if (rows == few_rows.max_silu_rows) form->takes = few_rows.fuses_silu;
+      REFRAIN_RETURN_IF_ERROR(
+          plan_lowering(*form, std::move(program), {rows, rows, rows}, kernels, &splitting_ops));
+      hosted.for_keys.push_back(std::move(form));
     }
   }
   return {};
@@ -165,13 +162,10 @@ Status add_lora_lowerings(HostedProgram& hosted, const ipc::WorkerConfig& config
   if (splitting_ops != default_splitting_ops()) return {};
   Program some = lower_lora_rows(with, kernels.few_rows);
   if (some.ops == with.ops) return {};
-  auto form = std::make_unique<KeyLowering>();
-  const int32_t rows = form->rows = kernels.few_rows.max_plain_rows;
-  form->lora = true;
-  REFRAIN_RETURN_IF_ERROR(
-      plan_lowering(*form, std::move(some), {rows, rows, rows}, kernels, splits));
-  hosted.for_keys.push_back(std::move(form));
-  return {};
+  KeyLowering& form = *hosted.for_keys.emplace_back(std::make_unique<KeyLowering>());
+  const int32_t rows = form.rows = kernels.few_rows.max_plain_rows;
+  form.lora = true;
+  return plan_lowering(form, std::move(some), {rows, rows, rows}, kernels, splits);
 }
 
 // By name: values with memory of their own have one each.
