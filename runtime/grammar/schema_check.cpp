@@ -6,6 +6,8 @@
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string>
 #include <string_view>
 
 namespace refrain {
@@ -67,6 +69,9 @@ bool has(const Names& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
+constexpr std::array<std::string_view, 7> kTypes = {"number", "integer", "string", "boolean",
+                                                    "null",   "array",   "object"};
+
 bool is_of_type(const Json& value, const std::string& type) {
   if (type == "number") return value.is_number();
   if (type == "integer")
@@ -78,20 +83,34 @@ bool is_of_type(const Json& value, const std::string& type) {
   return type == "array" ? value.is_array() : type == "object" && value.is_object();
 }
 
-bool is_of_types(const Json& value, const Json& types) {
-  const auto is = [&](const Json& type) {
-    return type.is_string() && is_of_type(value, type.get<std::string>());
+// Those that a schema names, each once: they are looked at for each value of an enum.
+std::set<std::string> types_of(const Json& named) {
+  std::set<std::string> types;
+  const auto take = [&](const Json& type) {
+    if (type.is_string() && std::ranges::count(kTypes, type.get_ref<const std::string&>()) > 0)
+      types.insert(type.get<std::string>());
   };
-  return types.is_array() ? std::any_of(types.begin(), types.end(), is) : is(types);
+  if (named.is_array()) {
+    for (const Json& type : named) take(type);
+  } else {
+    take(named);
+  }
+  return types;
+}
+
+bool is_of_types(const Json& value, const std::set<std::string>& types) {
+  return std::any_of(types.begin(), types.end(),
+                     [&](const std::string& type) { return is_of_type(value, type); });
 }
 
 // Whether all that the deciding keyword of a schema lets through is of these types anyway.
 bool decides_within(const Json& schema, const std::string& decides, const Json& types) {
   if (decides == "$ref") return false;
-  if (decides == "const") return is_of_types(schema["const"], types);
+  const std::set<std::string> allowed = types_of(types);
+  if (decides == "const") return is_of_types(schema["const"], allowed);
   const Json& listed = schema[decides];
   return listed.is_array() && std::all_of(listed.begin(), listed.end(), [&](const Json& one) {
-           return decides == "enum" ? is_of_types(one, types)
+           return decides == "enum" ? is_of_types(one, allowed)
                                     : one.is_object() && one.value("type", Json()) == types;
          });
 }

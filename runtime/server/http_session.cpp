@@ -144,11 +144,10 @@ net::awaitable<void> HttpSession::run() {
         std::make_shared<BodyCharge>(shared_->body_bytes, shared_->options.max_body_bytes_in_all);
     HttpRequest request;
     headers_.clear();
+    form_ = {};  // of a refusal before the head is known
     if (!co_await read_request(parser, request, *charge, first)) break;
     request.body = std::move(parser.get().body());
     request.body_charge = std::move(charge);
-    form_ = {parser.get().version(), parser.get().keep_alive(),
-             parser.get().method() == http::verb::head};
     ++exchange_;
     ended_ = false;
     last_part_ = steady_clock().now();
@@ -214,6 +213,8 @@ net::awaitable<bool> HttpSession::may_send_body(const HttpParser& parser, const 
 net::awaitable<bool> HttpSession::read_request(HttpParser& parser, HttpRequest& request,
                                                BodyCharge& charge, bool first) {
   if (!co_await read_header(parser, first)) co_return false;
+  form_ = {parser.get().version(), parser.get().keep_alive(),
+           parser.get().method() == http::verb::head};
   request = describe(parser.get());
   if (shared_->options.answer_headers) headers_ = shared_->options.answer_headers(request);
   stream_.expires_after(shared_->options.body_timeout);

@@ -21,9 +21,10 @@ Result<std::string> of_schema(const std::string& field, const OrderedJson& given
   }
   if (!schema.is_object() && !schema.is_boolean())
     return fail_field(field, "{} must be a JSON schema", field);
+  REFRAIN_ASSIGN_OR_RETURN(std::string source, bounded(field, kJsonSchemaGrammar + schema.dump()));
   if (const std::string keyword = unsupported_keyword(Json(schema)); !keyword.empty())
     return fail_field(field, "{} has the keyword {}, which is not supported", field, keyword);
-  return bounded(field, kJsonSchemaGrammar + schema.dump());
+  return source;
 }
 
 std::string any_object() { return std::string(kJsonSchemaGrammar) + R"({"type":"object"})"; }

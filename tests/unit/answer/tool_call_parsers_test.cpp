@@ -135,6 +135,20 @@ TEST(Qwen3XmlParser, TextStaysTextAndKeepsItsLines) {
             called({{"a", "{}"}, {"b", "{}"}}, "Both:\n\nThat is all."));
 }
 
+// What it would be as JSON is copied and printed level by level.
+TEST(Qwen3XmlParser, AValueOfTooManyLevelsStaysText_R25) {
+  const auto argument = [](size_t levels) {
+    return std::string(levels, '[') + std::string(levels, ']');
+  };
+  for (const size_t levels : {size_t{64}, size_t{65}, size_t{200'000}}) {
+    const std::string value = argument(levels), quote = levels > 64 ? "\"" : "";
+    EXPECT_EQ(read("qwen3_xml", "<tool_call><function=weather><parameter=places>" + value +
+                                    "</parameter></function></tool_call>"),
+              called({{"weather", R"({"places": )" + quote + value + quote + "}"}}))
+        << levels;
+  }
+}
+
 TEST(Qwen3XmlParser, WhatIsNoCallIsContentWholly) {
   for (const char* text :
        {"<tool_call>\nfunction</tool_call>", "<function=", "<function=a", "<function=>x",

@@ -69,6 +69,24 @@ TEST(HttpServer, HeadHasTheLengthAndNoBody) {
   EXPECT_THAT(answer, testing::EndsWith("\r\n\r\n"));
 }
 
+TEST(HttpServer, ARefusalIsOfItsOwnRequestAndNotOfTheOneBefore) {
+  HttpOptions options;
+  options.check_head = [](const HttpRequest& request) -> std::optional<HttpReply> {
+    if (request.path == "/open") return std::nullopt;
+    return HttpReply{401, "text/plain", "who are you", {}};
+  };
+  ServerFixture server(options, echo);
+  RawClient after_head(server.port());
+  after_head.send("HEAD /open HTTP/1.1\r\nHost: x\r\n\r\n");
+  after_head.read_until("\r\n\r\n");
+  after_head.send("POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody");
+  EXPECT_THAT(after_head.read_all(), HasSubstr("who are you"));
+  RawClient head(server.port());
+  head.send("HEAD /x HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody");
+  EXPECT_THAT(head.read_all(),
+              testing::AllOf(HasSubstr("401"), testing::Not(HasSubstr("who are you"))));
+}
+
 TEST(HttpServer, SaysContinueBeforeTheBodyWhenAsked) {
   ServerFixture server({}, echo);
   RawClient client(server.port());
