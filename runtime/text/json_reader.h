@@ -20,6 +20,7 @@ Result<std::string> read_text_file(const std::filesystem::path& path, size_t max
 
 // Parses `text`; refuses nesting deeper than kMaxJsonDepth before parsing.
 Result<nlohmann::json> parse_json(std::string_view text, std::string_view name);
+// That refusal alone.
 Status check_json_depth(std::string_view text, std::string_view name);
 
 class JsonView {

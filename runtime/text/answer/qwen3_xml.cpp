@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "runtime/text/json_reader.h"
+
 namespace refrain::text {
 namespace {
 
@@ -26,24 +28,6 @@ bool has_type(const std::string& types, const char* name) {
   return types.find(std::string(" ") + name + " ") != std::string::npos;
 }
 
-// Whether JSON of this text would have more levels than a program can copy on its stack.
-bool is_too_deep(std::string_view json) {
-  constexpr int kMaxDepth = 64;
-  int depth = 0;
-  bool quoted = false;
-  for (size_t i = 0; i < json.size() && depth <= kMaxDepth; ++i) {
-    const char c = json[i];
-    if (quoted && c == '\\') {
-      ++i;
-    } else if (c == '"') {
-      quoted = !quoted;
-    } else if (!quoted) {
-      depth += (c == '[' || c == '{') - (c == ']' || c == '}');
-    }
-  }
-  return depth > kMaxDepth;
-}
-
 // The text as JSON of one of the types, where it is that.
 Json typed_value(std::string_view text, const std::string& types) {
   const std::string_view plain = trimmed(text);
@@ -52,7 +36,7 @@ Json typed_value(std::string_view text, const std::string& types) {
     if (any || !has_type(types, "string") || has_type(types, "null")) return nullptr;
   }
   if (has_type(types, "boolean") && (plain == "True" || plain == "False")) return plain == "True";
-  if (is_too_deep(plain)) return text;
+  if (!check_json_depth(plain, "")) return text;  // copied and printed level by level
   Json value = Json::parse(plain, nullptr, /*allow_exceptions=*/false);
   const bool fits = (any && !value.is_discarded()) ||
                     (has_type(types, "boolean") && value.is_boolean()) ||

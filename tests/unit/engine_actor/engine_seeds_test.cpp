@@ -132,7 +132,7 @@ class Story {
 
 #if defined(__SANITIZE_ADDRESS__)
 constexpr uint64_t kSeeds = 100;
-#elif defined(__SANITIZE_THREAD__)  // there is one
+#elif defined(__SANITIZE_THREAD__)  // one thread runs it all
 constexpr uint64_t kSeeds = 20;
 #else
 constexpr uint64_t kSeeds = 300;
