@@ -31,6 +31,7 @@ HttpOptions http_options(const EngineConfig& config, ApiServer& api) {
   options.tls_key_file = config.ssl_keyfile;
   options.error_body = error_body;
   options.check_head = [&api](const HttpRequest& request) { return api.check_head(request); };
+  options.owner_of = [&api](const HttpRequest& request) { return api.owner_of(request); };
   options.answer_headers = [&api](const HttpRequest& request) {
     return api.answer_headers(request);
   };

@@ -24,7 +24,7 @@ namespace refrain {
 namespace {
 
 constexpr size_t kKnownGrammars = 256;
-constexpr char kGood = 'G', kBad = 'B', kBroken = 'X';
+constexpr char kGood = 'G', kBad = 'B', kLate = 'L', kBroken = 'X';  // first of an answer
 // A sanitizer reserves more address space than any limit.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kLimitsMemory = false;
@@ -81,12 +81,13 @@ std::string first_warning(int fd) {
   _exit(sent ? 0 : 1);
 }
 
-std::string describe_end(int status, const GrammarLimits& limits) {
+// The answer for a grammar whose process ended without one.
+std::string answer_of_end(int status, const GrammarLimits& limits) {
   if (WIFSIGNALED(status) && (WTERMSIG(status) == SIGXCPU || WTERMSIG(status) == SIGKILL))
-    return fmt::format("it takes more than {} s to compile and follow", limits.cpu_seconds);
+    return fmt::format("{}it takes more than {} s to compile and follow", kBad, limits.cpu_seconds);
   if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM)
-    return fmt::format("it is not compiled and followed after {} s", limits.wall_seconds);
-  return fmt::format("it is too large or too deep to compile and follow within {} MiB",
+    return fmt::format("{}it is not compiled and followed after {} s", kLate, limits.wall_seconds);
+  return fmt::format("{}it is too large or too deep to compile and follow within {} MiB", kBad,
                      limits.memory_bytes >> 20);
 }
 
@@ -110,7 +111,7 @@ std::string compile_apart(const Vocabulary& vocabulary, const std::string& sourc
   while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }
   const bool well = WIFEXITED(status) && WEXITSTATUS(status) == 0 && size > 0;
-  if (!well) return kBad + describe_end(status, limits);
+  if (!well) return answer_of_end(status, limits);
   answer.resize(static_cast<size_t>(size));
   return answer;
 }
@@ -201,8 +202,10 @@ Status GrammarHelper::ask(const std::string& source) {
   }
   answer.resize(static_cast<size_t>(size));
   if (answer[0] == kGood) return {};
-  if (answer[0] == kBad) return fail(ErrorCode::kInvalidArgument, "{}", answer.substr(1));
-  return fail(ErrorCode::kUnavailable, "the grammar helper: {}", answer.substr(1));
+  const std::string why = answer.substr(1);
+  if (answer[0] == kBroken) return fail(ErrorCode::kUnavailable, "the grammar helper: {}", why);
+  if (answer[0] == kBad) refuse(source, why);
+  return fail(ErrorCode::kInvalidArgument, "{}", why);
 }
 
 bool GrammarHelper::knows(const std::string& source) {
@@ -227,15 +230,18 @@ void GrammarHelper::refuse(const std::string& source, const std::string& why) {
   if (bad_.size() > kKnownGrammars) bad_.pop_front();
 }
 
+Status GrammarHelper::refused(const std::string& source) {
+  const std::lock_guard lock(known_mutex_);
+  for (const auto& [bad, why] : bad_)
+    if (bad == source) return fail(ErrorCode::kInvalidArgument, "{}", why);
+  return {};
+}
+
 Status GrammarHelper::check(const std::string& source) {
-  {
-    const std::lock_guard lock(known_mutex_);
-    for (const auto& [bad, why] : bad_)
-      if (bad == source) return fail(ErrorCode::kInvalidArgument, "{}", why);
-  }
   {
     const std::lock_guard lock(helper_mutex_);
     if (knows(source)) return {};
+    REFRAIN_RETURN_IF_ERROR(refused(source));  // by an answer, or when it was tried
     REFRAIN_RETURN_IF_ERROR(grammar_library());
     REFRAIN_RETURN_IF_ERROR(ask(source));
   }

@@ -53,16 +53,18 @@ class GrammarHelper {
 
   // Whether it came out well lately: no need to wait for check().
   bool knows(const std::string& source);
-  // kInvalidArgument says what is wrong with the grammar, or which limit it broke; kUnavailable
-  // what grammar_library() says, or that the helper ended.
+  // kInvalidArgument says what is wrong with the grammar, or which limit it broke, which is
+  // remembered unless the machine may have been too busy; kUnavailable what grammar_library() says,
+  // or that the helper ended.
   Status check(const std::string& source);
-  // An answer has shown what check() did not find: it fails with `why` from now on.
+  // It fails with `why` from now on: also where an answer has shown what check() did not find.
   void refuse(const std::string& source, const std::string& why);
 
  private:
   Status start();
   void stop();
   Status ask(const std::string& source);
+  Status refused(const std::string& source);
 
   const std::string program_;
   const GrammarHelperOptions options_;

@@ -132,6 +132,11 @@ std::optional<HttpReply> ApiServer::check_head(const HttpRequest& request) {
   return reply;
 }
 
+std::string ApiServer::owner_of(const HttpRequest& request) const {
+  const auto key = key_of(keys_, request);
+  return key == nullptr ? "" : key->name();
+}
+
 void ApiServer::handle(HttpRequest request, const Exchange& exchange) {
   if (auto refused = check_head(request)) return exchange->reply(std::move(*refused));
   routes_.find(request.path)->handle(request, exchange);

@@ -27,6 +27,7 @@ class ApiServer {
 
   // What can be refused without the body: route, method, key, overload.
   std::optional<HttpReply> check_head(const HttpRequest& request);
+  std::string owner_of(const HttpRequest& request) const;  // the key's name; empty: it has none
   // What every answer to the request carries besides (CORS).
   HttpHeaders answer_headers(const HttpRequest& request) const {
     return cors_.answer_headers(request);

@@ -4,13 +4,15 @@
 // promised. On the connection's strand; a BodyCharge may be let go of on any thread.
 
 #include <algorithm>
-#include <atomic>
 #include <boost/asio/buffer.hpp>
 #include <boost/beast/http/message.hpp>
 #include <boost/optional.hpp>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 
 namespace refrain {
 
@@ -43,29 +45,43 @@ struct ArrivingBody {
   };
 };
 
-// What one body takes of `total`, until the last owner lets go.
+// The bytes of all bodies that are here. An owner, that is a key, has at most as many as are left
+// when it has them: alone half, of two that take all they can get each a third, so that none takes
+// the place of all. Any thread.
+class BodyBytes {
+ public:
+  explicit BodyBytes(size_t most) : most_(most) {}
+
+  bool take(const std::string& owner, size_t bytes);
+  void give_back(const std::string& owner, size_t bytes);
+
+ private:
+  const size_t most_;
+  std::mutex mutex_;
+  size_t taken_ = 0;
+  std::map<std::string, size_t> of_owner_;
+};
+
+// What one body takes of them, until the last owner lets go.
 class BodyCharge {
  public:
-  BodyCharge(std::shared_ptr<std::atomic<size_t>> total, size_t most)
-      : total_(std::move(total)), most_(most) {}
-  ~BodyCharge() { *total_ -= bytes_; }
+  BodyCharge(std::shared_ptr<BodyBytes> all, std::string owner)
+      : all_(std::move(all)), owner_(std::move(owner)) {}
+  ~BodyCharge() { all_->give_back(owner_, bytes_); }
   BodyCharge(const BodyCharge&) = delete;
   BodyCharge& operator=(const BodyCharge&) = delete;
 
-  // The body has grown to `bytes`. False: that is more than all bodies may take.
+  // The body has grown to `bytes`. False: that is more than it may take.
   bool grow_to(size_t bytes) {
     const size_t more = bytes - std::min(bytes, bytes_);
-    if ((*total_ += more) > most_) {
-      *total_ -= more;
-      return false;
-    }
+    if (!all_->take(owner_, more)) return false;
     bytes_ += more;
     return true;
   }
 
  private:
-  std::shared_ptr<std::atomic<size_t>> total_;
-  const size_t most_;
+  const std::shared_ptr<BodyBytes> all_;
+  const std::string owner_;
   size_t bytes_ = 0;
 };
 

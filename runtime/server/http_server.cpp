@@ -152,6 +152,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::listen(const std::vector<IoConte
   if (error) {
     return fail_field("--port", "cannot listen on {}: {}", where, error.message());
   }
+  shared->body_bytes = std::make_shared<BodyBytes>(options.max_body_bytes_in_all);
   shared->options = std::move(options);
   shared->handler = std::move(handler);
   auto server =

@@ -66,7 +66,7 @@ struct HttpOptions {
   size_t max_header_fields = 100;
   size_t max_body_bytes = size_t{32} << 20;
   size_t max_buffered_bytes = size_t{1} << 20;     // of a stream whose client reads slowly
-  size_t max_body_bytes_in_all = size_t{1} << 30;  // that are here and not parsed
+  size_t max_body_bytes_in_all = size_t{1} << 30;  // that are here and not parsed: BodyBytes
   int max_connections = 20000;                     // less if descriptors are fewer
   Duration header_timeout = std::chrono::seconds(10);
   Duration body_timeout = std::chrono::seconds(60);
@@ -77,6 +77,8 @@ struct HttpOptions {
   // Looks at a request before its body is read (path, query and headers are there); what it
   // returns is the answer, and the body stays unread. The handler checks again. May be null.
   std::function<std::optional<HttpReply>(const HttpRequest&)> check_head;
+  // Whose bytes a request's body is; requests of one owner share them. Null: of one for all.
+  std::function<std::string(const HttpRequest&)> owner_of;
   // Headers that every answer to a request carries besides, the server's own errors too. May be
   // null.
   std::function<HttpHeaders(const HttpRequest&)> answer_headers;

@@ -46,10 +46,9 @@ std::string lower(std::string text) {
 HttpRequest describe(const http::request<ArrivingBody>& message) {
   HttpRequest request;
   request.method = std::string(message.method_string());
-  const std::string target(message.target());
-  const size_t mark = target.find('?');
-  request.path = url_decode(target.substr(0, mark));
-  if (mark != std::string::npos) request.query = parse_query(target.substr(mark + 1));
+  UrlTarget target = parse_target(std::string(message.target()));
+  request.path = std::move(target.path);
+  request.query = std::move(target.query);
   for (const auto& field : message) {
     request.headers[lower(std::string(field.name_string()))] = std::string(field.value());
   }
@@ -140,14 +139,11 @@ net::awaitable<void> HttpSession::run() {
     HttpParser parser;
     parser.header_limit(static_cast<uint32_t>(shared_->options.max_header_bytes));
     parser.body_limit(shared_->options.max_body_bytes);
-    auto charge =
-        std::make_shared<BodyCharge>(shared_->body_bytes, shared_->options.max_body_bytes_in_all);
     HttpRequest request;
     headers_.clear();
     form_ = {};  // of a refusal before the head is known
-    if (!co_await read_request(parser, request, *charge, first)) break;
+    if (!co_await read_request(parser, request, first)) break;
     request.body = std::move(parser.get().body());
-    request.body_charge = std::move(charge);
     ++exchange_;
     ended_ = false;
     last_part_ = steady_clock().now();
@@ -211,7 +207,7 @@ net::awaitable<bool> HttpSession::may_send_body(const HttpParser& parser, const 
 }
 
 net::awaitable<bool> HttpSession::read_request(HttpParser& parser, HttpRequest& request,
-                                               BodyCharge& charge, bool first) {
+                                               bool first) {
   if (!co_await read_header(parser, first)) co_return false;
   form_ = {parser.get().version(), parser.get().keep_alive(),
            parser.get().method() == http::verb::head};
@@ -219,13 +215,23 @@ net::awaitable<bool> HttpSession::read_request(HttpParser& parser, HttpRequest& 
   if (shared_->options.answer_headers) headers_ = shared_->options.answer_headers(request);
   stream_.expires_after(shared_->options.body_timeout);
   if (!parser.is_done() && !co_await may_send_body(parser, request)) co_return false;
+  const auto& owner_of = shared_->options.owner_of;
+  auto charge =
+      std::make_shared<BodyCharge>(shared_->body_bytes, owner_of ? owner_of(request) : "");
+  request.body_charge = charge;
   while (!parser.is_done()) {
     if (const auto error = co_await feed_.parse_some(parser)) {
       if (error != beast::error::timeout) co_await refuse(status_of(error), error.message());
       co_return false;
     }
-    if (!charge.grow_to(parser.get().body().size())) {
-      co_await refuse(503, "too many large requests at once");
+    if (!charge->grow_to(parser.get().body().size())) {
+      parser.get().body() = {};
+      request.body_charge = charge = nullptr;
+      HttpReply reply{503,
+                      "application/json",
+                      shared_->options.error_body(503, "too many large requests at once"),
+                      {{"Retry-After", "1"}}};
+      co_await refuse(std::move(reply));
       co_return false;
     }
     if (too_many_fields(parser)) {  // with those behind a chunked body

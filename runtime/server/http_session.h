@@ -23,8 +23,7 @@ struct HttpShared {
   std::atomic<int> connections{0};
   std::atomic<int> answering{0};
   std::atomic<bool> stopping{false};
-  // Of the bodies that are here and not parsed yet; a charge may outlive the server.
-  std::shared_ptr<std::atomic<size_t>> body_bytes = std::make_shared<std::atomic<size_t>>(0);
+  std::shared_ptr<BodyBytes> body_bytes;  // not parsed yet; a charge may outlive the server
 };
 
 class HttpSession : public std::enable_shared_from_this<HttpSession> {
@@ -43,8 +42,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   // A part of an answer, in order. Of a chunk only the body counts.
   enum class Part : uint8_t { kReply, kHead, kChunk, kEnd };
 
-  boost::asio::awaitable<bool> read_request(HttpParser& parser, HttpRequest& request,
-                                            BodyCharge& charge, bool first);
+  boost::asio::awaitable<bool> read_request(HttpParser& parser, HttpRequest& request, bool first);
   boost::asio::awaitable<bool> read_header(HttpParser& parser, bool first);
   boost::asio::awaitable<bool> may_send_body(const HttpParser& parser, const HttpRequest& head);
   bool too_many_fields(const HttpParser& parser) const;

@@ -96,8 +96,10 @@ void TextWork::put(std::optional<ThreadPool>& pool, const std::string& owner,
   const std::lock_guard lock(posting_);
   if (ended_) return replies_.error(exchange, kShuttingDown);
   ++tasks_;
-  pool->post(owner, [this, exchange, work = std::move(work)] {
-    run(exchange, work);
+  auto gone = std::make_shared<std::atomic<bool>>(false);
+  exchange->on_disconnect([gone] { *gone = true; });
+  pool->post(owner, [this, exchange, gone = std::move(gone), work = std::move(work)] {
+    if (!*gone) run(exchange, work);
     --tasks_;
   });
 }

@@ -27,7 +27,8 @@ class TextWork {
   // The body, parsed, and what `work` makes of it as the answer.
   void post_json(HttpRequest& request, const Exchange& exchange,
                  std::function<Result<Json>(const OrderedJson&)> work);
-  // One more turn for a request that is on its way. Answers with an error when the work throws.
+  // One more turn for a request that is on its way. Answers with an error when the work throws; is
+  // left out when the client has gone.
   void post_turn(const std::string& owner, const Exchange& exchange, std::function<void()> work);
   // The same on a thread of its own, where nobody waits for what takes long.
   void post_long_turn(const std::string& owner, const Exchange& exchange,

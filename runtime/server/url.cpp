@@ -1,10 +1,40 @@
 #include "runtime/server/url.h"
 
+#include <algorithm>
+#include <boost/beast/core/string.hpp>
 #include <charconv>
 
 namespace refrain {
+namespace {
 
-std::string url_decode(const std::string& text) {
+// Where the path begins.
+size_t end_of_authority(const std::string& target) {
+  for (const std::string scheme : {"http://", "https://"}) {
+    if (boost::beast::iequals(target.substr(0, scheme.size()), scheme))
+      return std::min(target.find_first_of("/?", scheme.size()), target.size());
+  }
+  return 0;
+}
+
+// A plus is a space in forms, and nowhere else.
+std::string form_decode(std::string text) {
+  std::replace(text.begin(), text.end(), '+', ' ');
+  return percent_decode(text);
+}
+
+}  // namespace
+
+UrlTarget parse_target(const std::string& target) {
+  const size_t begin = end_of_authority(target);
+  const size_t mark = std::min(target.find('?', begin), target.size());
+  UrlTarget parsed;
+  parsed.path = percent_decode(target.substr(begin, mark - begin));
+  if (parsed.path.empty()) parsed.path = "/";
+  if (mark < target.size()) parsed.query = parse_query(target.substr(mark + 1));
+  return parsed;
+}
+
+std::string percent_decode(const std::string& text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
     unsigned value = 0;
@@ -13,7 +43,7 @@ std::string url_decode(const std::string& text) {
       out += static_cast<char>(value);
       i += 2;
     } else {
-      out += text[i] == '+' ? ' ' : text[i];
+      out += text[i];
     }
   }
   return out;
@@ -27,8 +57,8 @@ std::map<std::string, std::string> parse_query(const std::string& query) {
     const std::string field = query.substr(begin, end - begin);
     const size_t equals = field.find('=');
     if (!field.empty()) {
-      fields[url_decode(field.substr(0, equals))] =
-          equals == std::string::npos ? "" : url_decode(field.substr(equals + 1));
+      fields[form_decode(field.substr(0, equals))] =
+          equals == std::string::npos ? "" : form_decode(field.substr(equals + 1));
     }
     begin = end + 1;
   }

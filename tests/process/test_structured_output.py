@@ -11,7 +11,7 @@ import time
 import jsonschema
 import openai
 import pytest
-from conftest import BIN, SMOLLM2, Server, wait_for
+from conftest import BIN, SMOLLM2, Server, command_line, wait_for
 
 PERSON = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 12},
                                            "age": {"type": "integer", "minimum": 0, "maximum": 150}},
@@ -165,6 +165,15 @@ def test_a_grammar_bomb_is_refused_in_bounded_time_and_others_go_on(server, clie
     assert max(waits) < 5 and max(seconds for _, seconds in ends.values()) < 120
     for name in ("nested", "many lengths"):  # the others compile in time, which is no fault
         assert "refused" in ends[name][0], ends
+
+    def helpers():
+        return [pid for pid in server.children("coordinator") if "--grammar-helper" in command_line(pid)]
+
+    # what broke a limit is known, and costs no second try.
+    os.kill(helpers()[0], signal.SIGKILL)
+    wait_for(lambda: not helpers(), 10, "the helper's end")
+    assert bomb(BOMBS["many lengths"])[0] == ends["many lengths"][0]
+    assert not helpers()
 
 
 def test_a_grammar_that_costs_more_than_its_limits_ends_in_the_helper(server):

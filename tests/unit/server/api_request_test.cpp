@@ -212,9 +212,18 @@ TEST(ParseJson, MistakesAreSentencesWithoutInternals) {
 }
 
 TEST(Url, DecodesWhatIsEncodedAndLeavesTheRest) {
-  EXPECT_EQ(url_decode("a%20b+c%2Fd"), "a b c/d");
-  EXPECT_EQ(url_decode("%zz%4"), "%zz%4");
-  EXPECT_EQ(url_decode("%"), "%");
+  EXPECT_EQ(percent_decode("a%20b+c%2Fd"), "a b+c/d");
+  EXPECT_EQ(percent_decode("%zz%4"), "%zz%4");
+  EXPECT_EQ(percent_decode("%"), "%");
+  EXPECT_EQ(parse_query("a+b=c+d").at("a b"), "c d");
+  for (const char* target : {"/v1/a+b?c=1", "http://host:80/v1/a+b?c=1", "HTTPS://x/v1/a+b?c=1"}) {
+    const UrlTarget parsed = parse_target(target);
+    EXPECT_EQ(parsed.path, "/v1/a+b") << target;
+    EXPECT_EQ(parsed.query.at("c"), "1") << target;
+  }
+  EXPECT_EQ(parse_target("http://host").path, "/");
+  EXPECT_EQ(parse_target("http://host?c=1").query.at("c"), "1");
+  EXPECT_EQ(parse_target("/http://host/a").path, "/http://host/a");
   const auto query = parse_query("a=1&b&=x&c=%26&&a=2");
   EXPECT_EQ(query.at("a"), "2");
   EXPECT_EQ(query.at("b"), "");

@@ -70,10 +70,17 @@ class FakeExchange final : public HttpExchange {
   void begin_stream(int, std::string, HttpHeaders) override {}
   void write(std::string) override {}
   void end_stream() override {}
-  void on_disconnect(std::function<void()>) override {}
+  void on_disconnect(std::function<void()> handler) override {
+    const std::lock_guard lock(mutex_);
+    on_disconnect_ = std::move(handler);
+  }
   void on_idle(Duration, std::function<void()>) override {}
   size_t io_thread() const override { return 0; }
 
+  void leave() {
+    const std::lock_guard lock(mutex_);
+    on_disconnect_();
+  }
   // Status 0: none came.
   HttpReply wait() {
     std::unique_lock lock(mutex_);
@@ -85,6 +92,7 @@ class FakeExchange final : public HttpExchange {
   std::mutex mutex_;
   std::condition_variable replied_;
   std::optional<HttpReply> reply_;
+  std::function<void()> on_disconnect_;
 };
 
 }  // namespace refrain::test

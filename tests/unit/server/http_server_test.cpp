@@ -341,7 +341,11 @@ TEST(HttpServer, TrailerFieldsCountAsFields_R15) {
 // what is promised costs nothing, what is there is charged until the handler lets go of it.
 TEST(HttpServer, BodiesAreChargedAsTheyArriveAndUntilTheyAreParsed_R24) {
   HttpOptions options;
-  options.max_body_bytes_in_all = 100000;
+  options.max_body_bytes_in_all = 200000;
+  options.owner_of = [](const HttpRequest& request) {
+    const auto at = request.headers.find("authorization");
+    return at == request.headers.end() ? "" : at->second;
+  };
   std::mutex mutex;
   std::vector<std::shared_ptr<void>> charges;
   ServerFixture server(options, [&](HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
@@ -354,19 +358,28 @@ TEST(HttpServer, BodiesAreChargedAsTheyArriveAndUntilTheyAreParsed_R24) {
     promises.push_back(std::make_unique<RawClient>(server.port()));
     promises.back()->send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 90000\r\n\r\n");
   }
-  const std::string large(70000, 'a');
-  const auto status = [&] {
+  const auto answer = [&](size_t bytes, const std::string& key) {
     RawClient client(server.port());
-    client.send(post("/", large, "Connection: close\r\n"));
-    return client.read_all().substr(9, 3);
+    client.send(
+        post("/", std::string(bytes, 'a'), "Connection: close\r\nAuthorization: " + key + "\r\n"));
+    return client.read_all();
   };
-  EXPECT_EQ(status(), "200");
-  EXPECT_EQ(status(), "503");  // the first is not parsed yet
+  const auto status = [&](size_t bytes, const std::string& key) {
+    return answer(bytes, key).substr(9, 3);
+  };
+  EXPECT_EQ(status(70000, "one"), "200");
+  EXPECT_THAT(answer(70000, "one"),
+              HasSubstr("Retry-After: 1\r\n"));  // the first is not parsed yet
+  EXPECT_EQ(status(70000, "one"), "503");
+  EXPECT_EQ(status(30000, "one"), "200");
+  EXPECT_EQ(status(40000, "one"), "503");  // it would have more than it leaves to others
+  EXPECT_EQ(status(40000, "another"), "200");
+  EXPECT_EQ(status(40000, "another"), "503");
   {
     const std::lock_guard lock(mutex);
     charges.clear();
   }
-  EXPECT_EQ(status(), "200");
+  EXPECT_EQ(status(70000, "one"), "200");
 }
 
 }  // namespace

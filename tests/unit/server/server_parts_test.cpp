@@ -80,6 +80,32 @@ TEST_F(TextWorkTest, RefusesMoreThanMayWait) {
   EXPECT_EQ(second->wait().status, 200);
 }
 
+// what a client that left has waiting is not computed.
+TEST_F(TextWorkTest, LeavesOutTheWorkOfClientsThatHaveGone) {
+  std::promise<void> begun, go;
+  const auto first = post([&](HttpRequest, KeyLease, const Exchange& exchange) {
+    begun.set_value();
+    go.get_future().wait();
+    exchange->reply(200, "text/plain", "");
+  });
+  begun.get_future().wait();
+  post([](HttpRequest, KeyLease, const Exchange&) { FAIL() << "it ran"; })->leave();
+  std::promise<void> long_begun, long_go;
+  const auto turn = std::make_shared<FakeExchange>();
+  work().post_long_turn("", turn, [&] {
+    long_begun.set_value();
+    long_go.get_future().wait();
+  });
+  long_begun.get_future().wait();
+  const auto left = std::make_shared<FakeExchange>();
+  work().post_long_turn("", left, [] { FAIL() << "it ran"; });
+  left->leave();
+  long_go.set_value();
+  go.set_value();
+  EXPECT_EQ(first->wait().status, 200);
+  work().end();
+}
+
 TEST_F(TextWorkTest, EndsWithAnAnswerForEveryRequest) {
   std::promise<void> begun, go;
   std::shared_ptr<FakeExchange> turn = std::make_shared<FakeExchange>();
