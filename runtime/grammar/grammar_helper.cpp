@@ -186,9 +186,15 @@ Status GrammarHelper::start() {
 }
 
 Status GrammarHelper::ask(const std::string& source) {
+  const auto say = [&] { return send(socket_, source.data(), source.size(), MSG_NOSIGNAL); };
   if (socket_ < 0) REFRAIN_RETURN_IF_ERROR(start());
   std::string answer(4096, '\0');
-  ssize_t size = send(socket_, source.data(), source.size(), MSG_NOSIGNAL);
+  ssize_t size = say();
+  if (size < 0) {  // it has died since the last one
+    stop();
+    REFRAIN_RETURN_IF_ERROR(start());
+    size = say();
+  }
   // Beyond the limit the helper itself has died or hangs; it loads the vocabulary at first.
   const int patience = static_cast<int>(options_.limits.wall_seconds + 20) * 1000;
   pollfd ready{socket_, POLLIN, 0};

@@ -208,16 +208,11 @@ Status read_sampling_params(const Json& body, SamplingParams& params) {
   return fields.status();
 }
 
-namespace {
-
-// A list's ids from where they were read to; an item that is still in the tree is none.
-Result<std::vector<TokenId>> prompt_ids(const Json& rest, const std::string& field,
-                                        std::vector<TokenId> taken) {
-  if (rest.empty()) return taken;
+Result<std::vector<TokenId>> rest_of_ids(const Json& rest, const std::string& field,
+                                         std::vector<TokenId> taken) {
+  if (rest.is_array() && rest.empty()) return taken;
   return read_token_ids(rest, field);
 }
-
-}  // namespace
 
 Status read_prompts(const Json& value, const std::string& field, TokenLists ids,
                     std::vector<Prompt>& prompts) {
@@ -231,7 +226,7 @@ Status read_prompts(const Json& value, const std::string& field, TokenLists ids,
   }
   if (!value.is_array() || (value.empty() && ids.flat.empty())) return wrong();
   if (!ids.flat.empty() || value.front().is_number()) {
-    REFRAIN_ASSIGN_OR_RETURN(auto flat, prompt_ids(value, field, std::move(ids.flat)));
+    REFRAIN_ASSIGN_OR_RETURN(auto flat, rest_of_ids(value, field, std::move(ids.flat)));
     prompts.emplace_back(std::move(flat));
     return {};
   }
@@ -242,7 +237,7 @@ Status read_prompts(const Json& value, const std::string& field, TokenLists ids,
     } else if (item.is_array()) {
       const bool none = taken == ids.nested.end();
       REFRAIN_ASSIGN_OR_RETURN(
-          auto list, prompt_ids(item, field, none ? std::vector<TokenId>() : std::move(*taken++)));
+          auto list, rest_of_ids(item, field, none ? std::vector<TokenId>() : std::move(*taken++)));
       prompts.emplace_back(std::move(list));
     } else {
       return wrong();

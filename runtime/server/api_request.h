@@ -102,5 +102,8 @@ Status read_prompts(const Json& value, const std::string& field, TokenLists ids,
 std::optional<Duration> read_duration(JsonFields& fields, const char* name);
 // A list of token ids; the error names `field`.
 Result<std::vector<TokenId>> read_token_ids(const Json& value, const std::string& field);
+// The same of a list whose ids were taken out when it was parsed: what is still there is none.
+Result<std::vector<TokenId>> rest_of_ids(const Json& rest, const std::string& field,
+                                         std::vector<TokenId> taken);
 
 }  // namespace refrain

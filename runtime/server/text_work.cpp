@@ -63,19 +63,12 @@ void TextWork::post(HttpRequest& request, const Exchange& exchange, Work work) {
   });
 }
 
-void TextWork::post_json(HttpRequest& request, const Exchange& exchange,
-                         std::function<Result<Json>(const OrderedJson&)> work) {
+void TextWork::post_answer(HttpRequest& request, const Exchange& exchange,
+                           std::function<Result<Json>(HttpRequest)> work) {
   post(request, exchange,
        [this, work = std::move(work)](HttpRequest request, const KeyLease& /*held*/,
                                       const Exchange& exchange) {
-         auto body = parse_ordered_json(request.body);
-         request = {};
-         if (!body) return replies_.error(exchange, body.error());
-         if (!body->is_object()) {
-           return replies_.error(
-               exchange, {ErrorCode::kInvalidArgument, "the body must be a JSON object", {}});
-         }
-         auto answer = work(*body);
+         auto answer = work(std::move(request));
          if (!answer) return replies_.error(exchange, answer.error());
          replies_.json(exchange, *answer);
        });

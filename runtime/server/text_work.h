@@ -24,9 +24,9 @@ class TextWork {
   // a key that has as many requests as it may, and more requests than may wait.
   using Work = std::function<void(HttpRequest, KeyLease, const Exchange&)>;
   void post(HttpRequest& request, const Exchange& exchange, Work work);
-  // The body, parsed, and what `work` makes of it as the answer.
-  void post_json(HttpRequest& request, const Exchange& exchange,
-                 std::function<Result<Json>(const OrderedJson&)> work);
+  // The same where the answer is what `work` makes of the request.
+  void post_answer(HttpRequest& request, const Exchange& exchange,
+                   std::function<Result<Json>(HttpRequest)> work);
   // One more turn for a request that is on its way. Answers with an error when the work throws; is
   // left out when the client has gone.
   void post_turn(const std::string& owner, const Exchange& exchange, std::function<void()> work);

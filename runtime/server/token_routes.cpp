@@ -10,7 +10,8 @@ namespace refrain {
 namespace {
 
 // Names of a body's members that are none of these.
-std::vector<std::string> others(const OrderedJson& body, const std::set<std::string>& known) {
+template <class AnyJson>
+std::vector<std::string> others(const AnyJson& body, const std::set<std::string>& known) {
   std::vector<std::string> names;
   for (const auto& [name, value] : body.items())
     if (!value.is_null() && !known.contains(name) && names.size() < 8)
@@ -18,13 +19,20 @@ std::vector<std::string> others(const OrderedJson& body, const std::set<std::str
   return names;
 }
 
+// The request's bytes count no longer when its body is parsed.
+Result<OrderedJson> parsed_body(HttpRequest request) {
+  REFRAIN_ASSIGN_OR_RETURN(OrderedJson body, parse_ordered_json(request.body));
+  if (!body.is_object()) return fail(ErrorCode::kInvalidArgument, "the body must be a JSON object");
+  return body;
+}
+
 }  // namespace
 
 void TokenRoutes::add_to(RouteTable& table) {
-  const auto add = [&](const char* path, Result<Json> (TokenRoutes::*work)(const OrderedJson&)) {
+  const auto add = [&](const char* path, Result<Json> (TokenRoutes::*work)(HttpRequest)) {
     table.add(path, {.method = "POST",
                      .handle = [this, work](HttpRequest& request, const Exchange& exchange) {
-                       work_.post_json(request, exchange, std::bind_front(work, this));
+                       work_.post_answer(request, exchange, std::bind_front(work, this));
                      }});
   };
   add("/tokenize", &TokenRoutes::tokenize);
@@ -32,7 +40,8 @@ void TokenRoutes::add_to(RouteTable& table) {
   add("/v1/messages/count_tokens", &TokenRoutes::count_tokens);
 }
 
-Result<Json> TokenRoutes::tokenize(const OrderedJson& ordered) {
+Result<Json> TokenRoutes::tokenize(HttpRequest request) {
+  REFRAIN_ASSIGN_OR_RETURN(const OrderedJson ordered, parsed_body(std::move(request)));
   const Json body(ordered);
   JsonFields fields(body);
   std::vector<TokenId> ids;
@@ -73,15 +82,18 @@ Result<Json> TokenRoutes::tokenize(const OrderedJson& ordered) {
               {"token_strs", std::move(texts)}};
 }
 
-Result<Json> TokenRoutes::detokenize(const OrderedJson& ordered) {
-  const Json body(ordered);
+Result<Json> TokenRoutes::detokenize(HttpRequest request) {
+  TokenLists lists;
+  REFRAIN_ASSIGN_OR_RETURN(const Json body, parse_json(request.body, "tokens", lists));
+  request = {};
+  if (!body.is_object()) return fail(ErrorCode::kInvalidArgument, "the body must be a JSON object");
   JsonFields fields(body);
   REFRAIN_RETURN_IF_ERROR(check_model(engine_, fields.string("model").value_or("")));
   REFRAIN_RETURN_IF_ERROR(fields.status());
-  ignored_.say(others(ordered, {"tokens", "model"}));
+  ignored_.say(others(body, {"tokens", "model"}));
   const Json* tokens = fields.get("tokens");
   if (tokens == nullptr) return fail_field("tokens", "tokens is missing");
-  REFRAIN_ASSIGN_OR_RETURN(const auto ids, read_token_ids(*tokens, "tokens"));
+  REFRAIN_ASSIGN_OR_RETURN(const auto ids, rest_of_ids(*tokens, "tokens", std::move(lists.flat)));
   for (const TokenId id : ids) {
     if (id >= engine_.model().vocab_size) {
       return fail_field("tokens", "tokens holds {}, but the vocabulary has {} tokens", id,
@@ -91,8 +103,8 @@ Result<Json> TokenRoutes::detokenize(const OrderedJson& ordered) {
   return Json{{"prompt", tokens_.tokenizer().decode(ids, /*skip_special_tokens=*/false)}};
 }
 
-Result<Json> TokenRoutes::count_tokens(const OrderedJson& given) {
-  OrderedJson body = given;
+Result<Json> TokenRoutes::count_tokens(HttpRequest given) {
+  REFRAIN_ASSIGN_OR_RETURN(OrderedJson body, parsed_body(std::move(given)));
   body["max_tokens"] = 1;  // which this route does without
   REFRAIN_ASSIGN_OR_RETURN(const ApiRequest request,
                            parse_messages_request(body, request_rules(engine_.config())));

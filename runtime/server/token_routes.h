@@ -17,9 +17,9 @@ class TokenRoutes {
   void add_to(RouteTable& table);
 
  private:
-  Result<Json> tokenize(const OrderedJson& body);
-  Result<Json> detokenize(const OrderedJson& body);
-  Result<Json> count_tokens(const OrderedJson& body);  // of a chat in Anthropic's shape
+  Result<Json> tokenize(HttpRequest request);
+  Result<Json> detokenize(HttpRequest request);
+  Result<Json> count_tokens(HttpRequest request);  // of a chat in Anthropic's shape
 
   const Engine& engine_;
   const PromptTokens& tokens_;
