@@ -8,6 +8,11 @@
 #include "runtime/text/tokenizer.h"
 
 namespace refrain {
+namespace {
+
+constexpr int64_t kMaxScores = 1 << 20;  // of a request's prompts, some 60 MB of JSON
+
+}  // namespace
 
 CompletionSession::CompletionSession(ApiRequest request, AnswerHead head, Engine& engine,
                                      std::shared_ptr<const text::Tokenizer> tokenizer,
@@ -34,9 +39,10 @@ void CompletionSession::start(std::vector<std::vector<TokenId>> prompts) {
     metrics_->count_key_limit();
     return fail_all(allowed.error());
   }
+  for (const auto& prompt : prompts) usage_.prompt_tokens += static_cast<int64_t>(prompt.size());
+  if (Status few = check_scores(); !few) return fail_all(few.error());
   choices_.resize(prompts.size() * n);
   unfinished_ = choices_.size();
-  for (const auto& prompt : prompts) usage_.prompt_tokens += static_cast<int64_t>(prompt.size());
   for (size_t i = 0; i < choices_.size(); ++i) {
     std::vector<TokenId>& prompt = prompts[i / n];
     const bool last = i % n == n - 1;  // of this prompt's choices
@@ -66,6 +72,16 @@ void CompletionSession::start(std::vector<std::vector<TokenId>> prompts) {
   if (request_.stream && interval > 0) {
     exchange_->on_idle(to_duration(interval), [self] { self->keep_alive(); });
   }
+}
+
+// What is told of its prompts is kept until the last has ended.
+Status CompletionSession::check_scores() const {
+  const int64_t told = usage_.prompt_tokens * (1 + request_.sampling.prompt_logprobs);
+  if (told <= kMaxScores) return {};
+  return fail_field("prompt_logprobs",
+                    "{} log-probabilities are asked for of prompts of {} tokens; a request is told "
+                    "at most {}",
+                    told, usage_.prompt_tokens, kMaxScores);
 }
 
 Result<RequestId> CompletionSession::submit(size_t index, std::vector<TokenId> prompt) {

@@ -41,6 +41,7 @@ class CompletionSession : public std::enable_shared_from_this<CompletionSession>
     std::optional<ChatAnswer> answer;  // of chats whose text is read
   };
 
+  Status check_scores() const;
   Result<RequestId> submit(size_t index, std::vector<TokenId> prompt);
   void on_output(size_t index, RequestOutput output);
   void collect_output(Choice& choice, RequestOutput output);
