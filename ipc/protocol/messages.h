@@ -62,7 +62,7 @@ struct Refuse {
   std::string reason;
 };
 
-enum class StartPhase : uint8_t { kConnect, kLoadWeights, kProfile, kCapture, kReady };
+enum class StartPhase : uint8_t { kConnect, kLoadWeights, kCapture, kReady };
 
 // How far a worker's start is; shown as a progress bar or lines.
 struct Progress {

@@ -18,8 +18,6 @@ const char* phase_words(ipc::StartPhase phase) {
       return "connecting";
     case ipc::StartPhase::kLoadWeights:
       return "loading weights";
-    case ipc::StartPhase::kProfile:
-      return "measuring memory";
     case ipc::StartPhase::kCapture:
       return "capturing graphs";
     case ipc::StartPhase::kReady:

@@ -22,9 +22,6 @@ struct Dispatch {
   int32_t id = -1;      // place of the key in keys(mode) as first built; -1 for NONE
 };
 
-// What a prefill/decode pair makes of this instance (CG-2).
-enum class InstanceRole : uint8_t { kBoth, kPrefill, kDecode };
-
 // Configuration after defaults and checks: everything that decides keys.
 struct CudagraphConfig {
   CudagraphMode mode = CudagraphMode::kFullAndPiecewise;
@@ -41,8 +38,7 @@ struct CudagraphConfig {
 };
 
 struct CudagraphOptions {           // as configured, before defaults
-  std::optional<std::string> mode;  // absent: by role, else FULL_AND_PIECEWISE
-  InstanceRole role = InstanceRole::kBoth;
+  std::optional<std::string> mode;  // absent: FULL_AND_PIECEWISE
   bool encoder_decoder = false;
   bool enforce_eager = false;
   std::optional<std::vector<int32_t>> capture_sizes;

@@ -48,10 +48,6 @@ Result<CudagraphMode> configured_mode(const CudagraphOptions& options,
   CudagraphMode mode = CudagraphMode::kFullAndPiecewise;
   if (options.mode) {
     REFRAIN_ASSIGN_OR_RETURN(mode, parse_cudagraph_mode(*options.mode));
-  } else if (options.role == InstanceRole::kPrefill) {
-    mode = CudagraphMode::kPiecewise;
-  } else if (options.role == InstanceRole::kDecode) {
-    mode = CudagraphMode::kFullDecodeOnly;
   }
   if (options.enforce_eager) return CudagraphMode::kNone;
   if (options.encoder_decoder && mode != CudagraphMode::kNone &&

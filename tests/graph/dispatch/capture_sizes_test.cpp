@@ -162,16 +162,10 @@ TEST(ResolveConfig, CG2EnforceEagerGivesNoneAndNoSizes) {
   EXPECT_THAT(config.capture_sizes, IsEmpty());
 }
 
-TEST(ResolveConfig, CG2DefaultsByRoleAndArchitecture) {
+TEST(ResolveConfig, CG2DefaultsByArchitecture) {
   CudagraphOptions o;
   EXPECT_EQ(resolve(o).mode, CudagraphMode::kFullAndPiecewise);
-  o.role = InstanceRole::kPrefill;
-  EXPECT_EQ(resolve(o).mode, CudagraphMode::kPiecewise);
-  o.role = InstanceRole::kDecode;
-  EXPECT_EQ(resolve(o).mode, CudagraphMode::kFullDecodeOnly);
   o.mode = "FULL";
-  EXPECT_EQ(resolve(o).mode, CudagraphMode::kFull);
-  o.role = InstanceRole::kPrefill;
   EXPECT_EQ(resolve(o).mode, CudagraphMode::kFull);
   o.encoder_decoder = true;
   EXPECT_EQ(resolve(o).mode, CudagraphMode::kFullDecodeOnly);
