@@ -33,32 +33,17 @@ CompletionSession::CompletionSession(ApiRequest request, AnswerHead head, Engine
 
 void CompletionSession::start(std::vector<std::vector<TokenId>> prompts) {
   const auto self = shared_from_this();
-  const std::lock_guard lock(mutex_);
+  if (!make_choices(prompts)) return;
   const auto n = static_cast<size_t>(request_.n);
-  if (Status allowed = lease_.take(static_cast<int64_t>(prompts.size() * n)); !allowed) {
-    metrics_->count_key_limit();
-    return fail_all(allowed.error());
-  }
-  for (const auto& prompt : prompts) usage_.prompt_tokens += static_cast<int64_t>(prompt.size());
-  if (Status few = check_scores(); !few) return fail_all(few.error());
-  choices_.resize(prompts.size() * n);
-  unfinished_ = choices_.size();
-  for (size_t i = 0; i < choices_.size(); ++i) {
-    std::vector<TokenId>& prompt = prompts[i / n];
+  for (size_t i = 0; i < prompts.size() * n; ++i) {
     const bool last = i % n == n - 1;  // of this prompt's choices
-    choices_[i].text.index = static_cast<int64_t>(i);
-    if (head_.token_ids || request_.sampling.prompt_logprobs >= 0) {
-      choices_[i].text.prompt = i % n == 0 ? std::make_shared<const std::vector<TokenId>>(prompt)
-                                           : choices_[i - 1].text.prompt;
+    auto id = submit(i, last ? std::move(prompts[i / n]) : prompts[i / n]);
+    // Not while it submits: outputs come on a thread that must not wait for all choices.
+    const std::lock_guard lock(mutex_);
+    if (ended_) {  // another choice has failed
+      if (id) engine_.cancel(*id);
+      return;
     }
-    if (reads_answers()) {
-      choices_[i].answer.emplace(
-          ChatAnswerOptions{answer_format(), request_.thinking, request_.parallel_tool_calls,
-                            request_.include_reasoning},
-          request_.tools);
-    }
-    if (request_.echo) choices_[i].text.text = tokenizer_->decode(prompt, true);
-    auto id = submit(i, last ? std::move(prompt) : prompt);
     if (!id) return fail_all(id.error());
     choices_[i].id = *id;
   }
@@ -72,6 +57,39 @@ void CompletionSession::start(std::vector<std::vector<TokenId>> prompts) {
   if (request_.stream && interval > 0) {
     exchange_->on_idle(to_duration(interval), [self] { self->keep_alive(); });
   }
+}
+
+bool CompletionSession::make_choices(const std::vector<std::vector<TokenId>>& prompts) {
+  const std::lock_guard lock(mutex_);
+  const auto n = static_cast<size_t>(request_.n);
+  if (Status allowed = lease_.take(static_cast<int64_t>(prompts.size() * n)); !allowed) {
+    metrics_->count_key_limit();
+    fail_all(allowed.error());
+    return false;
+  }
+  for (const auto& prompt : prompts) usage_.prompt_tokens += static_cast<int64_t>(prompt.size());
+  if (Status few = check_scores(); !few) {
+    fail_all(few.error());
+    return false;
+  }
+  choices_.resize(prompts.size() * n);
+  unfinished_ = choices_.size();
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    const std::vector<TokenId>& prompt = prompts[i / n];
+    choices_[i].text.index = static_cast<int64_t>(i);
+    if (head_.token_ids || request_.sampling.prompt_logprobs >= 0) {
+      choices_[i].text.prompt = i % n == 0 ? std::make_shared<const std::vector<TokenId>>(prompt)
+                                           : choices_[i - 1].text.prompt;
+    }
+    if (reads_answers()) {
+      choices_[i].answer.emplace(
+          ChatAnswerOptions{answer_format(), request_.thinking, request_.parallel_tool_calls,
+                            request_.include_reasoning},
+          request_.tools);
+    }
+    if (request_.echo) choices_[i].text.text = tokenizer_->decode(prompt, true);
+  }
+  return true;
 }
 
 // What is told of its prompts is kept until the last has ended.

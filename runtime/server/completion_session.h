@@ -41,6 +41,8 @@ class CompletionSession : public std::enable_shared_from_this<CompletionSession>
     std::optional<ChatAnswer> answer;  // of chats whose text is read
   };
 
+  // False: it has answered with a refusal.
+  bool make_choices(const std::vector<std::vector<TokenId>>& prompts);
   Status check_scores() const;
   Result<RequestId> submit(size_t index, std::vector<TokenId> prompt);
   void on_output(size_t index, RequestOutput output);

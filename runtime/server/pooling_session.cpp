@@ -17,17 +17,25 @@ PoolingSession::PoolingSession(ApiRequest request, AnswerHead head, Engine& engi
 
 void PoolingSession::start(std::vector<std::vector<TokenId>> prompts) {
   const auto self = shared_from_this();
-  const std::lock_guard lock(mutex_);
-  if (Status allowed = lease_.take(std::ssize(prompts)); !allowed) {
-    metrics_->count_key_limit();
-    return fail_all(allowed.error());
+  {
+    const std::lock_guard lock(mutex_);
+    if (Status allowed = lease_.take(std::ssize(prompts)); !allowed) {
+      metrics_->count_key_limit();
+      return fail_all(allowed.error());
+    }
+    unfinished_ = prompts.size();
+    ids_.resize(prompts.size());
+    vectors_.resize(prompts.size());
+    for (const auto& prompt : prompts) usage_.prompt_tokens += std::ssize(prompt);
   }
-  unfinished_ = prompts.size();
-  ids_.resize(prompts.size());
-  vectors_.resize(prompts.size());
   for (size_t i = 0; i < prompts.size(); ++i) {
-    usage_.prompt_tokens += std::ssize(prompts[i]);
     auto id = submit(i, std::move(prompts[i]));
+    // Not while it submits: vectors come on a thread that must not wait for all prompts.
+    const std::lock_guard lock(mutex_);
+    if (ended_) {  // another prompt has failed
+      if (id) engine_.cancel(*id);
+      return;
+    }
     if (!id) return fail_all(id.error());
     ids_[i] = *id;
   }

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -25,7 +26,10 @@ struct FakeEngine final : Engine {
   AdapterId any_id{};
 
   void start() override {}
-  Result<RequestId> submit(GenerateRequest, OutputSink) override {
+  std::function<RequestId(OutputSink)> takes;
+  std::vector<RequestId> cancelled;
+  Result<RequestId> submit(GenerateRequest, OutputSink sink) override {
+    if (takes) return takes(std::move(sink));
     return fail(ErrorCode::kUnavailable, "this engine runs nothing");
   }
   Status check(const GenerateRequest&) const override { return {}; }
@@ -39,7 +43,7 @@ struct FakeEngine final : Engine {
   std::vector<AdapterSource> adapters() const override { return known; }
   void load_adapter(AdapterSource, AdapterDone done) override { done({}); }
   void unload_adapter(const std::string&, AdapterDone done) override { done({}); }
-  void cancel(RequestId) override {}
+  void cancel(RequestId id) override { cancelled.push_back(id); }
   EngineStats stats() const override { return {}; }
   EngineHealth health() const override { return is; }
   void on_state(std::function<void(GroupState, const std::string&)>) override {}

@@ -4,6 +4,8 @@
 
 #include <future>
 
+#include "runtime/server/completion_session.h"
+#include "runtime/server/pooling_session.h"
 #include "runtime/server/prompt_tokens.h"
 #include "runtime/server/route_table.h"
 #include "runtime/server/text_work.h"
@@ -121,6 +123,56 @@ TEST_F(TextWorkTest, EndsWithAnAnswerForEveryRequest) {
   work().end();
   EXPECT_EQ(waits->wait().status, 503);
   EXPECT_EQ(turn->wait().status, 503);
+}
+
+// Sessions of three prompts, the first of which fails while the second is submitted: its output's
+// thread waits for nobody, and what was submitted meanwhile is cancelled.
+class SubmitsMany : public testing::Test {
+ protected:
+  SubmitsMany() {
+    engine_.options.worker.max_model_len = 64;
+    engine_.options.served_model_names = {"tiny"};
+    engine_.takes = [this](OutputSink sink) {
+      sinks_.push_back(std::move(sink));
+      if (sinks_.size() == 2) {
+        RequestOutput broken;
+        broken.error = Error{ErrorCode::kInternal, "broken", {}};
+        auto told = std::async(std::launch::async, [&] { sinks_[0](broken); });
+        EXPECT_EQ(told.wait_for(std::chrono::seconds(30)), std::future_status::ready);
+      }
+      return static_cast<RequestId>(sinks_.size());
+    };
+    head_.model = "tiny";
+  }
+  template <class Session>
+  void expect_the_rest_is_left_out(const std::shared_ptr<Session>& session) {
+    session->start({{1}, {2}, {3}});
+    EXPECT_EQ(exchange_->wait().status, 500);
+    EXPECT_EQ(sinks_.size(), 2u);
+    EXPECT_THAT(engine_.cancelled, ElementsAre(1, 2));
+  }
+  KeyLease lease() { return KeyLease(ApiKeys::load(engine_.options)->find("")); }
+
+  FakeEngine engine_;
+  std::vector<OutputSink> sinks_;
+  AnswerHead head_;
+  const std::shared_ptr<FakeExchange> exchange_ = std::make_shared<FakeExchange>();
+  const std::shared_ptr<Metrics> metrics_ = std::make_shared<Metrics>("tiny");
+};
+
+TEST_F(SubmitsMany, CompletionsHearOfOneMeanwhile) {
+  expect_the_rest_is_left_out(std::make_shared<CompletionSession>(
+      ApiRequest(), head_, engine_,
+      std::make_shared<const text::Tokenizer>(
+          *text::Tokenizer::load("tests/fixtures/models/qwen3")),
+      metrics_, exchange_, lease(), make_openai_writer));
+}
+
+TEST_F(SubmitsMany, PromptsThatPoolHearOfOneMeanwhile) {
+  ApiRequest request;
+  request.pooling.emplace();
+  expect_the_rest_is_left_out(std::make_shared<PoolingSession>(std::move(request), head_, engine_,
+                                                               metrics_, exchange_, lease()));
 }
 
 class PromptTokensTest : public testing::Test {
