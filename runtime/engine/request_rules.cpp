@@ -43,9 +43,10 @@ void set_bad_words(const std::vector<std::vector<TokenId>>& words, int64_t vocab
   }
 }
 
-// Whether each of these is one of the others; both lists may be long, and each choice of a request
-// asks.
+// Whether there are tokens, and each is one of the others; both lists may be long, and each choice
+// of a request asks.
 bool are_all_among(const std::vector<TokenId>& tokens, const std::vector<TokenId>& others) {
+  if (tokens.empty()) return false;
   std::vector<bool> is_other(static_cast<size_t>(std::ranges::max(tokens)) + 1);
   for (const TokenId token : others)
     if (static_cast<size_t>(token) < is_other.size()) is_other[static_cast<size_t>(token)] = true;
@@ -58,7 +59,7 @@ Status check_bad_words(const SamplingParams& sampling, bool speculates) {
   for (const std::vector<TokenId>& word : sampling.bad_words)
     if (word.size() == 1) forbidden.push_back(word.front());
   if (const auto& allowed = sampling.allowed_token_ids;
-      allowed && !allowed->empty() && are_all_among(*allowed, forbidden))
+      allowed && are_all_among(*allowed, forbidden))
     return fail_field("bad_words", "bad_words leaves no token of allowed_token_ids");
   const bool follows =
       std::ranges::any_of(sampling.bad_words, [](const auto& word) { return word.size() > 1; });
@@ -115,7 +116,7 @@ Status RequestRules::check(const GenerateRequest& request) const {
   REFRAIN_RETURN_IF_ERROR(
       check_bad_words(request.sampling, config_.worker.num_speculative_tokens > 0));
   if (const auto& allowed = request.sampling.allowed_token_ids;
-      allowed && !allowed->empty() && request.sampling.min_tokens > 0 &&
+      allowed && request.sampling.min_tokens > 0 &&
       are_all_among(*allowed, end_tokens(request.sampling)))
     return fail_field("min_tokens",
                       "min_tokens is {}, but every token of allowed_token_ids ends the answer",

@@ -244,10 +244,10 @@ Status GrammarHelper::refused(const std::string& source) {
 }
 
 Status GrammarHelper::check(const std::string& source) {
+  REFRAIN_RETURN_IF_ERROR(refused(source));
   {
     const std::lock_guard lock(helper_mutex_);
     if (knows(source)) return {};
-    REFRAIN_RETURN_IF_ERROR(refused(source));  // by an answer, or when it was tried
     REFRAIN_RETURN_IF_ERROR(grammar_library());
     REFRAIN_RETURN_IF_ERROR(ask(source));
   }

@@ -227,11 +227,8 @@ net::awaitable<bool> HttpSession::read_request(HttpParser& parser, HttpRequest& 
     if (!charge->grow_to(parser.get().body().size())) {
       parser.get().body() = {};
       request.body_charge = charge = nullptr;
-      HttpReply reply{503,
-                      "application/json",
-                      shared_->options.error_body(503, "too many large requests at once"),
-                      {{"Retry-After", "1"}}};
-      co_await refuse(std::move(reply));
+      HttpHeaders headers = {{"Retry-After", "1"}};
+      co_await refuse(503, "too many large requests at once", std::move(headers));
       co_return false;
     }
     if (too_many_fields(parser)) {  // with those behind a chunked body
@@ -361,10 +358,11 @@ net::awaitable<bool> HttpSession::write_out() {
   co_return good;
 }
 
-net::awaitable<void> HttpSession::refuse(int status, std::string message) {
+net::awaitable<void> HttpSession::refuse(int status, std::string message, HttpHeaders headers) {
   HttpReply reply;
   reply.status = status;
   reply.body = shared_->options.error_body(status, message);
+  reply.headers = std::move(headers);
   co_await refuse(std::move(reply));
 }
 

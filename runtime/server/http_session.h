@@ -48,7 +48,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   bool too_many_fields(const HttpParser& parser) const;
   boost::asio::awaitable<bool> answer();
   boost::asio::awaitable<bool> write_out();
-  boost::asio::awaitable<void> refuse(int status, std::string message);
+  boost::asio::awaitable<void> refuse(int status, std::string message, HttpHeaders headers = {});
   boost::asio::awaitable<void> refuse(HttpReply reply);
   void watch_disconnect();
   void push(uint64_t exchange, Part part, HttpReply content);

@@ -19,11 +19,12 @@ std::vector<std::string> others(const AnyJson& body, const std::set<std::string>
   return names;
 }
 
-// And drops the request: its bytes count no longer when they are parsed.
-Result<OrderedJson> parsed_body(HttpRequest& request) {
-  REFRAIN_ASSIGN_OR_RETURN(OrderedJson body, parse_ordered_json(request.body));
+// The request's body, which has been parsed, so that its bytes count no longer.
+template <class AnyJson>
+Result<AnyJson> object_of(HttpRequest& request, Result<AnyJson> body) {
   request = {};
-  if (!body.is_object()) return fail(ErrorCode::kInvalidArgument, "the body must be a JSON object");
+  if (body && !body->is_object())
+    return fail(ErrorCode::kInvalidArgument, "the body must be a JSON object");
   return body;
 }
 
@@ -42,7 +43,8 @@ void TokenRoutes::add_to(RouteTable& table) {
 }
 
 Result<Json> TokenRoutes::tokenize(HttpRequest request) {
-  REFRAIN_ASSIGN_OR_RETURN(const OrderedJson ordered, parsed_body(request));
+  REFRAIN_ASSIGN_OR_RETURN(const OrderedJson ordered,
+                           object_of(request, parse_ordered_json(request.body)));
   const Json body(ordered);
   JsonFields fields(body);
   std::vector<TokenId> ids;
@@ -85,9 +87,8 @@ Result<Json> TokenRoutes::tokenize(HttpRequest request) {
 
 Result<Json> TokenRoutes::detokenize(HttpRequest request) {
   TokenLists lists;
-  REFRAIN_ASSIGN_OR_RETURN(const Json body, parse_json(request.body, "tokens", lists));
-  request = {};
-  if (!body.is_object()) return fail(ErrorCode::kInvalidArgument, "the body must be a JSON object");
+  REFRAIN_ASSIGN_OR_RETURN(const Json body,
+                           object_of(request, parse_json(request.body, "tokens", lists)));
   JsonFields fields(body);
   REFRAIN_RETURN_IF_ERROR(check_model(engine_, fields.string("model").value_or("")));
   REFRAIN_RETURN_IF_ERROR(fields.status());
@@ -105,7 +106,7 @@ Result<Json> TokenRoutes::detokenize(HttpRequest request) {
 }
 
 Result<Json> TokenRoutes::count_tokens(HttpRequest given) {
-  REFRAIN_ASSIGN_OR_RETURN(OrderedJson body, parsed_body(given));
+  REFRAIN_ASSIGN_OR_RETURN(OrderedJson body, object_of(given, parse_ordered_json(given.body)));
   body["max_tokens"] = 1;  // which this route does without
   REFRAIN_ASSIGN_OR_RETURN(const ApiRequest request,
                            parse_messages_request(body, request_rules(engine_.config())));
