@@ -52,8 +52,9 @@ class HostGroup {
   std::byte* slot_to_fill() const { return slot(rank(), sequence_ + 1); }
   void meet(const Post& post);  // throws DeviceError
   const std::byte* slot_of(int rank) const { return slot(rank, sequence_); }
-  // Names the first rank that left or whose process is gone, and tells the others; empty while all
-  // are there.
+  // Names the first rank that left or whose process is gone; empty while all are there. Tells the
+  // others of one that is gone; of one that left they know, and an exchange in which it took part
+  // goes on.
   virtual std::string find_missing() = 0;
 
  protected:

@@ -195,14 +195,15 @@ std::string SharedMemoryGroup::find_missing() {
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
     const RankState& state = shared().ranks[peer];
+    const bool ended = gone(peer);  // asked first: it may leave and end between two looks
     if (state.left.load() != 0) {
       if (missing.empty()) missing = fmt::format("rank {} left the group", peer);
-    } else if (gone(peer)) {  // comes first: the others may have left because of it
+    } else if (ended) {  // comes first: the others may have left because of it
       missing = fmt::format("rank {} (process {}) is gone", peer, state.pid);
+      tell(missing);
       break;
     }
   }
-  if (!missing.empty()) tell(missing);
   return missing;
 }
 
@@ -223,10 +224,11 @@ void SharedMemoryGroup::await(int peer, const Post& post, Deadline deadline) {
       stop(told_by(by));
     }
     const std::string what = fmt::format("{} (exchange {})", describe(post), next);
-    if (state.left.load() != 0 && !here(state.sequence.value.load())) {
-      give_up(fmt::format("rank {} left the group before {}", peer, what));
-    }
-    if (gone(peer)) {
+    const bool ended = gone(peer);  // asked first: it may come, leave and end between two looks
+    const bool left = state.left.load() != 0;
+    if (here(state.sequence.value.load())) return;
+    if (left) give_up(fmt::format("rank {} left the group before {}", peer, what));
+    if (ended) {
       give_up(
           fmt::format("rank {} (process {}) is gone; it never came to {}", peer, state.pid, what));
     }

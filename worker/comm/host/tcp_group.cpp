@@ -150,7 +150,7 @@ void TcpGroup::exchange(const Post& post, Deadline deadline) {
       take(*frame);
     // The frame may be another rank's, and this one's come behind it.
     const Peer& waited = peers_[static_cast<size_t>(*peer)];
-    if (waited_for() == peer && !waited.left && sockets_->lost(*peer)) drain(kLastWords);
+    if (waited_for() == peer && sockets_->lost(*peer)) hear_last_words();
     if (const std::string reason = told(); !reason.empty()) stop(reason);
     if (waited_for() != peer) continue;
     if (waited.left) give_up(fmt::format("rank {} left the group before {}", *peer, what()));
@@ -160,9 +160,9 @@ void TcpGroup::exchange(const Post& post, Deadline deadline) {
 }
 
 // What came before a connection ended, or comes still.
-void TcpGroup::drain(milliseconds grace) {
-  const auto end = steady_clock::now() + grace;
-  for (auto left = grace; left.count() > 0 && waited_for() && told().empty();
+void TcpGroup::hear_last_words() {
+  const auto end = steady_clock::now() + kLastWords;
+  for (auto left = kLastWords; left.count() > 0 && told().empty() && !gone().empty();
        left = std::chrono::ceil<milliseconds>(end - steady_clock::now())) {
     if (const auto frame = sockets_->receive(left)) take(*frame);
   }
@@ -176,24 +176,27 @@ std::string TcpGroup::told() const {
   return "";
 }
 
-// Who is gone comes first: the others may have left because of it.
-std::string TcpGroup::missing() const {
-  if (std::string reason = told(); !reason.empty()) return reason;
+std::string TcpGroup::gone() const {
   for (int peer = 0; peer < size(); ++peer) {
     if (peer != rank() && sockets_->lost(peer) && !peers_[static_cast<size_t>(peer)].left)
       return fmt::format("{} is gone", name(peer));
-  }
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peers_[static_cast<size_t>(peer)].left) return fmt::format("rank {} left the group", peer);
   }
   return "";
 }
 
 std::string TcpGroup::find_missing() {
   while (const auto frame = sockets_->receive(milliseconds(0))) take(*frame);
-  std::string reason = missing();
-  if (!reason.empty()) tell(reason);
-  return reason;
+  hear_last_words();
+  if (std::string reason = told(); !reason.empty()) return reason;
+  // Who is gone comes first: the others may have left because of it.
+  if (std::string reason = gone(); !reason.empty()) {
+    tell(reason);
+    return reason;
+  }
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peers_[static_cast<size_t>(peer)].left) return fmt::format("rank {} left the group", peer);
+  }
+  return "";
 }
 
 void TcpGroup::take(const ipc::RankSockets::Frame& frame) {

@@ -52,9 +52,9 @@ class TcpGroup final : public HostGroup {
   void take_post(Peer& peer, const ipc::RankSockets::Frame& frame);
   std::optional<int> waited_for() const;  // a rank that has not come to the next meeting
   std::string told() const;               // by a rank that gave up
-  std::string missing() const;
+  std::string gone() const;               // a rank that ended without a word
   std::string name(int peer) const;
-  void drain(std::chrono::milliseconds grace);
+  void hear_last_words();
 
   std::unique_ptr<ipc::RankSockets> sockets_;
   std::vector<std::byte> memory_;  // of the slots
