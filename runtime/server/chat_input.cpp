@@ -47,15 +47,16 @@ Result<std::string> joined_text(const OrderedJson& parts, size_t message) {
 }
 
 // OpenAI's JSON text becomes the object that templates print; no arguments are an empty one.
-Result<OrderedJson> parsed_arguments(const OrderedJson* arguments, const std::string& where) {
+Result<OrderedJson> parsed_arguments(const OrderedJson* arguments, const std::string& where,
+                                     JsonAllowance& allowance) {
   if (arguments == nullptr || *arguments == "") return OrderedJson::object();
   if (!arguments->is_string()) return *arguments;
-  auto parsed = parse_ordered_json(arguments->get_ref<const std::string&>());
+  auto parsed = parse_ordered_json(arguments->get_ref<const std::string&>(), allowance);
   if (parsed) return parsed;
   return fail_field("messages", "{}.function.arguments: {}", where, parsed.error().message);
 }
 
-Status read_tool_calls(OrderedJson& message, size_t i) {
+Status read_tool_calls(OrderedJson& message, size_t i, JsonAllowance& allowance) {
   const OrderedJson* calls = given(message, "tool_calls");
   if (calls == nullptr || (calls->is_array() && calls->empty())) {
     message.erase("tool_calls");
@@ -72,7 +73,7 @@ Status read_tool_calls(OrderedJson& message, size_t i) {
       return fail_field("messages", "{} must have a function with a name", where);
     }
     REFRAIN_ASSIGN_OR_RETURN(OrderedJson arguments,
-                             parsed_arguments(given(*function, "arguments"), where));
+                             parsed_arguments(given(*function, "arguments"), where, allowance));
     call["function"]["arguments"] = std::move(arguments);
     list.push_back(std::move(call));
   }
@@ -80,12 +81,12 @@ Status read_tool_calls(OrderedJson& message, size_t i) {
   return {};
 }
 
-Result<OrderedJson> read_message(const OrderedJson& message, size_t i) {
+Result<OrderedJson> read_message(const OrderedJson& message, size_t i, JsonAllowance& allowance) {
   if (!message.is_object() || !message.contains("role") || !message["role"].is_string()) {
     return fail_field("messages", "messages[{}] must be an object with a role", i);
   }
   OrderedJson copy = message;
-  if (copy.contains("tool_calls")) REFRAIN_RETURN_IF_ERROR(read_tool_calls(copy, i));
+  if (copy.contains("tool_calls")) REFRAIN_RETURN_IF_ERROR(read_tool_calls(copy, i, allowance));
   if (!copy.contains("content") && copy["role"] != "assistant") {
     return fail_field("messages", "messages[{}] has no content", i);
   }
@@ -167,8 +168,9 @@ Result<ChatInput> read_chat_input(const OrderedJson& body, bool trust_chat_templ
   }
   ChatInput input;
   input.variables = {{"messages", OrderedJson::array()}};
+  JsonAllowance allowance;  // of all arguments
   for (size_t i = 0; i < at->size(); ++i) {
-    REFRAIN_ASSIGN_OR_RETURN(OrderedJson message, read_message((*at)[i], i));
+    REFRAIN_ASSIGN_OR_RETURN(OrderedJson message, read_message((*at)[i], i, allowance));
     input.variables["messages"].push_back(std::move(message));
   }
   REFRAIN_RETURN_IF_ERROR(read_rendering(body, trust_chat_template, input));

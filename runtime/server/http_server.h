@@ -65,7 +65,7 @@ struct HttpOptions {
   size_t max_header_bytes = size_t{32} << 10;
   size_t max_header_fields = 100;
   size_t max_body_bytes = size_t{32} << 20;
-  size_t max_buffered_bytes = size_t{1} << 20;     // of a stream whose client reads slowly
+  size_t max_buffered_bytes = size_t{1} << 20;     // of a stream, beside its largest chunk
   size_t max_body_bytes_in_all = size_t{1} << 30;  // that are here and not parsed: BodyBytes
   int max_connections = 20000;                     // less if descriptors are fewer
   Duration header_timeout = std::chrono::seconds(10);

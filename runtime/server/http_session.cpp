@@ -146,6 +146,7 @@ net::awaitable<void> HttpSession::run() {
     request.body = std::move(parser.get().body());
     ++exchange_;
     ended_ = false;
+    largest_chunk_ = 0;
     last_part_ = steady_clock().now();
     const Answering answering(shared_->answering);
     auto exchange = std::make_shared<Exchange>(self, exchange_);
@@ -259,6 +260,7 @@ void HttpSession::push(uint64_t exchange, Part part, HttpReply content) {
       out_.head(form_, content);
       break;
     case Part::kChunk:
+      largest_chunk_ = std::max(largest_chunk_, content.body.size());
       out_.chunk(form_, content.body);
       break;
     case Part::kEnd:
@@ -282,7 +284,7 @@ void HttpSession::flush() {
   if (gone_) return;
   if (!writing_ && !stream_.has_tls() && !out_.write_now(stream_.socket().native_handle()))
     return client_left();
-  if (!ended_ && out_.bytes() > shared_->options.max_buffered_bytes) {
+  if (!ended_ && out_.bytes() > shared_->options.max_buffered_bytes + largest_chunk_) {
     log::warn("a client reads too slowly; {} bytes wait for it, cut off", out_.bytes());
     client_left();
     return stream_.close();

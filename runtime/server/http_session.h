@@ -70,9 +70,10 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
       0;                // number of the request being answered; late calls of old ones are dropped
   bool ended_ = false;  // the last part has been pushed
   bool gone_ = false;
-  HttpAnswerForm form_;  // of the answer
-  HttpHeaders headers_;  // that it carries whatever it is
-  TimePoint last_part_;  // pushed, or on_idle_ called
+  HttpAnswerForm form_;       // of the answer
+  HttpHeaders headers_;       // that it carries whatever it is
+  TimePoint last_part_;       // pushed, or on_idle_ called
+  size_t largest_chunk_ = 0;  // of the answer, bytes: it may wait whole, however fast its reader
   Duration idle_after_{};
   std::function<void()> on_idle_;
   std::function<void()> on_disconnect_;

@@ -16,15 +16,15 @@ struct JsonShape {
   size_t bytes = 0;
 };
 
-// parsing costs at most 16 times the bytes, above what small requests may.
-constexpr size_t kBytesPerByte = 16;
-constexpr size_t kSmallBytes = size_t{8} << 20;
+constexpr int kMaxDepth = 64;
+constexpr int kMaxOrderedMembers = 1024;
+constexpr size_t kBytesPerByte = 16;
 // Of a value in a list that grows; and of a list, an object or a member in the trees that are made
 // of a chat: the body's, the template's input, the interpreter's values.
 constexpr size_t kValueBytes = 2 * sizeof(Json);
 constexpr size_t kNodeBytes = 240;
 
-JsonShape measure(const std::string& text, int max_depth) {
+JsonShape measure(const std::string& text) {
   JsonShape shape;
   std::vector<int> open;  // commas so far of each open bracket
   bool quoted = false;
@@ -42,7 +42,7 @@ JsonShape measure(const std::string& text, int max_depth) {
       shape.bytes += kNodeBytes;
       open.push_back(c == '{' ? 1 : std::numeric_limits<int>::min());
       shape.depth = std::max(shape.depth, static_cast<int>(open.size()));
-      if (shape.depth > max_depth) return shape;
+      if (shape.depth > kMaxDepth) return shape;
     } else if (c == ':') {
       shape.bytes += kNodeBytes;
     } else if (c == ',' && !open.empty()) {
@@ -92,20 +92,22 @@ class TokenTaker {
 };
 
 template <class Tree>
-Result<Tree> parse_tree(const std::string& text, int max_depth, int max_members,
+Result<Tree> parse_tree(const std::string& text, int max_members, JsonAllowance& allowance,
                         const typename Tree::parser_callback_t& filter = nullptr) {
-  const JsonShape shape = measure(text, max_depth);
-  if (shape.depth > max_depth) {
-    return fail(ErrorCode::kInvalidArgument, "the JSON is nested deeper than {} levels", max_depth);
+  const JsonShape shape = measure(text);
+  if (shape.depth > kMaxDepth) {
+    return fail(ErrorCode::kInvalidArgument, "the JSON is nested deeper than {} levels", kMaxDepth);
   }
   if (shape.members > max_members) {
     return fail(ErrorCode::kInvalidArgument, "an object of the JSON has more than {} members",
                 max_members);
   }
-  if (shape.bytes > kBytesPerByte * text.size() + kSmallBytes) {
+  const size_t above = shape.bytes - std::min(shape.bytes, kBytesPerByte * text.size());
+  if (above > allowance.bytes) {
     return fail(ErrorCode::kInvalidArgument,
                 "the JSON holds too many lists, objects and members for its {} bytes", text.size());
   }
+  allowance.bytes -= above;
   try {
     return Tree::parse(text, filter);
   } catch (const Json::exception& error) {
@@ -118,18 +120,24 @@ Result<Tree> parse_tree(const std::string& text, int max_depth, int max_members,
 
 }  // namespace
 
-Result<Json> parse_json(const std::string& text, int max_depth) {
-  return parse_tree<Json>(text, max_depth, std::numeric_limits<int>::max());
+Result<Json> parse_json(const std::string& text) {
+  JsonAllowance allowance;
+  return parse_tree<Json>(text, std::numeric_limits<int>::max(), allowance);
 }
 
-Result<Json> parse_json(const std::string& text, const char* name, TokenLists& lists,
-                        int max_depth) {
-  return parse_tree<Json>(text, max_depth, std::numeric_limits<int>::max(),
+Result<Json> parse_json(const std::string& text, const char* name, TokenLists& lists) {
+  JsonAllowance allowance;
+  return parse_tree<Json>(text, std::numeric_limits<int>::max(), allowance,
                           TokenTaker(name, lists));
 }
 
-Result<OrderedJson> parse_ordered_json(const std::string& text, int max_depth, int max_members) {
-  return parse_tree<OrderedJson>(text, max_depth, max_members);
+Result<OrderedJson> parse_ordered_json(const std::string& text) {
+  JsonAllowance allowance;
+  return parse_ordered_json(text, allowance);
+}
+
+Result<OrderedJson> parse_ordered_json(const std::string& text, JsonAllowance& allowance) {
+  return parse_tree<OrderedJson>(text, kMaxOrderedMembers, allowance);
 }
 
 std::string text_of(const Json& object, const char* name) {

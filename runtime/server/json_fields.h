@@ -16,8 +16,14 @@ namespace refrain {
 using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;  // for chat templates, which print keys in their order
 
-// Parses text no deeper than `max_depth`; errors say what is wrong and where.
-Result<Json> parse_json(const std::string& text, int max_depth = 64);
+// Bytes that parsing texts may cost above 16 times their own. Texts of one request share
+// one.
+struct JsonAllowance {
+  size_t bytes = size_t{8} << 20;
+};
+
+// Parses text no deeper than 64 levels; errors say what is wrong and where.
+Result<Json> parse_json(const std::string& text);
 // The token ids of the member `name` of an object's top level, a list or a list of lists, read
 // straight into numbers: the tree has the lists without them. What is no token id stays in the
 // tree.
@@ -25,12 +31,11 @@ struct TokenLists {
   std::vector<TokenId> flat;
   std::vector<std::vector<TokenId>> nested;  // one for each list in the list, in order
 };
-Result<Json> parse_json(const std::string& text, const char* name, TokenLists& lists,
-                        int max_depth = 64);
+Result<Json> parse_json(const std::string& text, const char* name, TokenLists& lists);
 // As the first one, keys kept in order. Finding a key takes time linear in an object's members, so
-// objects of more than `max_members` are refused.
-Result<OrderedJson> parse_ordered_json(const std::string& text, int max_depth = 64,
-                                       int max_members = 1024);
+// objects of more than 1024 are refused.
+Result<OrderedJson> parse_ordered_json(const std::string& text);
+Result<OrderedJson> parse_ordered_json(const std::string& text, JsonAllowance& allowance);
 
 // The string at `name`, or empty when there is none or it is no string.
 std::string text_of(const Json& object, const char* name);

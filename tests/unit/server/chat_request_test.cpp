@@ -7,6 +7,7 @@
 namespace refrain {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 const std::string kGood = R"("messages": [{"role": "user", "content": "a"}])";
@@ -83,6 +84,19 @@ TEST(ChatRequest, CallsOfTheHistoryHaveTheirArgumentsAsObjects) {
         std::string(R"({"role": "assistant", "content": "a", "tool_calls": )") + none + "}");
     EXPECT_FALSE(plain.contains("tool_calls"));
   }
+}
+
+TEST(ChatRequest, ArgumentsOfAllCallsAreParsedWithinOneAllowance_R24) {
+  std::string lists = R"({\"a\": [[])";
+  for (int i = 1; i < 20'000; ++i) lists += ",[]";
+  const std::string call = R"({"function": {"name": "f", "arguments": ")" + lists + "]}\"}}";
+  const auto body = [](const std::string& calls) {
+    return R"({"messages": [{"role": "assistant", "tool_calls": [)" + calls + "]}]}";
+  };
+  EXPECT_TRUE(chat(body(call)));
+  EXPECT_THAT(error_of(body(call + "," + call)),
+              AllOf(HasSubstr("messages[0].tool_calls[1].function.arguments"),
+                    HasSubstr("too many lists")));
 }
 
 TEST(ChatRequest, AnAnswerIsContinuedInsteadOfBegun) {

@@ -162,6 +162,21 @@ TEST(HttpStream, ASlowReaderIsCutOffAtTheCap) {
   EXPECT_EQ(gone.wait_for(std::chrono::seconds(10)), std::future_status::ready);
 }
 
+TEST(HttpStream, AChunkAboveTheCapIsNoSlowReader) {
+  HttpOptions options;
+  options.max_buffered_bytes = 100'000;
+  HeldExchange held;
+  ServerFixture server(options, held.handler());
+  RawClient client(server.port(), 4096);
+  client.send(get("/x"));
+  const auto exchange = held.take();
+  exchange->begin_stream(200, "text/plain");
+  const std::string chunk(16 << 20, 'x');  // more than any socket buffer holds
+  exchange->write(chunk);
+  exchange->write("last");
+  EXPECT_GT(client.read_until("last").size(), chunk.size());
+}
+
 TEST(HttpStream, StoppingLetsTheAnswerEndAndThenCloses) {
   HeldExchange held;
   ServerFixture server({}, held.handler());
