@@ -288,36 +288,40 @@ void GroupService::on_step(const ipc::StepResult& result) {
     handlers_.on_good_canary(std::exchange(proving_, false));
   }
   if (!goes_on) group_->distrust();
-  take_rows_without_logit();
+  const std::vector<RequestId> without_logit = take_rows_without_logit();
   // A trial is judged by what its client has.
   const bool trial = trial_ && !canary;
   if (!trial && goes_on) handlers_.pump();
-  if (canary && events_.empty()) return publish_counts();
+  if (canary && events_.empty() && without_logit.empty()) return publish_counts();
   stats_.step_done(result, config_.worker.pooling.empty() ? events_.size() : 0);
   handlers_.on_tokens(result, events_);
+  for (const RequestId id : without_logit) handlers_.on_no_logit(id);
   if (trial) handlers_.pump();
   transfers_.settle();
   publish_counts();
   stats_.add_step_cpu(thread_cpu_us() - cpu_before);
 }
 
-// Each ends its own request, and only when this goes on the workers are tested.
-void GroupService::take_rows_without_logit() {
+// Each ends its own request, behind the tokens that drafts gave it in the same step; only when this
+// goes on the workers are tested.
+std::vector<RequestId> GroupService::take_rows_without_logit() {
   bool goes_on = false;
+  std::vector<RequestId> ids;
   std::erase_if(events_, [&](const TokenEvent& event) {
     if (event.stop == StopCause::kGrammar) {
       handlers_.on_slow_grammar(event.id);
       return true;
     }
     if (event.stop != StopCause::kNoLogit) return false;
-    handlers_.on_no_logit(event.id);
+    ids.push_back(event.id);
     goes_on |= canary_.no_logit();
     return true;
   });
-  if (!goes_on || trial_) return;
+  if (!goes_on || trial_) return ids;
   log::warn("{} requests had no finite logit within {} steps: a canary decides",
             LogitFailures::kRequests, LogitFailures::kSteps);
   canary_.send();
+  return ids;
 }
 
 void GroupService::on_lost(const Error& error, bool for_good) {

@@ -135,7 +135,7 @@ class GroupService : public std::enable_shared_from_this<GroupService> {
   void on_ready(const std::vector<ipc::StateGroup>& groups);
   void wake();
   void on_step(const ipc::StepResult& result);
-  void take_rows_without_logit();
+  std::vector<RequestId> take_rows_without_logit();
   void on_grammar_ready(RequestId id);
   void on_lost(const Error& error, bool for_good);
   std::vector<std::unique_ptr<Sequence>> take_back();

@@ -29,8 +29,9 @@ bool poisoned(const ipc::Step& step, size_t row) {
 bool any_row(const ipc::Step&, size_t) { return true; }
 
 struct LogitWorld : EngineWorld {
-  explicit LogitWorld(std::function<bool(const ipc::Step&, size_t)> fails)
+  explicit LogitWorld(std::function<bool(const ipc::Step&, size_t)> fails, int32_t drafts = 0)
       : fails(std::move(fails)) {
+    config.worker.num_speculative_tokens = drafts;
     config.worker.max_num_seqs = 8;
     config.worker.max_num_batched_tokens = 64;
     start();
@@ -86,6 +87,27 @@ TEST(RowWithoutLogit, EndsARequestThatHasTokens_R22) {
   EXPECT_EQ(world.answers[id].tokens, expected);
   EXPECT_TRUE(contains(world.answers[id].error->message, "after 15 tokens"))
       << world.answers[id].error->message;
+  EXPECT_TRUE(world.all_blocks_free());
+}
+
+// Behind drafts that were right: its tokens come first, and then its end.
+TEST(RowWithoutLogit, EndsARequestBehindTheDraftsOfItsStep_R22) {
+  size_t tokens = 0;
+  LogitWorld world(
+      [&tokens](const ipc::Step& step, size_t row) {
+        const int32_t drafts = step.runs[0].rows.num_tokens[row] - 1;
+        return drafts > 1 && ++tokens == 3;
+      },
+      /*drafts=*/3);
+  const std::vector<TokenId> prompt = prompt_of(9, 3);
+  const RequestId id = world.submit(prompt, 40);
+  world.scheduler.run_until_idle();
+  world.expect_failed(id);
+  std::vector<TokenId> expected = world.expected(prompt, 40);
+  ASSERT_FALSE(world.answers[id].tokens.empty());
+  expected.resize(world.answers[id].tokens.size());
+  EXPECT_EQ(world.answers[id].tokens, expected);
+  EXPECT_EQ(world.engine->stats().group_restarts, 0u);
   EXPECT_TRUE(world.all_blocks_free());
 }
 

@@ -123,7 +123,7 @@ class MockRank {
   bool corrupt_next = false;
   int32_t key_skew = 0;                             // added to the key of its answers
   std::function<bool(const ipc::Step&)> ends_with;  // its process ends in such a step
-  // The row of this step has no finite logit, where it samples.
+  // The row of this step has no finite logit, where it samples, behind the drafts that were right.
   std::function<bool(const ipc::Step&, size_t row)> no_logit;
   // It did not follow the row's grammar in time.
   std::function<bool(const ipc::Step&, size_t row)> too_slow;
@@ -225,10 +225,10 @@ class MockRank {
     for (MockRank* watcher : watchers_)
       if (!watcher->dead) watcher->look();
     for (size_t row = 0; row + 1 < result.token_offsets.size(); ++row) {
-      const auto at = static_cast<size_t>(result.token_offsets[row]);
+      const auto end = static_cast<size_t>(result.token_offsets[row + 1]);
       if (result.token_offsets[row + 1] > result.token_offsets[row] && no_logit &&
           no_logit(step, row))
-        result.tokens[at] = ipc::kNoFiniteLogit;
+        result.tokens[end - 1] = ipc::kNoFiniteLogit;
       if (too_slow && too_slow(step, row)) result.too_slow.push_back(static_cast<int32_t>(row));
     }
     result.rank = options.rank;
