@@ -1,5 +1,6 @@
 """Real processes for the process tests: servers on free ports, generate runs, and a check that nothing is left."""
 import atexit
+import contextlib
 import json
 import os
 import shutil
@@ -62,6 +63,51 @@ def command_line(pid):
         return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
     except (FileNotFoundError, ProcessLookupError):
         return []
+
+
+def stop_while(pid, condition, seconds, what):
+    """Stops a process at a moment when the condition holds, looked at again once it stands still: between a look and what follows
+    it a server that runs may have ended all its work. It is stopped for a small part of what a step may take (1.75 s)."""
+    deadline = time.monotonic() + within(seconds)
+    while time.monotonic() < deadline:
+        wait_for(condition, seconds, what)
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(0.05)  # what it has sent arrives
+        if condition():
+            return
+        os.kill(pid, signal.SIGCONT)
+    raise AssertionError(f"{what}: never while process {pid} stood still")
+
+
+@contextlib.contextmanager
+def held(pid, condition=lambda: True, seconds=20, what="the condition holds"):
+    """The process stands still, from a moment when the condition holds."""
+    stop_while(pid, condition, seconds, what)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def kill_busy(pid, condition, seconds=20, what="the condition holds"):
+    """Kills a process at a moment when the condition holds."""
+    stop_while(pid, condition, seconds, what)
+    os.kill(pid, signal.SIGKILL)
+
+
+class Load:
+    """Requests, one for each of `keys`, that are sent again whenever all were answered and somebody looks."""
+
+    def __init__(self, pool, ask, keys):
+        self.pool, self.ask, self.keys, self.rounds = pool, ask, list(keys), []
+
+    def go_on(self):
+        if not self.rounds or all(job.done() for job in self.rounds[-1]):
+            self.rounds.append([self.pool.submit(self.ask, key) for key in self.keys])
+
+    def answers(self):
+        """Those of each round."""
+        return [[job.result() for job in jobs] for jobs in self.rounds]
 
 
 def leftovers():

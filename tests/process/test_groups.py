@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from adapters import merge, write_adapter
-from conftest import SMOLLM2, TINY, command_line, wait_for
+from conftest import SMOLLM2, TINY, Load, command_line, held, kill_busy, wait_for
 
 TWO = ["--data-parallel-size", 2, "--device", "host", "--host-threads", 1]
 MODEL = TINY / "qwen3"
@@ -106,10 +106,13 @@ def test_a_group_killed_under_load_loses_nothing_R8(two, tmp_path, options):
     for group in (1, 0):
         victim, other = worker_of(server, group), worker_of(server, 1 - group)
         with ThreadPoolExecutor(12) as pool:
-            jobs = [pool.submit(ask, server, first, 300) for first in range(10, 22)]
-            wait_for(lambda: of_groups(server, "requests_running").get(group, 0) >= 3, 20, "the group has requests")
-            os.kill(victim, signal.SIGKILL)
-            assert [job.result() for job in jobs] == expected
+            load = Load(pool, lambda first: ask(server, first, 300), range(10, 22))
+
+            def busy():
+                load.go_on()
+                return of_groups(server, "requests_running").get(group, 0) >= 3
+            kill_busy(victim, busy, 20, "the group has requests")
+            assert load.answers() == [expected] * len(load.rounds)
         assert server.get("/health")[0] == 200
         all_ready(server)
         assert worker_of(server, group) != victim and worker_of(server, 1 - group) == other
@@ -178,14 +181,18 @@ def test_a_drained_group_takes_nothing_until_it_is_told_to(two):
 
 
 def test_a_drained_server_ends_when_its_requests_have_R11(start_server):
-    server = start_server(*SMALL, "--device", "host", *CONTROL, model=SMOLLM2, tp=1)  # slow enough to be asked meanwhile
+    server = start_server(*SMALL, "--device", "host", *CONTROL, model=SMOLLM2, tp=1)
     expected = ask(server, 10, 60)
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(ask, server, 10, 60)
-        wait_for(lambda: re.search(r"^refrain:num_requests_running\S* 1", server.get("/metrics")[1], re.M), 20, "it runs")
-        assert control(server, "/drain") == (202, {"status": "draining"})
-        assert server.post("/v1/completions", {"prompt": "x"})[0] == 503 and server.get("/ready")[0] == 503
-        assert running.result() == expected
+        load = Load(pool, lambda first: ask(server, first, 60), [10])
+
+        def runs():
+            load.go_on()
+            return re.search(r"^refrain:num_requests_running\S* 1", server.get("/metrics")[1], re.M)
+        with held(server.workers()[0], runs, 20, "it runs"):
+            assert control(server, "/drain") == (202, {"status": "draining"})
+            assert server.post("/v1/completions", {"prompt": "x"})[0] == 503 and server.get("/ready")[0] == 503
+        assert load.answers() == [[expected]] * len(load.rounds)
     assert server.process.wait(timeout=60) == 0
 
 
