@@ -1,14 +1,12 @@
 """Speculative decoding changes no token (CG-40): answers with prompt lookup, or with drafts of another model, equal those without,
 log-probabilities included."""
 import json
-import os
 import random
 import re
-import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from conftest import SMOLLM2, TINY, wait_for
+from conftest import SMOLLM2, TINY, Load, kill_busy, wait_for
 from tiny_head import write_head
 
 TINY_MODEL = TINY / "qwen3"
@@ -156,19 +154,26 @@ def test_a_lost_rank_changes_no_token_and_drafts_are_counted_CG40(start_server, 
             assert status == 200, text
             return json.loads(text)["choices"][0]["token_ids"]
         with ThreadPoolExecutor(6) as pool:
-            jobs = [pool.submit(ask, seed) for seed in range(6)]
+            load = Load(pool, ask, range(6))
+
+            def busy():
+                load.go_on()
+                now = server.get("/metrics")[1]
+                return (metric_of(now, "refrain:generation_tokens_total") > 300
+                        and metric_of(now, "refrain:num_requests_running") >= 1)
+            load.go_on()
             if kill:
-                wait_for(lambda: metric(server, "refrain:generation_tokens_total") > 300, 30, "tokens before the kill")
-                os.kill(server.workers()[1], signal.SIGKILL)
-            return [job.result() for job in jobs]
+                kill_busy(server.workers()[1], busy, 30, "tokens before the kill, and requests that run")
+            return load.answers()
 
     plain = start_server(*options, model=TINY_MODEL, tp=2)
-    expected = answers(plain)
+    [expected] = answers(plain)
     assert plain.stop() == 0
     speculation = head_of(tmp_path, "eagle3") if method == "eagle3" else METHODS[method]
     server = start_server(*options, *speculation, "--vllm-metrics", model=TINY_MODEL, tp=2)
-    assert answers(server, kill=True) == expected
-    assert metric(server, "refrain:worker_group_restarts_total") == 1
+    found = answers(server, kill=True)
+    assert found == [expected] * len(found)
+    wait_for(lambda: metric(server, "refrain:worker_group_restarts_total") == 1, 20, "one restart is counted")
     counted = server.get("/metrics")[1]   # once: a step that was under way behind the last answers still counts
     accepted = metric_of(counted, "vllm:spec_decode_num_accepted_tokens_total")
     assert (0 if method != "eagle3" else -1) < accepted <= metric_of(counted, "vllm:spec_decode_num_draft_tokens_total")
