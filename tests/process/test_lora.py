@@ -1,14 +1,13 @@
 """LoRA adapters over HTTP: equal to the merged checkpoint, mixed in one batch, loaded and unloaded while others run."""
 import concurrent.futures
 import json
-import os
-import signal
+import re
 import threading
 
 import numpy as np
 import pytest
 from adapters import merge, write_adapter
-from conftest import TINY, wait_for
+from conftest import TINY, Load, kill_busy, wait_for
 from safetensors.numpy import load_file, save_file
 from tiny_head import write_head
 
@@ -316,12 +315,15 @@ def test_requests_go_on_with_their_adapters_after_a_lost_worker(start_server, fo
     assert server.post("/v1/load_lora_adapter", {"lora_name": "two", "lora_path": "two"})[0] == 200
     alone = {name: complete(server, name, PROMPTS[1], tokens=300) for name in ("one", "two")}
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        jobs = {name: pool.submit(complete, server, name, PROMPTS[1], tokens=300) for name in alone}
-        wait_for(lambda: json.loads(server.get("/health")[1])["requests_running"] == 2, 20, "both run")
-        os.kill(server.workers()[0], signal.SIGKILL)
-        for name, job in jobs.items():
-            assert job.result() == alone[name], name
-            assert alone[name][:12] == merged[name][1]
+        load = Load(pool, lambda name: complete(server, name, PROMPTS[1], tokens=300), alone)
+
+        def both_run():
+            load.go_on()
+            return re.search(r"^refrain:num_requests_running\S* 2$", server.get("/metrics")[1], re.M)
+        kill_busy(server.workers()[0], both_run, 20, "both run")
+        assert load.answers() == [list(alone.values())] * len(load.rounds)
+    for name, tokens in alone.items():
+        assert tokens[:12] == merged[name][1], name
     audits(server)
 
 
