@@ -29,7 +29,8 @@ llm.shutdown()
 async def main():
     engine = Async{ENGINE}
     kind = RequestOutputKind.DELTA
-    params = SamplingParams(temperature=0, max_tokens=6, prompt_logprobs=0, output_kind=kind)
+    # Many tokens: those that come while this loop stands still are one output.
+    params = SamplingParams(temperature=0, max_tokens=64, ignore_eos=True, prompt_logprobs=0, output_kind=kind)
     found = [output.prompt_logprobs async for output in engine.generate(FRANCE, params)]
     whole = [output.prompt_logprobs async for output in engine.generate(FRANCE, SamplingParams(max_tokens=6, prompt_logprobs=True))]
     engine.shutdown()
