@@ -124,15 +124,19 @@ def test_an_answer_that_is_not_whole_is_a_failure(misbehaving, model, why):
 
 
 def test_times_are_those_that_the_server_took(misbehaving):
-    """Not less than they were; how much more depends on the machine, but not as much as another token."""
-    done = load(misbehaving, "--model", "paced", "--num-prompts", 6, "--json")
-    result, late = json.loads(done.stdout), within(0.9 * Misbehaving.NEXT)
+    """Never less than they were; how much more depends on the machine, but at least once in three not as much as another token."""
+    late = within(0.9 * Misbehaving.NEXT)
     first, whole = Misbehaving.FIRST, Misbehaving.FIRST + (Misbehaving.NUM_TOKENS - 1) * Misbehaving.NEXT
-    assert first <= result["median_ttft_ms"] / 1000 < first + late
-    assert whole <= result["median_e2el_ms"] / 1000 < whole + late
-    assert result["mean_tpot_ms"] == pytest.approx(
-        (result["mean_e2el_ms"] - result["mean_ttft_ms"]) / (Misbehaving.NUM_TOKENS - 1))
-    assert result["mean_itl_ms"] == pytest.approx(result["mean_tpot_ms"])
+    for last in (False, False, True):
+        result = json.loads(load(misbehaving, "--model", "paced", "--num-prompts", 6, "--json").stdout)
+        ttft, e2el = result["median_ttft_ms"] / 1000, result["median_e2el_ms"] / 1000
+        assert first <= ttft and whole <= e2el
+        assert result["mean_tpot_ms"] == pytest.approx(
+            (result["mean_e2el_ms"] - result["mean_ttft_ms"]) / (Misbehaving.NUM_TOKENS - 1))
+        assert result["mean_itl_ms"] == pytest.approx(result["mean_tpot_ms"])
+        if ttft < first + late and e2el < whole + late:
+            break
+        assert not last, (ttft, e2el)
 
 
 def test_another_server_is_measured_without_counters_of_ours(misbehaving):
