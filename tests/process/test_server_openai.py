@@ -6,7 +6,7 @@ import re
 import httpx
 import openai
 import pytest
-from conftest import Server, wait_for
+from conftest import Server, held, wait_for
 
 PROMPT = "The capital of France is"
 GREEDY = {"temperature": 0, "max_tokens": 24}
@@ -327,9 +327,10 @@ def test_priority_needs_its_policy(client):
         client.completions.create(model="smol", prompt=PROMPT, max_tokens=1, extra_body={"priority": 1})
 
 
-def test_requests_of_lower_priority_numbers_begin_first(start_server):
-    server = start_server("--scheduling-policy", "priority", "--max-num-seqs", 1, "--max-model-len", 512, tp=1)
-    client, ended = server.client(), []
+def test_requests_of_lower_priority_numbers_begin_first(start_server, tmp_path):
+    server = start_server("--scheduling-policy", "priority", "--max-num-seqs", 1, "--max-model-len", 512,
+                          "--trace-file", tmp_path / "trace.json", tp=1)
+    client = server.client()
     first = client.completions.create(model="SmolLM2-135M-Instruct", prompt=PROMPT, max_tokens=400, stream=True,
                                       extra_body={"priority": -9, "ignore_eos": True})
     next(iter(first))
@@ -337,13 +338,19 @@ def test_requests_of_lower_priority_numbers_begin_first(start_server):
     def ask(priority, tokens):
         client.completions.create(model="SmolLM2-135M-Instruct", prompt=PROMPT, temperature=0, max_tokens=tokens,
                                   extra_body={"priority": priority, "ignore_eos": True})
-        ended.append(priority)
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
-        for number, priority in enumerate((5, 0, -5), start=1):
-            pool.submit(ask, priority, 4)
-            wait_for(lambda: json.loads(server.get("/health")[1])["requests_waiting"] == number, 20, "all wait")
+        asked = []
+        with held(server.workers()[0]):  # so that the first one does not end meanwhile
+            for number, priority in enumerate((5, 0, -5), start=1):
+                asked.append(pool.submit(ask, priority, 4))
+                wait_for(lambda: json.loads(server.get("/health")[1])["requests_waiting"] == number, 20, "all wait")
         first.close()  # it keeps the others waiting no longer than it must
-    assert ended == [-5, 0, 5]
+        for each in asked:
+            each.result()
+    assert server.stop() == 0
+    events = json.loads((tmp_path / "trace.json").read_text())
+    begun = sorted((event["ts"], event["id"]) for event in events if event["ph"] == "b" and event["name"] == "prefill")
+    assert [number for _, number in begun] == [1, 4, 3, 2]
 
 
 def test_bad_words_never_come_with_or_without_a_space(client):
