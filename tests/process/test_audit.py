@@ -91,8 +91,8 @@ def test_what_an_audit_finds_leaves_an_incident_record_and_loses_nobody_CG41_R12
         assert record["reason"] == "rank 1, program p, key FULL 4: sample"
         assert record["lagging_rank"] is None and len(record["ranks"]) == 2
         assert server.process.poll() is None
-        log = server.log.read_text()
-        assert "incident: the audit of step 8 found 2 differences" in log and "is lost" not in log
+        wait_for(lambda: "incident: the audit of step 8 found 2 differences" in server.log.read_text(), 20, "it is logged")
+        assert "is lost" not in server.log.read_text()
     finally:
         server.process.terminate()
         assert server.process.wait(timeout=within(40)) == 0

@@ -97,7 +97,7 @@ def test_a_worker_with_another_key_or_none_is_kept_out_R6(tmp_path, start_group)
     secret = next(line.split()[1] for line in (strange / "worker.key").read_text().splitlines() if "secret" in line)
     assert secret not in refused.stderr + group.log()
     public = (strange / "coordinator.allow").read_text().split()[1]
-    assert "may not connect" in group.log() and public in group.log()
+    wait_for(lambda: "may not connect" in group.log() and public in group.log(), 20, "the coordinator says whom it refused")
 
     no_keys = subprocess.Popen([str(BIN / "worker"), *map(str, rank[1:]), "--insecure-tcp"], stderr=subprocess.DEVNULL)
     wait_for(lambda: "without a fitting key" in group.log(), 30, "a peer without a key was counted")
