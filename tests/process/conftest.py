@@ -119,21 +119,35 @@ class Server:
     """`refrain serve` on a free port; its output goes to a file."""
 
     def __init__(self, log, *options, model=SMOLLM2, tp=2):
-        self.port = free_port()
-        self.base = f"http://127.0.0.1:{self.port}"
         self.log = Path(log)
         self.tp = tp
         always = [] if "--api-server-count" in options else os.environ.get("REFRAIN_TEST_SERVE", "").split()
         self.command = [str(BIN / "refrain"), "serve", "--model", str(model), "--tensor-parallel-size", str(tp),
-                        "--port", str(self.port), *always, *map(str, options)]
+                        "--port", "", *always, *map(str, options)]
         self.process = None
+        self.choose_port()
+
+    def choose_port(self):
+        self.port = free_port()
+        self.base = f"http://127.0.0.1:{self.port}"
+        self.command[self.command.index("--port") + 1] = str(self.port)
 
     def start(self, ready=True):
+        self._begin()
+        if ready:
+            try:
+                self.wait_ready()
+            except AssertionError:
+                if self.process.poll() != 64 or f"{self.port} is in use" not in self.log.read_text():
+                    raise
+                self.choose_port()  # somebody else took that one first
+                self._begin()
+                self.wait_ready()
+        return self
+
+    def _begin(self):
         self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=self.log.open("w"),
                                         stderr=subprocess.STDOUT)
-        if ready:
-            self.wait_ready()
-        return self
 
     def wait_ready(self, seconds=READY_SECONDS):
         def ready():

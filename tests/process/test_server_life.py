@@ -193,9 +193,9 @@ def test_a_process_killed_while_it_starts_is_started_again(start_server, who):
 
 
 def test_the_second_interrupt_ends_at_once(start_server):
-    server = start_server(*SMALL)
+    server = start_server("--max-model-len", 4096)
     stream = server.client().completions.create(model=SMOLLM2.name, prompt="Once upon a time", stream=True,
-                                                temperature=0, max_tokens=450, extra_body={"ignore_eos": True})
+                                                temperature=0, max_tokens=3000, extra_body={"ignore_eos": True})
     chunks = iter(stream)
     next(chunks)
     server.process.send_signal(signal.SIGINT)
@@ -319,12 +319,9 @@ def test_a_refused_model_file_is_no_incident_R12(copy_model, tmp_path):
     assert "incident" not in done.stderr and not (tmp_path / "incidents").exists(), done.stderr
 
 
-def test_a_slow_start_exits_75():
+def test_a_slow_start_exits_75(tmp_path):
     """Workers by hand that never come: nothing is wrong with the configuration."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    done = run("coordinator", "--model", TINY / "qwen3", "--listen", f"ipc:///tmp/slow-{port}/engine", "--port", port,
+    done = run("coordinator", "--model", TINY / "qwen3", "--listen", f"ipc://{tmp_path}/slow/engine", "--port", 0,
                "--start-timeout", 1, *SMALL)
     assert done.returncode == 75 and "within 1 s" in done.stderr, (done.returncode, done.stderr)
 
