@@ -2,6 +2,7 @@
 loss at each phase leaves behind."""
 import json
 import os
+import re
 import signal
 import subprocess
 
@@ -134,6 +135,26 @@ def reach(group, phase):
     group.wait_ready()
 
 
+def go_on(process):
+    process.send_signal(signal.SIGCONT)  # nsenter has stopped with its program
+    signal_program(process, signal.SIGCONT)
+
+
+def stream_in_the_middle(group, rank, prompt):
+    """A stream that has begun and not ended, and its first line; the rank stands still."""
+    for _ in range(20):
+        stream = group.first.client(PORT, "/v1/completions", group.body(prompt, LONG, stream=True))
+        begun = stream.stdout.readline()
+        signal_program(rank, signal.SIGSTOP)
+        counts = re.findall(r"^refrain:num_requests_(?:running|waiting)\S* (\S+)$", group.first.ask(PORT, "/metrics"), re.M)
+        if sum(map(float, counts)) == 1:
+            return stream, begun
+        go_on(rank)  # the stream had ended before it was looked at
+        stream.kill()
+        stream.communicate()
+    raise AssertionError("every stream had ended before its rank stood still")
+
+
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 @pytest.mark.parametrize("phase", ["before hello", "rendezvous", "capture", "serving"])
 def test_a_rank_lost_at_each_phase_ends_the_group_which_serves_again(hosts, tmp_path, phase, how):
@@ -142,11 +163,12 @@ def test_a_rank_lost_at_each_phase_ends_the_group_which_serves_again(hosts, tmp_
     stream, prompt = None, EXPECTED[0]["prompt_ids"]
     if phase == "serving":
         whole = group.complete(prompt, LONG)
-        stream = group.first.client(PORT, "/v1/completions", group.body(prompt, LONG, stream=True))
-        begun = stream.stdout.readline()
+        stream, begun = stream_in_the_middle(group, group.workers[1], prompt)
     lost = group.workers.pop(1)
     wait_for(lambda: child_of(lost), 10, "the worker runs")
     signal_program(lost, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
+    if how == "killed":
+        go_on(lost)  # in the middle of a stream it stood still
     if phase == "capture":
         assert "ready:" not in group.log("rank 1"), "the capture was over already"
     if 0 not in group.workers and phase == "rendezvous":
@@ -161,8 +183,7 @@ def test_a_rank_lost_at_each_phase_ends_the_group_which_serves_again(hosts, tmp_
     group.add(1)
     group.wait_ready()
     if how == "stopped":  # its group is gone, or its rank has been taken
-        lost.send_signal(signal.SIGCONT)  # nsenter has stopped with its program
-        signal_program(lost, signal.SIGCONT)
+        go_on(lost)
         if phase == "before hello":
             signal_program(lost, signal.SIGTERM)
     assert lost.wait(timeout=within(30)) in ((-signal.SIGKILL, 128 + signal.SIGKILL) if how == "killed"
