@@ -13,6 +13,7 @@ namespace refrain {
 namespace {
 
 constexpr Duration kEndFollows = std::chrono::milliseconds(500);  // a failed worker's last words
+constexpr Duration kLook = std::chrono::milliseconds(20);         // whether they have come
 constexpr size_t kKeptLosses = 64;                                // more than can be explained
 
 bool comes_back(const SupervisedGroup& group) { return group.regrouping || group.failed; }
@@ -218,12 +219,20 @@ void SupervisedGroups::regroup(SupervisedGroup& group, Duration pause) {
 void SupervisedGroups::group_gone(SupervisedGroup& group) {
   if (processes_.run(group.index)) return;
   remove_segments(group);
-  owner_.later(*group.regrouping, [this, &group] {
-    if (owner_.ending() || group.failed) return;
-    incidents_.close(group.incident);
-    group.regrouping.reset();
-    owner_.respawn();
-  });
+  owner_.later(*group.regrouping, [this, &group] { start_again(group, kEndFollows); });
+}
+
+// The coordinator's view of workers that served may still be on its way into the incident.
+void SupervisedGroups::start_again(SupervisedGroup& group, Duration patience) {
+  if (owner_.ending() || group.failed) return;
+  const bool untold = group.was_ready && group.incident && !group.incident->loss;
+  if (untold && patience > Duration::zero()) {
+    owner_.later(kLook, [this, &group, patience] { start_again(group, patience - kLook); });
+    return;
+  }
+  incidents_.close(group.incident);
+  group.regrouping.reset();
+  owner_.respawn();
 }
 
 // Those of other groups are in use.

@@ -68,6 +68,7 @@ class SupervisedGroups {
   void fail_group(SupervisedGroup& group, int code);
   void regroup(SupervisedGroup& group, Duration pause);
   void group_gone(SupervisedGroup& group);
+  void start_again(SupervisedGroup& group, Duration patience);
   void open_incident(SupervisedGroup& group, std::string process, std::string ended, int rank);
   void forget_restarts(int count);
   void remove_segments(const SupervisedGroup& group) const;
