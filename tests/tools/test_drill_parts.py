@@ -1,4 +1,5 @@
 """Parts of the drills that need no server: start times from a log, requests, the table."""
+import asyncio
 import json
 import random
 from pathlib import Path
@@ -6,6 +7,7 @@ from pathlib import Path
 from drills import report
 from drills.bench import Outcome
 from drills.ledger import Fault
+from drills.live_faults import LiveFault
 from drills.start_times import start_times
 from drills.workload import made_up_tokenizer, make_requests
 
@@ -80,3 +82,20 @@ def test_the_table_shows_what_was_lost_and_what_was_broken():
     assert "not run" in lines[2] and "no library" in lines[2]
     assert report.markdown([bad]).splitlines()[2] == "| kill-rank | 2 | 0.20 / 0.30 | 1.50 / 2.00 | 2 | 0 | I1:2 |"
     assert json.loads(json.dumps(bad))["runs"][1]["ledger"][0]["rule"] == "I1"
+
+
+def test_a_loss_that_no_look_at_ready_met_was_noticed_where_counters_say_so():
+    class Counts:
+        """Of a server after the fault."""
+
+        def __init__(self, **counts):
+            self.counts = {f"refrain:{name}_total": value for name, value in counts.items()}
+
+        async def metrics(self):
+            return self.counts
+
+    def said(**counts):
+        fault = LiveFault("disk full", "", None, incident=False)
+        return [each.what for each in asyncio.run(fault.check_outage(Counts(**counts), None, {}, None, 1.0, 0.0))]
+    assert said(worker_group_restarts=1, incidents_unwritten=1) == said(incidents=1, incidents_unwritten=1) == []
+    assert said() == ["did not notice"]
