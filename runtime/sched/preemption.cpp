@@ -5,9 +5,13 @@ namespace refrain {
 bool Preemption::make_room(Sequence& sequence, int32_t tokens) {
   while (stalled_ ? tokens > sequence.tokens_held : !pools_.ensure(sequence, tokens)) {
     short_of_blocks_ = true;
-    // Who comes later takes none of what is too little for this one. Alone, it lacks what its own
-    // steps in flight give back.
-    stalled_ = stalled_ || queues_.num_holding() > 0 || queues_.running().size() == 1;
+    // Alone, it lacks what its own steps in flight give back, or what is kept for others: those
+    // that wait for its slot or its adapter's place would wait for ever.
+    const bool alone = queues_.running().size() == 1 && queues_.num_holding() == 0;
+    if (!stalled_ && alone && sequence.in_flight == 0 && transfers_.forget_those_without_a_place())
+      continue;
+    // Who comes later takes none of what is too little for this one.
+    stalled_ = stalled_ || queues_.num_holding() > 0 || alone;
     if (stalled_) return false;
     const bool itself = queues_.running().back() == &sequence;
     queues_.preempt_last();

@@ -1,19 +1,21 @@
 #pragma once
 // Room for the blocks of running sequences: where they are short, the last running one gives its
-// own up, at once, or when the last in-flight row of it is in. Owned by the Scheduler, on the
-// engine's executor.
+// own up, at once, or when the last in-flight row of it is in; where only one runs, what is kept
+// for requests that cannot run beside it. Owned by the Scheduler, on the engine's executor.
 
 #include <cstdint>
 
 #include "runtime/sched/block_pools.h"
+#include "runtime/sched/request_transfers.h"
 #include "runtime/sched/sequence_queues.h"
 
 namespace refrain {
 
 class Preemption {
  public:
-  // Both outlive it.
-  Preemption(SequenceQueues& queues, BlockPools& pools) : queues_(queues), pools_(pools) {}
+  // All outlive it.
+  Preemption(SequenceQueues& queues, BlockPools& pools, RequestTransfers& transfers)
+      : queues_(queues), pools_(pools), transfers_(transfers) {}
 
   // A step is planned.
   void begin() { short_of_blocks_ = stalled_ = false; }
@@ -31,6 +33,7 @@ class Preemption {
 
   SequenceQueues& queues_;
   BlockPools& pools_;
+  RequestTransfers& transfers_;
   bool short_of_blocks_ = false;
   bool stalled_ = false;  // somebody waits for blocks that come back
   uint64_t count_ = 0;

@@ -77,6 +77,14 @@ void RequestTransfers::forget(RequestId id) {
   expected_.erase(found);
 }
 
+bool RequestTransfers::forget_those_without_a_place() {
+  std::vector<RequestId> without;
+  for (const auto& [id, sequence] : expected_)
+    if (!resources_.has_place(*sequence)) without.push_back(id);
+  for (const RequestId id : without) forget(id);
+  return !without.empty();
+}
+
 void RequestTransfers::comes(const Sequence& sequence) {
   const auto found = expected_.find(sequence.id);
   if (found != expected_.end() && found->second->source != sequence.source) forget(sequence.id);

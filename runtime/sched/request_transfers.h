@@ -51,6 +51,9 @@ class RequestTransfers {
   bool expect(PromisedRequest request, TimePoint now);
   // It does not come, or not from there.
   void forget(RequestId id);
+  // Gives back what is kept for those that have no slot or no place of their adapter now; when they
+  // enter their blocks are pulled anew. False: there is none. What ranks write still is free later.
+  bool forget_those_without_a_place();
   bool expects_any() const { return !expected_.empty(); }
   bool expects(const Sequence& sequence) const { return expected_.contains(sequence.id); }
   // One comes: what was expected of it counts only where it comes from there.

@@ -128,8 +128,8 @@ class Scheduler {
   SequenceResources resources_;
   SequenceQueues queues_;
   StepBuilder step_;
-  Preemption preemption_;
   RequestTransfers transfers_;
+  Preemption preemption_;
   PromptAdmission admission_;
   DecodePlanner decodes_;
   PrefillPlanner prompts_;

@@ -26,6 +26,11 @@ class SequenceResources {
   const AdapterPlaces& adapters() const { return adapters_; }
   bool has_slot() const { return !free_slots_.empty(); }
   bool has_one_slot() const { return free_slots_.size() == 1; }
+  // A slot and the place of its adapter are free for it.
+  bool has_place(const Sequence& sequence) const {
+    const AdapterId adapter = sequence.params.adapter;
+    return has_slot() && (adapter == 0 || adapters_.has_room(adapter));
+  }
 
   // What is cached of a waiting sequence, as far as one step can tell the device of it.
   void find_prefix(Sequence& sequence) const;

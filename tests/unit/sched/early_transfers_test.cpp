@@ -181,18 +181,58 @@ TEST_F(EarlyTransfers, TheOnlyOneThatRunsLacksWhatIsKeptForOneToCome_R28) {
   pair.expect_all_free();
 }
 
+// Nor is anything kept from it for one that cannot run beside it: that one's blocks come again.
+void lone_one_ends(SchedulerOptions decode_options, AdapterId first, AdapterId second) {
+  SchedulerOptions prefill_options = Pair::options_of(65, 0, /*early=*/true);
+  prefill_options.max_loras = decode_options.max_loras;
+  Pair pair(prefill_options, decode_options);
+  for (Pair::Side* side : {&pair.prefill, &pair.decode})
+    for (const AdapterId adapter : {first, second})
+      if (adapter != 0) side->scheduler.adapter_loaded(adapter);
+  pair.add(1, prompt_of(17, 100), 24, first);
+  pair.run();
+  pair.finish_pulls();
+  while (pair.outputs[1].size() < 4) pair.turn(pair.decode);
+  pair.add(2, prompt_of(17, 200), 4, second);
+  while (pair.promised < 2) pair.turn(pair.prefill);
+  pair.complete();
+  EXPECT_EQ(pair.failed, 0);
+  pair.expect_answers();
+  pair.expect_all_free();
+}
+
+TEST_F(EarlyTransfers, NothingIsKeptFromTheOnlyOneThatRunsForOneThatHasNoSlot_R28) {
+  SchedulerOptions options = Pair::options_of(/*blocks=*/13, 0);
+  options.max_num_seqs = 1;
+  lone_one_ends(options, 0, 0);
+}
+
+TEST_F(EarlyTransfers, NothingIsKeptFromTheOnlyOneThatRunsForOneWhoseAdapterHasNoPlace_R28) {
+  SchedulerOptions options = Pair::options_of(/*blocks=*/13, 0);
+  options.max_loras = 1;
+  lone_one_ends(options, 1, 2);
+}
+
 // Nor do they wait behind one that was put back.
 TEST(EarlyTransfersSeeds, SmallPoolsUnderRandomLoadComeToAnEnd_R28) {
   int together = 0;
   for (uint32_t seed = 0; seed < 2000; ++seed) {
     std::mt19937 random(seed);
     const auto pick = [&](uint32_t count) { return random() % count; };
-    Pair pair(/*prefill_blocks=*/13 + pick(30), /*decode_blocks=*/13 + pick(12),
-              /*drafts=*/pick(4) == 0 ? 2 : 0, /*early=*/true);
+    const int32_t drafts = pick(4) == 0 ? 2 : 0;
+    SchedulerOptions prefill = Pair::options_of(int64_t{13} + pick(30), drafts, /*early=*/true);
+    SchedulerOptions decode = Pair::options_of(int64_t{13} + pick(12), drafts);
+    decode.max_num_seqs = 1 + static_cast<int32_t>(pick(4));
+    prefill.max_loras = decode.max_loras = 1;
+    Pair pair(prefill, decode);
+    const auto adapters = static_cast<uint32_t>(pick(3));
+    for (Pair::Side* side : {&pair.prefill, &pair.decode})
+      for (AdapterId adapter = 1; adapter <= 2; ++adapter) side->scheduler.adapter_loaded(adapter);
     const RequestId requests = 4 + pick(8);
     for (RequestId next = 1; next <= requests;) {
       if (pick(3) == 0) {
-        pair.add(next, prompt_of(1 + pick(18), static_cast<TokenId>(100 * next)), 2 + pick(16));
+        pair.add(next, prompt_of(1 + pick(18), static_cast<TokenId>(100 * next)), 2 + pick(16),
+                 static_cast<AdapterId>(pick(adapters + 1)));
         ++next;
       } else if (pick(2) == 0) {
         pair.turn(pick(2) == 0 ? pair.prefill : pair.decode);

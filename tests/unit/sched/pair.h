@@ -18,8 +18,9 @@ class Pair {
  public:
   explicit Pair(int64_t prefill_blocks = 65, int64_t decode_blocks = 65, int32_t drafts = 0,
                 bool early = false)
-      : prefill(options_of(prefill_blocks, drafts, early)),
-        decode(options_of(decode_blocks, drafts)) {}
+      : Pair(options_of(prefill_blocks, drafts, early), options_of(decode_blocks, drafts)) {}
+  Pair(const SchedulerOptions& prefill_options, const SchedulerOptions& decode_options)
+      : prefill(prefill_options), decode(decode_options) {}
 
   static SchedulerOptions options_of(int64_t blocks, int32_t drafts, bool early = false) {
     SchedulerOptions options = small_options();
@@ -38,9 +39,11 @@ class Pair {
     Scheduler scheduler;
   };
 
-  void add(RequestId id, const std::vector<TokenId>& prompt, int64_t max_tokens) {
+  void add(RequestId id, const std::vector<TokenId>& prompt, int64_t max_tokens,
+           AdapterId adapter = 0) {
     SequenceParams params;
     params.max_tokens = max_tokens;
+    params.adapter = adapters[id] = adapter;
     auto sequence = std::make_unique<Sequence>(id, prompt, std::move(params));
     sequence->hands_over = max_tokens > 1;
     given[id] = digest_of(prompt);
@@ -128,7 +131,8 @@ class Pair {
   void expect_answers() {
     for (const auto& [id, prompt] : prompts) {
       EXPECT_EQ(finished[id], 1) << "request " << id;
-      EXPECT_EQ(outputs[id], solo_run(prompt, static_cast<size_t>(limits[id]), 64, 1000, 0))
+      EXPECT_EQ(outputs[id], solo_run(prompt, static_cast<size_t>(limits[id]), 64, 1000, 0, {},
+                                      false, adapters[id]))
           << "request " << id;
     }
   }
@@ -148,6 +152,7 @@ class Pair {
   std::map<RequestId, TokenDigest> given;
   std::map<RequestId, std::vector<TokenId>> prompts, outputs;
   std::map<RequestId, int64_t> limits;
+  std::map<RequestId, AdapterId> adapters;
   std::map<RequestId, int> finished;
   std::vector<ipc::PullBlocks> pulls;
   std::vector<TransferId> cancels;

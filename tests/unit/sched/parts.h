@@ -16,7 +16,8 @@ struct Parts {
         resources(options),
         queues(resources),
         step(options, resources.pools()),
-        preemption(queues, resources.pools()),
+        transfers(options, queues, resources),
+        preemption(queues, resources.pools(), transfers),
         admission(options, queues, resources, step),
         decodes(options, queues, step, preemption) {}
 
@@ -58,6 +59,7 @@ struct Parts {
   SequenceResources resources;
   SequenceQueues queues;
   StepBuilder step;
+  RequestTransfers transfers;
   Preemption preemption;
   PromptAdmission admission;
   DecodePlanner decodes;
