@@ -67,7 +67,10 @@ Status Scheduler::check(const Sequence& sequence, const TokenDigest& given) cons
 }
 
 Status Scheduler::add(std::unique_ptr<Sequence> sequence, const TokenDigest& given) {
-  REFRAIN_RETURN_IF_ERROR(check(*sequence, given));
+  if (Status checked = check(*sequence, given); !checked) {
+    transfers_.forget(sequence->id);
+    return checked;
+  }
   if (sequence->id == kCanaryRequest) sequence->params.priority = kBeforeAll;
   transfers_.comes(*sequence);
   queues_.add(std::move(sequence));
@@ -75,9 +78,9 @@ Status Scheduler::add(std::unique_ptr<Sequence> sequence, const TokenDigest& giv
 }
 
 bool Scheduler::cancel(RequestId id) {
+  transfers_.forget(id);  // one that is expected need not have come
   Sequence* const sequence = queues_.find(id);
   if (sequence == nullptr) return false;
-  transfers_.forget(id);
   if (sequence->state == SequenceState::kReceiving) {
     transfers_.cancel(*sequence);
   } else {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/unit/engine_actor/engine_world.h"
+#include "tests/unit/engine_actor/two_roles.h"
 
 namespace refrain {
 namespace {
@@ -9,6 +10,7 @@ namespace {
 using ::testing::ElementsAre;
 using testing::EngineWorld;
 using testing::prompt_of;
+using testing::Roles;
 
 class GrammarGateTest : public ::testing::Test {
  protected:
@@ -97,6 +99,28 @@ TEST_F(GrammarGateTest, EndsAloneWhenAnyRankCannotFollowIt) {
   EXPECT_EQ(world_.engine->stats().requests_with_slow_grammar, 1u);
   EXPECT_EQ(world_.engine->stats().group_restarts, 0u);
   EXPECT_TRUE(world_.all_blocks_free());
+}
+
+TEST_F(Roles, ARequestThatEndsWhileItsGrammarIsCompiledLeavesNothing) {
+  start_both();
+  prefill_->hold_answers = true;
+  decode_->hold_pulls = decode_->compiles_late = true;
+  SamplingParams sampling;
+  sampling.max_tokens = 12;
+  sampling.grammar = "regex:[a-z]+";
+  const RequestId id = world_.submit(testing::prompt_from(10), sampling);
+  world_.scheduler.run_until_idle();
+  ASSERT_EQ(decode_->pulls.size(), 1u);
+  prefill_->hold_answers = false;
+  prefill_->answer();
+  world_.scheduler.run_until_idle();
+  ASSERT_EQ(world_.answers[id].tokens.size(), 1u);
+  world_.engine->cancel(id);
+  world_.scheduler.run_until_idle();
+  ASSERT_EQ(decode_->cancelled, std::vector<TransferId>{decode_->pulls[0].id});
+  decode_->say(ipc::Pulled{decode_->pulls[0].id, 0, true, "cancelled"});
+  world_.scheduler.run_until_idle();
+  expect_nothing_left();
 }
 
 }  // namespace

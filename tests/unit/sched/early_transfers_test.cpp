@@ -23,6 +23,24 @@ class EarlyTransfers : public ::testing::Test {
     ASSERT_EQ(pair_.pulls.size(), 1u);
   }
   TransferCounts counts() { return pair_.decode.scheduler.stats().transfers; }
+  // Its prompt has ended, its blocks are under way, and it is in neither scheduler.
+  std::unique_ptr<Sequence> leave_prefill() {
+    send_prompt();
+    std::vector<TokenEvent> events;
+    EXPECT_TRUE(pair_.prefill.scheduler.update(pair_.prefill.answers.front(), events));
+    pair_.prefill.answers.clear();
+    auto left = pair_.prefill.scheduler.take_handed_over();
+    EXPECT_EQ(left.size(), 1u);
+    return std::move(left.at(0));
+  }
+  // The ranks are told to stop, and nothing is left when they have.
+  void expect_cancelled() {
+    pair_.take_orders();
+    ASSERT_EQ(pair_.cancels, std::vector<TransferId>{pair_.pulls[0].id});
+    pair_.pulls.clear();
+    pair_.report(pair_.cancels[0], true, "cancelled");
+    pair_.expect_all_free();
+  }
   void expect_end() {
     pair_.complete();
     pair_.expect_answers();
@@ -211,6 +229,19 @@ TEST_F(EarlyTransfers, NothingIsKeptFromTheOnlyOneThatRunsForOneWhoseAdapterHasN
   SchedulerOptions options = Pair::options_of(/*blocks=*/13, 0);
   options.max_loras = 1;
   lone_one_ends(options, 1, 2);
+}
+
+// As one that is cancelled while the workers compile its grammar.
+TEST_F(EarlyTransfers, OneThatEndsBeforeItComesGivesTheRoomBack_R28) {
+  leave_prefill();
+  EXPECT_FALSE(pair_.decode.scheduler.cancel(1)) << "it has not come";
+  expect_cancelled();
+}
+
+TEST_F(EarlyTransfers, OneThatIsRefusedGivesTheRoomBack_R28) {
+  auto comes = leave_prefill();
+  EXPECT_FALSE(pair_.decode.scheduler.add(std::move(comes), digest_of(prompt_of(3))));
+  expect_cancelled();
 }
 
 // Nor do they wait behind one that was put back.
