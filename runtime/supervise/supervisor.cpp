@@ -102,7 +102,9 @@ void Supervisor::on_exit(SupervisedProcess process) {
 
 void Supervisor::on_coordinator_exit(pid_t pid, const ChildProcess::End& end) {
   const int code = exit_code_of(end);
-  if (phase_ == Phase::kDraining) return finish(ended_as_told(end) ? kExitOk : code);
+  // A front that drains needs the next one for its requests.
+  if (phase_ == Phase::kDraining && !has_front())
+    return finish(ended_as_told(end) ? kExitOk : code);
   if (code == kExitOk || code == kExitConfig || groups_.none_goes_on()) return finish(code);
   log::error("the coordinator ended by {}", describe(end));
   if (groups_.all_come_back()) return;  // it comes back with its workers
@@ -124,7 +126,7 @@ void Supervisor::on_coordinator_exit(pid_t pid, const ChildProcess::End& end) {
   later(*pause, [this] {
     incidents_.close(incident_);
     // Where workers were lost meanwhile, it comes back with them.
-    if (groups_.any_kept() && phase_ == Phase::kServing && !processes_.coordinator_runs())
+    if (groups_.any_kept() && phase_ != Phase::kEnding && !processes_.coordinator_runs())
       spawn_coordinator();
   });
 }

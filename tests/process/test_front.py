@@ -140,6 +140,29 @@ def test_sigterm_drains_through_the_front(start_server):
     assert not any(command_line(pid) for pid in children)
 
 
+@pytest.mark.parametrize("first", ["coordinator", "signal"])
+def test_a_coordinator_killed_around_sigterm_cuts_no_stream_R11_R30(start_server, first):
+    server = start_server("--drain-timeout", within(20), *SMALL)
+    expected = Stream(server, STORIES[0], 240).answer()
+    if first == "coordinator":  # the pause before the third start is 0.4 s at least
+        for _ in range(2):
+            server.kill(server.coordinator())
+            server.wait_ready(20)
+    stream = Stream(server, STORIES[0], 240)
+    tokens_of([stream], 3)
+    coordinator = server.coordinator()
+    if first == "coordinator":
+        os.kill(coordinator, signal.SIGKILL)
+        time.sleep(0.2)
+        server.process.send_signal(signal.SIGTERM)
+    else:
+        server.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: server.get("/ready")[0] == 503, 5, "it drains")
+        os.kill(coordinator, signal.SIGKILL)
+    assert stream.answer() == expected
+    assert server.process.wait(timeout=within(30)) == 0
+
+
 @pytest.mark.parametrize("groups", [["--data-parallel-size", 2],
                                     ["--prefill-groups", 1, "--decode-groups", 1, "--kv-transfer-policy", "always"]])
 def test_requests_of_several_groups_go_on_too_R30(start_server, groups):
