@@ -133,7 +133,7 @@ void Admission::gone(RequestId id) {
     // In all a request counts as the work that was expected of it, so that the queue's work and
     // the rate have one unit; a request that was cut off does not count for what it never did.
     const int64_t done = found->second.prompt_tokens + found->second.output_tokens;
-    tokens_since_ += std::min(found->second.work - done, done);
+    correction_ += static_cast<double>(std::min(found->second.work - done, done));
     ++outputs_;
     const double weight = std::max(kOutputWeight, 1.0 / static_cast<double>(outputs_));
     mean_output_ += weight * (static_cast<double>(found->second.output_tokens) - mean_output_);
@@ -153,8 +153,13 @@ void Admission::step(TimePoint now, uint64_t waiting) {
   if (last_step_ && (full || waiting > 0)) {
     const double seconds = seconds_between(*last_step_, now);
     const double kept = std::exp(-seconds / kFade);
-    tokens_ = tokens_ * kept + static_cast<double>(tokens_since_);
+    const auto tokens = static_cast<double>(tokens_since_);
+    const double corrected = std::clamp(correction_, -tokens / 2, tokens);
+    correction_ = (correction_ - corrected) * kept;
+    tokens_ = tokens_ * kept + tokens + corrected;
     seconds_ = seconds_ * kept + seconds;
+  } else {
+    correction_ = 0;
   }
   tokens_since_ = 0;
   last_step_ = now;
@@ -164,6 +169,7 @@ void Admission::out_of_service(TimePoint now) {
   const std::lock_guard lock(mutex_);
   last_step_.reset();
   tokens_since_ = 0;
+  correction_ = 0;
   served_ = time_in_service(now);
   serves_since_.reset();
   set_deadlines(now);

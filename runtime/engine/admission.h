@@ -95,6 +95,10 @@ class Admission {
   std::optional<TimePoint> last_step_;
   int64_t tokens_since_ = 0;
   double tokens_ = 0, seconds_ = 0;
+  // By which requests that ended were less or more than expected, fading too. A step takes as much
+  // of it as leaves its tokens between half and twice what they are: one long answer, whose
+  // correction is that of many steps, says little about the rate.
+  double correction_ = 0;
   double mean_output_;
   uint64_t outputs_ = 0;
   AdmissionStats counts_;

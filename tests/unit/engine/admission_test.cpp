@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <deque>
+#include <random>
 
 namespace refrain {
 namespace {
@@ -23,23 +24,24 @@ class Server {
     admission.in_service(clock.now());
   }
 
-  Result<RequestId> come(std::optional<Duration> own = std::nullopt, int64_t max_tokens = kOutput) {
+  Result<RequestId> come(std::optional<Duration> own = std::nullopt, int64_t max_tokens = kOutput,
+                         int64_t output = kOutput) {
     auto id = admission.admit(kPrompt, max_tokens, own, clock.now());
-    if (id) waiting_.push_back({*id, clock.now()});
+    if (id) waiting_.push_back({*id, output, clock.now()});
     return id;
   }
   void step() {
     clock.advance(milliseconds(10));
     while (!waiting_.empty() && static_cast<int64_t>(running_.size()) < slots_) {
-      longest_wait = std::max(longest_wait, clock.now() - waiting_.front().second);
-      running_.push_back({waiting_.front().first, 0});
+      longest_wait = std::max(longest_wait, clock.now() - waiting_.front().came);
+      running_.push_back(waiting_.front());
       waiting_.pop_front();
     }
-    for (auto& [id, tokens] : running_) {
-      admission.token(id);
-      if (++tokens == kOutput) admission.gone(id);
+    for (Request& request : running_) {
+      admission.token(request.id);
+      if (--request.left == 0) admission.gone(request.id);
     }
-    finished += std::erase_if(running_, [](const auto& r) { return r.second == kOutput; });
+    finished += std::erase_if(running_, [](const Request& request) { return request.left == 0; });
     admission.step(clock.now(), waiting_.size());
   }
   void steps(int count) {
@@ -47,13 +49,18 @@ class Server {
   }
 
  private:
+  struct Request {
+    RequestId id = 0;
+    int64_t left = 0;  // tokens of its answer
+    TimePoint came;
+  };
   static AdmissionOptions limit(int64_t slots, AdmissionOptions options) {
     options.max_running = slots;
     return options;
   }
   int64_t slots_;
-  std::deque<std::pair<RequestId, TimePoint>> waiting_;
-  std::vector<std::pair<RequestId, int64_t>> running_;
+  std::deque<Request> waiting_;
+  std::vector<Request> running_;
 
  public:
   ManualClock clock;
@@ -90,6 +97,41 @@ TEST(Admission, PredictsTheWaitFromThroughputAndQueuedWork_R17) {
   ASSERT_EQ(server.finished, 80u);
   const double waiting = 400 - 80 - 4;
   EXPECT_NEAR(server.admission.stats().predicted_wait_seconds, waiting / 40, waiting / 40 * 0.1);
+}
+
+// 128 tokens are expected of each, and one of the four that run ends with 8,000.
+TEST(Admission, OneLongAnswerChangesThePredictionByNoMoreThanHalfOrTwice_R17) {
+  for (const bool patient : {true, false}) {
+    Server server(4, {.max_queue_wait = seconds(patient ? 60 : 5)});
+    for (int64_t i = 0; i < 4; ++i) ASSERT_TRUE(server.come({}, 10000, 8000 + 2000 * i));
+    for (int i = 0; i < 62; ++i) ASSERT_TRUE(server.come(seconds(1000), 10000, 128));
+    server.steps(7990);
+    ASSERT_EQ(server.finished, 0u);
+    const double wait = 62 * (128 + kPrompt) / 400.0;  // work over the tokens of a second
+    for (int i = 0; i < 1000; ++i) {
+      server.step();
+      const double predicted = server.admission.stats().predicted_wait_seconds;
+      ASSERT_GE(predicted, 0.45 * wait) << "step " << i;
+      ASSERT_LE(predicted, 2.2 * wait) << "step " << i;
+      ASSERT_EQ(server.admission.check().has_value(), patient) << "step " << i;
+    }
+    EXPECT_GE(server.finished, 1u);
+  }
+}
+
+// Half of the answers have 10 tokens, half 800, and four times as many come as can run.
+TEST(Admission, AnswersOfVeryDifferentLengthsBeginInTimeButForFew_R17) {
+  Server server(16, {.max_queue_wait = seconds(10)});
+  std::mt19937 random(1);
+  size_t late = 0;
+  for (int step = 0; step < 60000; ++step) {
+    if (random() % 100 < 14) server.come({}, 1000, random() % 2 == 0 ? 10 : 800);
+    server.step();
+    late += server.admission.take_overdue(server.clock.now()).size();
+  }
+  EXPECT_LE(late, server.finished / 12);
+  EXPECT_LE(server.longest_wait, seconds(30));
+  EXPECT_GE(server.finished, 0.95 * 600 * 1600 / 405) << "slots are idle";
 }
 
 TEST(Admission, AFreeSlotNeedsNoPrediction) {
