@@ -92,6 +92,7 @@ class BlockPools {
   int64_t num_usable() const;
   int64_t num_free() const;
   size_t num_paged() const { return num_paged_; }
+  uint64_t lookups() const { return cache_.lookups(); }
 
  private:
   struct Pool {

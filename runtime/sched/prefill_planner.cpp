@@ -50,16 +50,19 @@ void PrefillPlanner::add_short_prompts() {
     if (sequence.chunk_left() && !sequence.long_prompt) left -= add_chunk(sequence, left);
   }
   if (preemption_.short_of_blocks() || !long_prompts_have_blocks()) return;
+  int32_t looks = kLooksAtLong;
   for (auto at = queues_.waiting().begin();
        at != queues_.waiting().end() && room() && resources_.has_slot();) {
     Sequence& sequence = **at;
     if (sequence.in_flight > 0) return;
-    if (sequence.source || !admission_.adapter_may_enter(sequence)) {
+    if (sequence.source || !admission_.adapter_may_enter(sequence) ||
+        (sequence.long_prompt && --looks < 0)) {
       ++at;
       continue;
     }
     resources_.find_prefix(sequence);
-    if (admission_.is_long(sequence)) {
+    sequence.long_prompt = admission_.is_long(sequence);
+    if (sequence.long_prompt) {
       ++at;
       continue;
     }

@@ -16,6 +16,10 @@ namespace refrain {
 
 class PrefillPlanner {
  public:
+  // So many waiting prompts that were long are looked at again in a step: more of one may be cached
+  // by now. A look goes through all that is cached of it.
+  static constexpr int32_t kLooksAtLong = 32;
+
   // All outlive it.
   PrefillPlanner(const SchedulerOptions& options, SequenceQueues& queues,
                  SequenceResources& resources, StepBuilder& step, Preemption& preemption,

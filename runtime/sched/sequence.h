@@ -112,7 +112,8 @@ struct Sequence {
   // Its adapter and its salt: requests of different ones share no blocks, whatever the salt says.
   std::string block_space;
   PrefixCache::Match prefix;  // while it waits: what is cached of it, as far as was looked
-  bool long_prompt = false;   // as it was admitted: others run beside it while it is computed
+  // As it was looked at last, or admitted: then others run beside it while it is computed.
+  bool long_prompt = false;
   bool admitted_before = false;
   bool distrusted = false;  // a row of it had no finite logit: nobody may read its blocks
 

@@ -66,6 +66,28 @@ TEST(PromptAdmission, APromptIsLongWhenAStepCannotHaveIt) {
   EXPECT_TRUE(parts.admission.is_long(sequence));
 }
 
+// Each look asks for one block more; a short one behind them is found all the same.
+TEST(PrefillPlanner, LooksAtFewOfTheLongPromptsThatWaitInEachStep) {
+  Parts parts;
+  PrefillPlanner prompts(parts.options, parts.queues, parts.resources, parts.step, parts.preemption,
+                         parts.admission, parts.transfers);
+  parts.add_running(1, 60).long_prompt = true;
+  for (RequestId id = 2; id <= 101; ++id) parts.add(id, 40);
+  const auto looks = [&] {
+    const uint64_t before = parts.resources.pools().lookups();
+    parts.begin();
+    parts.step.begin_chunks();
+    prompts.plan(true);
+    parts.step.finish({});
+    return parts.resources.pools().lookups() - before;
+  };
+  EXPECT_EQ(looks(), 100u) << "whether they are long is not known";
+  EXPECT_EQ(looks(), uint64_t{PrefillPlanner::kLooksAtLong});
+  parts.add(102, 4);
+  looks();
+  EXPECT_EQ(parts.running(), (std::vector<RequestId>{1, 102}));
+}
+
 TEST(PromptAdmission, WhoWaitsForAPlaceIsPassedByRequestsWithoutAdapters) {
   SchedulerOptions options = small_options();
   options.max_loras = 1;
