@@ -95,7 +95,7 @@ void EngineCore::enter(AcceptedRequest accepted) {
               {sequence->params.setup.num_logprobs, digest_of(sequence->tokens),
                accepted.output_thread, has_adapter ? adapter : 0});
   if (accepted.begun) stats_.change([](EngineStats& counts) { ++counts.requests_resumed; });
-  std::optional<Error> refused;
+  std::optional<Error> refused = deadlines_.over_before_it_entered(id);
   if (!has_adapter)
     refused = Error{ErrorCode::kNotFound, "the model's LoRA adapter has been unloaded", "model"};
   if (groups_.all_failed() || stopped_) refused = intake_.refusal();

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "runtime/actor/run_later.h"
@@ -31,6 +32,8 @@ class RequestDeadlines {
 
   // The request ends at this time at the latest.
   void end_at(RequestId id, TimePoint deadline);
+  // Of a request that enters: why it ends at once, where it came so late that its wait is over.
+  std::optional<Error> over_before_it_entered(RequestId id);
   // One timer, for the request that has to begin first: after requests came or times changed.
   void watch_queue();
 
@@ -43,6 +46,7 @@ class RequestDeadlines {
   RequestPlacement& placement_;
   const Hooks hooks_;
   RunLater run_later_;
+  std::set<RequestId> overdue_;                         // accepted, on their way to enter
   std::optional<std::pair<TimePoint, TimerId>> timer_;  // for the earliest deadline of the queue
 };
 

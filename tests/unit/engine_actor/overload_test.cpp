@@ -46,6 +46,60 @@ TEST(EngineOverload, ARequestThatCannotBeginInTimeEndsWith503_R17) {
   EXPECT_TRUE(world.all_blocks_free());
 }
 
+// What is posted is held back when asked, as behind a long turn of the engine.
+class SlowExecutor final : public Executor {
+ public:
+  explicit SlowExecutor(std::shared_ptr<Executor> inner) : inner_(std::move(inner)) {}
+  void post(std::function<void()> task) override {
+    if (!holds_) return inner_->post(std::move(task));
+    held_.push_back(std::move(task));
+  }
+  TimerId post_after(Duration delay, std::function<void()> task) override {
+    return inner_->post_after(delay, std::move(task));
+  }
+  void cancel(TimerId timer) override { inner_->cancel(timer); }
+  const Clock& clock() const override { return inner_->clock(); }
+  void hold() { holds_ = true; }
+  void let_go() {
+    holds_ = false;
+    for (auto& task : std::exchange(held_, {})) inner_->post(std::move(task));
+  }
+
+ private:
+  std::shared_ptr<Executor> inner_;
+  bool holds_ = false;
+  std::vector<std::function<void()>> held_;
+};
+
+TEST(EngineOverload, AWaitThatIsOverBeforeTheRequestEntersEndsIt_R17) {
+  EngineWorld world(1);
+  std::shared_ptr<SlowExecutor> engine;
+  world.wrap_engine = [&](std::shared_ptr<Executor> inner) {
+    return engine = std::make_shared<SlowExecutor>(std::move(inner));
+  };
+  world.config.max_queue_wait = 1;
+  world.start_ready();
+  world.ranks[0]->hold_answers = true;
+  std::vector<RequestId> ids;
+  for (int i = 0; i < 5; ++i) ids.push_back(world.submit(prompt_of(3), 5));  // four run
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(step(world));
+  world.scheduler.advance(std::chrono::milliseconds(900));
+  GenerateRequest hasty;
+  hasty.prompt = prompt_of(3);
+  hasty.max_queue_wait = std::chrono::milliseconds(5);
+  engine->hold();
+  const RequestId id = world.submit(std::move(hasty));
+  world.scheduler.advance(std::chrono::milliseconds(100));  // the fifth one's time is over
+  EXPECT_EQ(world.engine->admission().late, 1u);
+  engine->let_go();
+  world.scheduler.run_until_idle();
+  EXPECT_EQ(world.answers[id].error.value_or(Error{}).code, ErrorCode::kUnavailable);
+  EXPECT_EQ(world.engine->admission().late, 2u);
+  while (step(world)) {
+  }
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(world.answers[ids[i]].finish, FinishReason::kLength);
+}
+
 TEST(EngineOverload, RequestsThatWaitForWorkersEndInTimeToo_R17) {
   EngineWorld world(1);
   world.config.max_queue_wait = 60;
