@@ -308,11 +308,8 @@ std::vector<RequestId> GroupService::take_rows_without_logit() {
   bool goes_on = false;
   std::vector<RequestId> ids;
   std::erase_if(events_, [&](const TokenEvent& event) {
-    if (event.stop == StopCause::kGrammar) {
-      handlers_.on_slow_grammar(event.id);
-      return true;
-    }
-    if (event.stop != StopCause::kNoLogit) return false;
+    if (event.stop == StopCause::kGrammar) handlers_.on_slow_grammar(event.id);
+    if (event.stop != StopCause::kNoLogit) return event.stop == StopCause::kGrammar;
     ids.push_back(event.id);
     goes_on |= canary_.no_logit();
     return true;

@@ -225,8 +225,8 @@ void SupervisedGroups::group_gone(SupervisedGroup& group) {
 // The coordinator's view of workers that served may still be on its way into the incident.
 void SupervisedGroups::start_again(SupervisedGroup& group, Duration patience) {
   if (owner_.ending() || group.failed) return;
-  const bool untold = group.was_ready && group.incident && !group.incident->loss &&
-                      processes_.coordinator_runs();
+  const bool untold =
+      group.was_ready && group.incident && !group.incident->loss && processes_.coordinator_runs();
   if (untold && patience > Duration::zero()) {
     owner_.later(kLook, [this, &group, patience] { start_again(group, patience - kLook); });
     return;
