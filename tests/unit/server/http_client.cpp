@@ -6,6 +6,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "runtime/base/check.h"
 
 namespace refrain {
@@ -75,8 +77,10 @@ bool RawClient::receive() {
 }
 
 std::string RawClient::read_until(const std::string& mark) {
-  size_t at = std::string::npos;
-  while ((at = buffer_.find(mark)) == std::string::npos && receive()) {
+  size_t at = std::string::npos, looked = 0;  // bytes in which the mark does not begin
+  while ((at = buffer_.find(mark, looked)) == std::string::npos) {
+    looked = buffer_.size() - std::min(buffer_.size(), mark.size() - 1);
+    if (!receive()) break;
   }
   const size_t end = at == std::string::npos ? buffer_.size() : at + mark.size();
   std::string text = buffer_.substr(0, end);

@@ -139,15 +139,23 @@ TEST(HttpStream, AnEndedAnswerHasNoDisconnect) {
   EXPECT_EQ(calls, 0);
 }
 
+// A stream of which 100,000 bytes may wait, to a client whose socket holds little.
+struct CappedStream {
+  CappedStream() { client.send(get("/x")); }
+  static HttpOptions options() {
+    HttpOptions options;
+    options.max_buffered_bytes = 100'000;
+    return options;
+  }
+  HeldExchange held;
+  ServerFixture server{options(), held.handler()};
+  RawClient client{server.port(), 4096};
+};
+
 // a client that does not read is cut off at its cap.
 TEST(HttpStream, ASlowReaderIsCutOffAtTheCap) {
-  HttpOptions options;
-  options.max_buffered_bytes = 100'000;
-  HeldExchange held;
-  ServerFixture server(options, held.handler());
-  RawClient client(server.port(), 4096);
-  client.send(get("/x"));
-  const auto exchange = held.take();
+  CappedStream stream;
+  const auto exchange = stream.held.take();
   std::promise<void> cut;
   exchange->on_disconnect([&cut] { cut.set_value(); });
   exchange->begin_stream(200, "text/plain");
@@ -162,19 +170,14 @@ TEST(HttpStream, ASlowReaderIsCutOffAtTheCap) {
   EXPECT_EQ(gone.wait_for(std::chrono::seconds(10)), std::future_status::ready);
 }
 
-TEST(HttpStream, AChunkAboveTheCapIsNoSlowReader) {
-  HttpOptions options;
-  options.max_buffered_bytes = 100'000;
-  HeldExchange held;
-  ServerFixture server(options, held.handler());
-  RawClient client(server.port(), 4096);
-  client.send(get("/x"));
-  const auto exchange = held.take();
+TEST(HttpStream, AChunkAboveTheCapIsNoSlowReader_R18) {
+  CappedStream stream;
+  const auto exchange = stream.held.take();
   exchange->begin_stream(200, "text/plain");
   const std::string chunk(16 << 20, 'x');  // more than any socket buffer holds
   exchange->write(chunk);
   exchange->write("last");
-  EXPECT_GT(client.read_until("last").size(), chunk.size());
+  EXPECT_GT(stream.client.read_until("last").size(), chunk.size());
 }
 
 TEST(HttpStream, StoppingLetsTheAnswerEndAndThenCloses) {
