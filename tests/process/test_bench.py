@@ -15,7 +15,7 @@ def bench(*arguments):
 
 
 @pytest.mark.parametrize("kind, options, device", [
-    ("decode", ["--runs", "3", "--prompt-len", "4", "--first-tokens", "2", "--last-tokens", "402"], "host"),
+    ("decode", ["--prompt-len", "4", "--first-tokens", "2", "--last-tokens", "402"], "host"),
     ("prefill", ["--lengths", "8"], "host"), ("capture", [], "host"), ("dispatch", [], "host"),
     ("serve", ["--num-requests", "3", "--prompt-len", "4", "--output-len", "4"], "host"),
 ])
@@ -28,9 +28,7 @@ def test_every_case_has_the_fields_that_are_relied_on(kind, options, device):
         assert not set(FIELDS) - set(case), case
         assert case["case"] == kind and case["device"] == device and case["tp"] == 1
         assert case.get("ms_per_step", case.get("tokens_per_s")) > 0
-        # Of decodes each is a difference of two times: less than 0 where the first run had no CPU for a while.
-        assert case["runs"] > 0 and case["min"] <= case["median"] <= case["p99"] and case["median"] > 0
-        assert case["min"] > 0 or kind == "decode"
+        assert case["runs"] > 0 and 0 < case["min"] <= case["median"] <= case["p99"]
         assert case["achieved"] > 0 and (case["limit"] is None or case["limit"] > 0) and case["limit_source"]
 
 

@@ -17,7 +17,7 @@ from drills.server import descendants
 SEIZE, INTERRUPT, WALL = 0x4206, 0x4207, 0x40000000  # of ptrace(2), waitpid(2)
 DRAIN = 2
 # the drain timeout and 5 s. The supervisor's own looks, and a machine with other work, come on top.
-BOUND = DRAIN + 5 + 5
+BOUND = DRAIN + 5 + 3
 
 
 class Stuck:
