@@ -21,6 +21,7 @@ REWRITERS = {
     "worker/program/passes/fuse.cpp": "rewrites",
     "worker/program/passes/select_early.cpp": "moves select_rows",
     "worker/program/passes/shard.cpp": "rewrites",
+    "worker/program/passes/best_tokens.cpp": "finds the best where the logits are",
     "worker/program/passes/attention_plans.cpp": "gives attention its plan",
     "worker/program/passes/few_rows.cpp": "rewrites",
     "worker/program/passes/key_shares.cpp": "shares keys out for attention",

@@ -266,6 +266,8 @@ void check_shapes(const SampleArgs& args) {
                 args.shard_cols, args.vocab_size);
   REFRAIN_CHECK(args.vocab_size > 0, "sample: a vocabulary of {}", args.vocab_size);
   REFRAIN_CHECK(args.inputs.turn != nullptr, "sample: no turn");
+  REFRAIN_CHECK((args.best != nullptr) == (args.best_parts > 0), "sample: {} parts with the best",
+                args.best_parts);
   for (const GrammarMaskInputs& grammar : args.grammar) {
     REFRAIN_CHECK((grammar.mask == nullptr) == (grammar.ready == nullptr),
                   "sample: grammars' masks without their turns");

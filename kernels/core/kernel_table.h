@@ -34,6 +34,7 @@ struct FewRows {
   bool (*takes_head_dim)(int64_t head_dim, int64_t rotary_dim) = nullptr;
   // Whether a fused_linear of so many rows with SiLU·mul is faster than linear and silu_mul.
   bool (*fuses_silu)(int32_t rows) = nullptr;
+  int32_t best_parts = 0;  // FusedLinearArgs::best of those rows; 0: none
 };
 
 struct KernelTable {

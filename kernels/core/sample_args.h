@@ -29,9 +29,11 @@ struct SampleArgs {
   int32_t shards = 1;
   int64_t shard_cols = 0;    // padded vocabulary columns a shard
   int64_t shard_stride = 0;  // elements from one shard to the next
-  // [shards][R, kBestParts, 2] of BestTokensArgs; then plainly greedy rows take their token from
-  // here, and logits are there only when inputs.live_logits says so. Null: one shard.
+  // [shards][R, best_parts, 2] of BestTokensArgs, or of a linear; then plainly greedy rows take
+  // their token from here, and logits are there only when inputs.live_logits says so. Null: one
+  // shard, and logits are always there.
   const float* best = nullptr;
+  int32_t best_parts = 0;
   int32_t vocab_size = 0;
   bool tells_logits = false;  // outputs' logprobs are logits
   // They are of what the row draws from: after penalties, bias and mask, over the temperature (1 of

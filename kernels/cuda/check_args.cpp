@@ -134,6 +134,14 @@ void check_args(const FusedLinearArgs& args) {
   check_matrix(op, "in", linear.in, k);
   check_matrix(op, "out", linear.out, args.silu_mul ? linear.weight.n / 2 : linear.weight.n);
   const bool plain = (args.norm == nullptr || args.unit_norm) && args.push.size == 0;
+  if (args.best != nullptr) {
+    REFRAIN_CHECK(can_linear_best(linear) && plain && args.norm == nullptr && !args.silu_mul &&
+                      args.pull.size == 0 && args.best_parts >= kMaxWideBlocks &&
+                      args.live_logits != nullptr,
+                  "{}: the best of {} parts of {} rows, {} outputs of {} columns", op,
+                  args.best_parts, linear.rows.padded, linear.weight.n, k);
+    return;
+  }
   const int32_t most = !plain           ? kFewRows
                        : args.unit_norm ? kUnitNormRows
                        : args.silu_mul  ? kSiluRows

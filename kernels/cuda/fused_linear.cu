@@ -331,6 +331,7 @@ bool can_fuse_few(const LinearArgs& args) {
 
 void fused_linear(StreamRef stream, const FusedLinearArgs& args) {
   const LinearArgs& linear = args.linear;
+  if (args.best != nullptr) return linear_best(stream, args);
   if (linear.rows.padded > kClusterRows) return linear_silu(stream, linear);
   const bool norm = args.norm != nullptr;
   const bool clusters = !norm && args.push.size == 0 && linear.rows.padded > kGemvRows &&

@@ -85,7 +85,7 @@ const KernelTable& cuda_kernel_table() {
       .rope_attention = &checked<&rope_attention>,
       .few_rows = {kFewRows, kGemvRows, kClusterRows, kSiluRows, kUnitNormRows, kMaxFusedNormCols,
                    kMaxFusedNormElements, kMaxFusedGroup, kMaxRopeUnits, kMaxLoraCols,
-                   kMaxPeerRanks, &can_rope_attend, &fuses_silu},
+                   kMaxPeerRanks, &can_rope_attend, &fuses_silu, kMaxWideBlocks},
       .planned_rows = &planned_rows,
       .row_tile = 128,  // of the library's products from some 500 rows on
   };

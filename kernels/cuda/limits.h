@@ -24,8 +24,9 @@ inline constexpr int32_t kMaxFusedNormElements = 16384;
 inline constexpr int32_t kClusterRows = 80;   // linear_cluster, and fused_linear without a norm
 inline constexpr int32_t kUnitNormRows = 48;  // of those of a fused_linear with a unit norm
 inline constexpr int32_t kSiluRows = 256;     // linear_silu, and fused_linear with SiLU·mul alone
-inline constexpr int32_t kMaxLoraCols = 512;  // lora_linear: places * max_rank
-inline constexpr int32_t kMaxFusedGroup = 8;  // rope_attention: query heads a KV head
+inline constexpr int32_t kMaxWideBlocks = 144;  // of linear_silu and linear_best: a whole GH100
+inline constexpr int32_t kMaxLoraCols = 512;    // lora_linear: places * max_rank
+inline constexpr int32_t kMaxFusedGroup = 8;    // rope_attention: query heads a KV head
 // rope_attention of more than kFewRows: requests times KV heads; attention_stream has those of
 // more.
 inline constexpr int32_t kMaxRopeUnits = 127;

@@ -1,195 +1,30 @@
 // linear with SiLU·mul for 81 to 128 and 225 to 256 rows, bfloat16: as fast as reading the weights
-// once, nearly, and the two halves of the result are never written. A tile is 128 rows of the input
-// times kCols rows of the weight, eight of gate and the eight of up that belong to them in turns,
-// so that a lane has both factors of an output. How many rows of the weight follows from how evenly
-// they spread over the multiprocessors: 224 of 8B's gate_up are one tile each. Of more than 128
-// rows two blocks of a cluster have the two halves; each draws every second stage of the weights
-// for both.
-//
-// A block has a warp that draws weights and input through the copy engine and eight that multiply
-// and store, while the first goes on with the next tile. The ring is filled with weights before the
-// wait for the previous kernel. L2 asks for 256 bytes of a row at once: with 128 the memory opens a
-// page for each of them (H100, 8B's gate_up of 128 rows: 89 us, with 256 bytes 84). The kernels
-// whose warps read neighbouring pieces of a row at one time are slower so: 7 % on an H200.
+// once, nearly, and the two halves of the result are never written. A tile has eight rows of gate
+// and the eight of up that belong to them in turns, so that a lane has both factors of an output.
+// How many rows of the weight a tile has follows from how evenly they spread over the
+// multiprocessors: 224 of 8B's gate_up are one tile each.
 
-#include <algorithm>
 #include <array>
-#include <cstddef>
-#include <utility>
 
-#include "kernels/cuda/barrier.cuh"
-#include "kernels/cuda/device.cuh"
-#include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/limits.h"
+#include "kernels/cuda/linear_wide.cuh"
 #include "kernels/cuda/ops.h"
-#include "kernels/cuda/tensor_map.h"
-#include "kernels/cuda/wgmma.cuh"
 
 namespace refrain::kernels {
 namespace {
 
-constexpr int kTileRows = 128;  // of the input
-constexpr int kInputBytes = kTileRows * kAtom * 2;
-constexpr int kMultiplyWarps = 8, kGroupWarps = 4;
-constexpr int kThreads = (kMultiplyWarps + 1) * 32;
-constexpr int kMaxStages = 8;
-static_assert(kSiluRows == 2 * kTileRows);
+template <int kCols>
+struct StoreSilu {
+  const wide::WideLinear& args;
+  int32_t row, live;
 
-struct SiluLinear {
-  Matrix out;
-  int64_t cols;    // of `out`
-  int32_t chunks;  // of kAtom columns of K
-  int32_t tiles;   // of the weight
-  Rows rows;
-};
+  __device__ StoreSilu(const wide::WideLinear& args, int32_t row)
+      : args(args), row(row), live(live_rows(args.rows)) {}
 
-struct Barriers {
-  uint64_t full[kMaxStages], empty[kMaxStages];
-};
-
-// kCols: rows of the weight, of a tile. kPair: clusters of two blocks.
-template <int kCols, bool kPair>
-struct SiluBlock {
-  static constexpr int kStageBytes = kInputBytes + kCols * kAtom * 2;
-  static constexpr int bytes(int stages) {
-    return 1024 + stages * kStageBytes + static_cast<int>(sizeof(Barriers));
-  }
-  static constexpr int kStages = std::min(kMaxStages, (kMaxSharedBytes - bytes(0)) / kStageBytes);
-  static constexpr int kBytes = bytes(kStages);
-  static constexpr uint32_t kBlocks = kPair ? 2 : 1;
-  static_assert(2 * kBytes > kMaxSharedBytes);  // one block a multiprocessor
-
-  const SiluLinear& args;
-  uint32_t ring, full, empty, rank;
-  int32_t tile, tile_step;
-
-  __device__ SiluBlock(const SiluLinear& args, uint32_t shared)
-      : args(args),
-        ring((shared + 1023) / 1024 * 1024),
-        full(ring + kStages * kStageBytes + offsetof(Barriers, full)),
-        empty(ring + kStages * kStageBytes + offsetof(Barriers, empty)),
-        rank(kPair ? block_of_cluster() : 0),
-        tile(static_cast<int32_t>(blockIdx.x / kBlocks)),
-        tile_step(static_cast<int32_t>(gridDim.x / kBlocks)) {}
-
-  __device__ static int lane() { return static_cast<int>(threadIdx.x) % 32; }
-
-  __device__ void init_barriers() const {
-    for (int s = 0; s < kStages; ++s) {
-      init_barrier(full + s * 8, 1);
-      init_barrier(empty + s * 8, kMultiplyWarps * kBlocks);
-    }
-    publish_barriers();
-  }
-
-  // One thread. Stages come tile after tile, chunk after chunk.
-  __device__ void draw_ahead(const CUtensorMap* weight, const CUtensorMap* input) const {
-    asm volatile("prefetch.tensormap [%0];" ::"l"(input) : "memory");
-    for (int32_t s = 0; s < kStages && s < args.chunks; ++s) draw_weights(weight, s, tile, s);
-  }
-  __device__ void draw(const CUtensorMap* weight, const CUtensorMap* input) const {
-    int32_t stage = 0, ahead = min(kStages, args.chunks);
-    uint32_t phase = 1;  // of the ring's first turn nothing is waited for
-    for (int32_t of = tile; of < args.tiles; of += tile_step) {
-#pragma unroll 1
-      for (int32_t chunk = 0; chunk < args.chunks; ++chunk) {
-        if (ahead > 0) {
-          --ahead;
-        } else {
-          wait_barrier(empty + stage * 8, phase);
-          draw_weights(weight, stage, of, chunk);
-        }
-        draw_input(input, stage, chunk);
-        if (++stage == kStages) stage = 0, phase ^= 1;
-      }
-    }
-    if constexpr (kPair) {  // the other block's last arrivals must find this one's shared memory
-      for (int s = 0; s < kStages; ++s) {
-        wait_cluster_barrier(empty + stage * 8, phase);
-        if (++stage == kStages) stage = 0, phase ^= 1;
-      }
-    }
-  }
-
-  // The eight warps: two groups, each with half of the tile's rows.
-  __device__ void multiply_tiles() const {
-    const int warp = static_cast<int>(threadIdx.x) / 32;
-    const uint32_t half = warp / kGroupWarps * (kInputBytes / 2);
-    const int32_t live = live_rows(args.rows);
-    float sum[kCols / 2];
-    int32_t stage = 0;
-    uint32_t phase = 0;
-    for (int32_t of = tile; of < args.tiles; of += tile_step) {
-      int32_t before = -1;  // the stage that is multiplied while this one comes
-#pragma unroll 1
-      for (int32_t chunk = 0; chunk < args.chunks; ++chunk) {
-        wait_barrier(full + stage * 8, phase);
-        const uint32_t at = ring + stage * kStageBytes;
-        const uint64_t input = matrix_descriptor(at + half);
-        const uint64_t weights = matrix_descriptor(at + kInputBytes);
-        begin_products();
-#pragma unroll
-        for (int k = 0; k < kAtom / 16; ++k)  // descriptors count 16 bytes
-          multiply<kCols>(input + k * 2, weights + k * 2, sum, chunk > 0 || k > 0);
-        commit_products();
-        if (before >= 0) {
-          wait_products<1>();
-          release(before);
-        }
-        before = stage;
-        if (++stage == kStages) stage = 0, phase ^= 1;
-      }
-      wait_products<0>();
-      take_products(sum);
-      release(before);
-      store(sum, of, static_cast<int32_t>(rank) * kTileRows + warp * 16 + lane() / 4, live);
-    }
-  }
-
- private:
-  // The weights of a stage, and the bytes that its barrier waits for.
-  __device__ void draw_weights(const CUtensorMap* weight, int32_t stage, int32_t of,
-                               int32_t chunk) const {
-    const uint32_t barrier = full + stage * 8, to = ring + stage * kStageBytes + kInputBytes;
-    expect_bytes(barrier, kStageBytes);
-    if constexpr (kPair) {
-      if (stage % kBlocks != rank) return;  // the other block draws them
-      asm volatile(
-          "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-          ".multicast::cluster [%0], [%1, {%2, %3, %3, %4}], [%5], %6;" ::"r"(to),
-          "l"(weight), "r"(chunk * kAtom), "r"(0), "r"(of * (kCols / 16)), "r"(barrier),
-          "h"(static_cast<uint16_t>(3))
-          : "memory");
-    } else {
-      asm volatile(
-          "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-          "[%0], [%1, {%2, %3, %3, %4}], [%5];" ::"r"(to),
-          "l"(weight), "r"(chunk * kAtom), "r"(0), "r"(of * (kCols / 16)), "r"(barrier)
-          : "memory");
-    }
-  }
-  __device__ void draw_input(const CUtensorMap* input, int32_t stage, int32_t chunk) const {
-    asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-        "[%0], [%1, {%2, %3}], [%4];" ::"r"(ring + stage * kStageBytes),
-        "l"(input), "r"(chunk * kAtom), "r"(static_cast<int32_t>(rank) * kTileRows),
-        "r"(full + stage * 8)
-        : "memory");
-  }
-  // This warp reads the stage no longer; both blocks draw into both.
-  __device__ void release(int32_t stage) const {
-    if constexpr (kPair) {
-      if (lane() < 2) arrive_at_block(of_block(empty + stage * 8, static_cast<uint32_t>(lane())));
-    } else {
-      if (lane() == 0) arrive(empty + stage * 8);
-    }
-  }
-  __device__ void store(const float (&sum)[kCols / 2], int32_t of, int32_t row,
-                        int32_t live) const {
+  __device__ void take(const float (&sum)[kCols / 2], int32_t of) const {
     auto* out = static_cast<__nv_bfloat16*>(args.out.data);
 #pragma unroll
     for (int g = 0; g < kCols / 16; ++g) {  // eight of gate, eight of up
-      const int64_t col = int64_t{of} * (kCols / 2) + g * 8 + lane() % 4 * 2;
+      const int64_t col = int64_t{of} * (kCols / 2) + g * 8 + threadIdx.x % 4 * 2;
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const float *gate = sum + g * 8 + h * 2, *up = gate + 4;
@@ -199,35 +34,8 @@ struct SiluBlock {
       }
     }
   }
+  __device__ void end(uint32_t /*block*/, uint32_t /*blocks*/) const {}
 };
-
-template <int kCols, bool kPair>
-__global__ void __launch_bounds__(kThreads, 1)
-    linear_silu_kernel(const __grid_constant__ SiluLinear args,
-                       const __grid_constant__ CUtensorMap weight,
-                       const __grid_constant__ CUtensorMap input) {
-  extern __shared__ unsigned char shared[];
-  const SiluBlock<kCols, kPair> block(args, shared_address(shared));
-  const bool draws = threadIdx.x == kMultiplyWarps * 32;
-  if (draws) block.init_barriers();
-  __syncwarp();
-  if constexpr (kPair) {
-    meet_cluster();  // before the other block draws into this one
-  } else {
-    __syncthreads();
-  }
-  if (draws) block.draw_ahead(&weight, &input);
-  __syncwarp();
-  wait_for_predecessor();
-  let_successor_start();
-  if (threadIdx.x < kMultiplyWarps * 32) {
-    block.multiply_tiles();
-  } else if (draws) {
-    block.draw(&weight, &input);
-  }
-  __syncwarp();
-  if constexpr (kPair) meet_cluster();  // nobody draws or arrives here any more
-}
 
 // Gate and up in turns: a box is kCols rows of atoms of 64 columns.
 CUtensorMap gate_up_boxes(const Weight& weight, uint32_t cols) {
@@ -239,51 +47,19 @@ CUtensorMap gate_up_boxes(const Weight& weight, uint32_t cols) {
   return make_tensor_map(weight.data, dims, true, L2Ask::k256);
 }
 
-template <int kCols, bool kPair>
-void run(StreamRef stream, const LinearArgs& linear) {
-  using Block = SiluBlock<kCols, kPair>;
-  SiluLinear args{};
-  args.out = linear.out;
-  args.cols = linear.weight.n / 2;
-  args.chunks = static_cast<int32_t>(linear.weight.k / kAtom);
-  args.tiles = static_cast<int32_t>(ceil_div(linear.weight.n, kCols));
-  args.rows = linear.rows;
-  LaunchShape shape;
-  shape.threads = kThreads;
-  shape.cluster = kPair ? 2 : 1;
-  shape.shared_bytes = Block::kBytes;
-  const int64_t at_once = launcher(stream).sm_count / shape.cluster;
-  shape.grid = dim3(
-      static_cast<unsigned>(ceil_div(args.tiles, ceil_div(args.tiles, at_once)) * shape.cluster));
-  const CUtensorMap weight = gate_up_boxes(linear.weight, kCols);
-  const CUtensorMap input = make_tensor_map(linear.in.data, linear.rows.padded, linear.weight.k,
-                                            linear.in.stride, kTileRows, kAtom, true);
-  launch<&linear_silu_kernel<kCols, kPair>, kMaxSharedBytes>(stream, "linear_silu", shape, args,
-                                                             weight, input);
-}
-
 template <int kCols>
-void run_rows(StreamRef stream, const LinearArgs& args) {
-  if (args.rows.padded <= kTileRows) return run<kCols, false>(stream, args);
-  run<kCols, true>(stream, args);
-}
-
-// The size of tiles that ends first: rounds of a multiprocessor, each with what it costs besides.
-int choose_cols(int64_t n, int64_t at_once) {
-  int best = 0;
-  int64_t least = 0;
-  for (const int cols : {112, 128, 144, 160, 192, 224}) {
-    const int64_t cost = ceil_div(ceil_div(n, cols), at_once) * (cols + 16);
-    if (best == 0 || cost < least) best = cols, least = cost;
-  }
-  return best;
+void run(StreamRef stream, const LinearArgs& linear) {
+  wide::WideLinear args{};
+  args.cols = linear.weight.n / 2;
+  wide::run_rows<kCols, StoreSilu<kCols>>(stream, "linear_silu", linear, args,
+                                          gate_up_boxes(linear.weight, kCols));
 }
 
 }  // namespace
 
 bool fuses_silu(int32_t rows) {
   // Two blocks' 256 rows take their time however many there are.
-  return rows <= kTileRows || (rows > kTileRows * 7 / 4 && rows <= kSiluRows);
+  return rows <= wide::kTileRows || (rows > wide::kTileRows * 7 / 4 && rows <= kSiluRows);
 }
 
 bool can_linear_silu(const LinearArgs& args) {
@@ -292,20 +68,21 @@ bool can_linear_silu(const LinearArgs& args) {
 }
 
 void linear_silu(StreamRef stream, const LinearArgs& args) {
-  const int blocks = args.rows.padded <= kTileRows ? 1 : 2;
-  switch (choose_cols(args.weight.n, launcher(stream).sm_count / blocks)) {
+  constexpr std::array kSizes = {112, 128, 144, 160, 192, 224};
+  const int blocks = args.rows.padded <= wide::kTileRows ? 1 : 2;
+  switch (wide::choose_cols(kSizes, args.weight.n, wide::blocks_at_once(stream) / blocks)) {
     case 112:
-      return run_rows<112>(stream, args);
+      return run<112>(stream, args);
     case 128:
-      return run_rows<128>(stream, args);
+      return run<128>(stream, args);
     case 144:
-      return run_rows<144>(stream, args);
+      return run<144>(stream, args);
     case 160:
-      return run_rows<160>(stream, args);
+      return run<160>(stream, args);
     case 192:
-      return run_rows<192>(stream, args);
+      return run<192>(stream, args);
     default:
-      return run_rows<224>(stream, args);
+      return run<224>(stream, args);
   }
 }
 

@@ -73,6 +73,9 @@ bool can_cluster(const LinearArgs& args);
 bool can_linear_silu(const LinearArgs& args);
 bool fuses_silu(int32_t rows);
 void linear_silu(StreamRef stream, const LinearArgs& args);
+// can_linear_best: with the best of each row, likewise, weights of whole groups of 16 outputs.
+bool can_linear_best(const LinearArgs& args);
+void linear_best(StreamRef stream, const FusedLinearArgs& args);
 bool can_cluster_adapters(const LoraLinearArgs& args);
 void linear_cluster(StreamRef stream, const FusedLinearArgs& args);
 void linear_simple(StreamRef stream, const LinearArgs& args);  // any type and alignment, slow

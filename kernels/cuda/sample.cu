@@ -295,13 +295,14 @@ __device__ int32_t Sampler::run() {
   return token;
 }
 
-// The token of a plainly greedy row from what the ranks found; by one warp.
-__device__ int32_t best_of_ranks(const SampleArgs& args, int64_t row) {
+// The token of a plainly greedy row from what was found in its parts; by one warp.
+__device__ int32_t best_of_parts(const SampleArgs& args, int64_t row) {
   Sum best = 0;
-  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < args.shards * kBestParts; i += 32) {
-    const int64_t shard = i / kBestParts, part = i % kBestParts;
-    const float* p = args.best + ((shard * args.rows.padded + row) * kBestParts + part) * 2;
-    const Sum here = ranked(key_of(p[0]), static_cast<int32_t>(p[1]));
+  const auto* found = reinterpret_cast<const float2*>(args.best);
+  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < args.shards * args.best_parts; i += 32) {
+    const int64_t shard = i / args.best_parts, part = i % args.best_parts;
+    const float2 of_part = found[(shard * args.rows.padded + row) * args.best_parts + part];
+    const Sum here = ranked(key_of(of_part.x), static_cast<int32_t>(of_part.y));
     best = here > best ? here : best;
   }
   for (int offset = 16; offset > 0; offset /= 2) {
@@ -315,7 +316,7 @@ __device__ int32_t best_of_ranks(const SampleArgs& args, int64_t row) {
 __device__ void write_greedy_row(const SampleArgs& args, const SampleOutputs& out, int64_t row) {
   clear_top(out, row);
   if (threadIdx.x >= 32) return;
-  const int32_t token = best_of_ranks(args, row);
+  const int32_t token = best_of_parts(args, row);
   if (threadIdx.x != 0) return;
   out.logprobs[row] = 0;
   out.tokens[row] = token;
@@ -361,15 +362,15 @@ __global__ void __launch_bounds__(kRowThreads, 3)
   let_successor_start();
   const int64_t row = blockIdx.y;
   const bool greedy = is_greedy_row(args, row);
-  const bool from_ranks = greedy && args.best != nullptr;
+  const bool from_parts = greedy && args.best != nullptr;
   // The whole cluster; that of row 0 waits, so that the kernel ends after those before it.
-  const bool done = greedy && (greedy_done || from_ranks);
-  if (done && row > 0 && (!from_ranks || blockIdx.x > 0)) return;
+  const bool done = greedy && (greedy_done || from_parts);
+  if (done && row > 0 && (!from_parts || blockIdx.x > 0)) return;
   wait_for_predecessor();
   const uint32_t turn = *args.inputs.turn;
   const SampleOutputs out = outputs_of_turn(args, turn);
   if (blockIdx.x == 0 && row == 0 && threadIdx.x == 0) *out.turn = turn;
-  if (from_ranks && blockIdx.x == 0) write_greedy_row(args, out, row);
+  if (from_parts && blockIdx.x == 0) write_greedy_row(args, out, row);
   if (!done) sample_row(args, out, row, slice, shared, logits);
 }
 

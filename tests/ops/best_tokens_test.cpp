@@ -53,6 +53,7 @@ class BestTokensTest : public OpsTest {
       }
     }
     sample.best = harness().put(gathered);
+    sample.best_parts = kBestParts;
     sample.logits = harness().fresh<float>(static_cast<size_t>(shards * rows * cols));  // poison
     sample.shards = shards;
     sample.shard_cols = cols;

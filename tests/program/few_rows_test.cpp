@@ -135,6 +135,29 @@ TEST(SomeRows, ResidualAndSiluMulGoIntoTheLinears) {
   EXPECT_EQ(lower_some_rows(odd, few_rows_device(), 64, false).ops, odd.ops);
 }
 
+// Of the most rows, where the device has it: a linear that is sampled finds the best of each row.
+TEST(SomeRows, TheBestOfARowIsFoundInTheLinear) {
+  ModelConfig config = aligned(tiny_llama());
+  config.hidden_size = 192;
+  kernels::FewRows device = few_rows_device();
+  const auto last = [&](int32_t rows, int size = 1) {
+    const Program program = lower_some_rows(sharded(config, 0, size), device, rows, true);
+    const auto& sample = std::get<SampleOp>(program.ops.back());
+    const auto* fused = std::get_if<FusedLinearOp>(&program.ops[program.ops.size() - 2]);
+    if (fused == nullptr) return kNoValue;
+    EXPECT_EQ(fused->out, sample.logits);
+    EXPECT_EQ(fused->best, sample.best);
+    EXPECT_EQ(program.value(fused->live_logits).name, "live_logits");
+    EXPECT_EQ(program.value(sample.best).cols, 2 * device.best_parts);
+    return sample.best;
+  };
+  EXPECT_EQ(last(device.max_silu_rows), kNoValue);
+  device.best_parts = 144;
+  EXPECT_NE(last(device.max_silu_rows), kNoValue);
+  EXPECT_EQ(last(64), kNoValue);
+  EXPECT_EQ(last(device.max_silu_rows, 2), kNoValue) << "ranks find it in what they have";
+}
+
 // Norms whose weights are folded go into the linears behind them, but for one of a sum of two; of
 // more rows they stay.
 TEST(SomeRows, FoldedNormsGoIntoTheLinears) {

@@ -217,6 +217,12 @@ struct RunOp {
         out.push_back(static_cast<float>(value));
       }
     std::copy(out.begin(), out.end(), data(op.out));
+    for (int64_t t = 0; op.best != kNoValue && t < count; ++t) {
+      const float* row = data(op.out) + t * n;
+      std::fill_n(data(op.best) + t * cols(op.best), cols(op.best), -1.0f);
+      data(op.best)[t * cols(op.best) + 1] =
+          static_cast<float>(std::max_element(row, row + n) - row);
+    }
   }
   void attend_all(const AttentionOp& op, const float* q, int64_t q_width, ValueId cache) const {
     const int64_t dim = op.head_dim;

@@ -40,8 +40,8 @@ void find_highest(const float* p, int64_t n, int64_t first, Candidate& best) {
 inline Candidate best_of_ranks(const SampleArgs& args, int64_t row) {
   Candidate best{-std::numeric_limits<float>::infinity(), -1};
   for (int64_t shard = 0; shard < args.shards; ++shard) {
-    const float* p = args.best + (shard * args.rows.padded + row) * kBestParts * 2;
-    for (int32_t part = 0; part < kBestParts; ++part, p += 2) {
+    const float* p = args.best + (shard * args.rows.padded + row) * args.best_parts * 2;
+    for (int32_t part = 0; part < args.best_parts; ++part, p += 2) {
       if (p[0] > best.logit) best = {p[0], static_cast<int32_t>(p[1])};
     }
   }

@@ -107,6 +107,7 @@ void profile(Session& session, const worker::BatchDescriptor& key,
 
 SessionOptions bench_options(const std::string& mode, int batch, int max_model_len, int size) {
   SessionOptions options;
+  options.keep_logits = false;  // as when serving
   options.config.dtype = "bfloat16";
   options.config.load_dummy = true;
   options.config.max_num_seqs = batch;

@@ -160,6 +160,86 @@ TEST_P(FusedLinearTest, SiluOfManyRowsMatchesDoublePrecision) {
       if (live <= padded) silu(live, 320, 320, padded);
 }
 
+// linear_best.cu: the best of each row over all blocks, one or two for the rows, tiles of every
+// size, several of a block. Of equal logits the first is the best, NaN never is, and the logits
+// are written only where they are asked for.
+TEST_P(FusedLinearTest, TheBestOfARowIsTheFirstOfItsGreatestLogits) {
+  const FewRows& device = table().few_rows;
+  if (device.best_parts == 0) GTEST_SKIP() << "this device has no such op";
+  const auto check = [&](int32_t live, int32_t padded, int64_t n, int64_t k, bool writes) {
+    SCOPED_TRACE(testing::Message() << live << " of " << padded << " rows, " << n << " of " << k
+                                    << ", writes " << writes);
+    auto x = random_values(padded * k, kBf16, 1), w = random_values(n * k, kBf16, 2);
+    for (int64_t row = n / 2; row < n; ++row)  // each logit twice, the second time in another tile
+      std::copy_n(w.begin() + (row - n / 2) * k, k, w.begin() + row * k);
+    if (live > 1) x[k + 3] = std::nanf("");  // row 1
+    FusedLinearArgs args;
+    args.linear.in = put_matrix(harness(), x, padded, k, kBf16);
+    args.linear.weight = put_weight(harness(), w, n, k, kBf16);
+    args.linear.out = fresh_matrix(harness(), padded, n, DType::kFloat32);
+    args.linear.rows = {padded, put_int(harness(), live)};
+    args.best_parts = device.best_parts;
+    const size_t floats = static_cast<size_t>(padded) * 2 * args.best_parts;
+    args.best = harness().fresh<float>(floats);
+    args.live_logits = put_int(harness(), writes ? live : 0);
+    table().fused_linear(stream(), args);
+    const auto found = harness().get(args.best, floats);
+    const auto out = get_matrix(harness(), args.linear.out, padded, n);
+    for (int64_t r = 0; r < padded; ++r) {
+      float logit = -INFINITY;
+      float of_token = -1;
+      for (int64_t i = r * 2 * args.best_parts; i < (r + 1) * 2 * args.best_parts; i += 2) {
+        if (r >= live) {
+          ASSERT_TRUE(std::isnan(found[i])) << "padded rows stay as they are";
+        } else if (found[i] > logit || (found[i] == logit && found[i + 1] < of_token)) {
+          logit = found[i], of_token = found[i + 1];
+        }
+      }
+      const auto token = static_cast<int64_t>(of_token);
+      if (r >= live || !writes) {
+        ASSERT_TRUE(std::isnan(out[r * n]) && std::isnan(out[r * n + n - 1])) << r;
+        if (r >= live) continue;
+      }
+      if (r == 1) {
+        EXPECT_EQ(token, -1);
+        continue;
+      }
+      std::vector<double> exact(n);
+      double size = 0;
+      for (int64_t i = 0; i < n; ++i) {
+        double of_row = 0;
+        for (int64_t j = 0; j < k; ++j) {
+          exact[i] += double{x[r * k + j]} * w[i * k + j];
+          of_row += std::abs(double{x[r * k + j]} * w[i * k + j]);
+        }
+        size = std::max(size, of_row);
+        if (!writes) continue;
+        ASSERT_NEAR(out[r * n + i], exact[i], 3e-6 * of_row + 1e-6) << r << ' ' << i;
+      }
+      ASSERT_GE(token, 0) << r;
+      ASSERT_LT(token, n / 2) << r << ": the first of two";
+      EXPECT_NEAR(logit, exact[token], 3e-6 * size) << r;
+      EXPECT_NEAR(logit, *std::ranges::max_element(exact), 3e-6 * size) << r;
+      if (!writes) continue;
+      const auto* row = out.data() + r * n;
+      EXPECT_EQ(token, std::max_element(row, row + n) - row) << r;
+      EXPECT_EQ(logit, row[token]) << r;
+    }
+  };
+  const int32_t most = device.max_silu_rows;
+  for (const int32_t live : {0, 1, 2, 3, 64, 100, 128, 129, 200, most}) {
+    check(live, live <= 128 ? 128 : most, 2080, 192, live % 2 == 0);
+    check(live, most, 320, 1088, live % 2 == 1);
+  }
+  check(49, 49, 32, 320, true);
+  check(81, 81, 4128, 192, false);
+  for (const int64_t tile : {128, 160, 192, 224, 256}) {
+    check(3, 128, 2 * 132 * tile, 192, false);
+    check(3, 128, 132 * tile - 16, 192, true);
+    check(3, most, 2 * 66 * tile - 32, 192, true);
+  }
+}
+
 // The scale of a row is that of its whole input, whichever blocks have which part of K, of a
 // block's first tile and of those after it; rows without numbers spoil no others.
 TEST_P(FusedLinearTest, NormsWithoutAWeightMatchDoublePrecision) {

@@ -93,6 +93,8 @@ struct Definition<LinearOp> {
 struct FusedLinearOp {  // all but in, weight and out may be kNoValue
   ValueId in = kNoValue, norm = kNoValue, delta = kNoValue, weight = kNoValue, bias = kNoValue,
           residual = kNoValue, sum_out = kNoValue, out = kNoValue;
+  // The best of each row of logits beside them (kernels::FusedLinearArgs): both or none.
+  ValueId best = kNoValue, live_logits = kNoValue;
   float eps = 1e-5f;
   bool unit_norm = false;  // the norm's weight is all ones (fold_norms)
   bool silu_mul = false;   // of the two halves of the linear's result
@@ -121,7 +123,9 @@ struct Definition<FusedLinearOp> {
                                          read("weight", offsetof(O, weight)),
                                          of_rank(optional_read("bias", offsetof(O, bias))),
                                          of_rank(optional_read("residual", offsetof(O, residual))),
+                                         optional_read("live_logits", offsetof(O, live_logits)),
                                          optional_write("sum_out", offsetof(O, sum_out)),
+                                         optional_write("best", offsetof(O, best)),
                                          write("out", offsetof(O, out))};
   static constexpr Attribute attributes[] = {
       shown_with<"eps", &O::eps, &O::norm>(), flag<"unit_norm", &O::unit_norm>(),
@@ -145,8 +149,15 @@ struct Definition<FusedLinearOp> {
     }
     if (op.residual != kNoValue && !v.same_shape(op.residual, op.out))
       return "residual and result disagree";
-    return expect(!op.unit_norm || (op.norm != kNoValue && op.delta == kNoValue),
-                  "a unit norm is a norm without a sum");
+    if (op.unit_norm && (op.norm == kNoValue || op.delta != kNoValue))
+      return "a unit norm is a norm without a sum";
+    if (op.best == kNoValue) return expect(op.live_logits == kNoValue, "logits without the best");
+    const bool alone = op.norm == kNoValue && op.bias == kNoValue && op.residual == kNoValue &&
+                       !op.silu_mul && op.push < 0;
+    return expect(alone && op.live_logits != kNoValue && out.dtype == DType::kFloat32 &&
+                      v[op.best].dtype == DType::kFloat32 && v.same_rows(op.best, op.out) &&
+                      v[op.best].cols % 2 == 0,
+                  "the best of a row is of logits alone");
   }
   static bool has_kernel(const kernels::KernelTable& table, const O& /*op*/) {
     return table.fused_linear != nullptr;
@@ -161,6 +172,11 @@ struct Definition<FusedLinearOp> {
     args.sum_out = l.matrix(op.sum_out);
     args.unit_norm = op.unit_norm;
     args.silu_mul = op.silu_mul;
+    if (op.best != kNoValue) {
+      args.best = l.at(op.best);
+      args.best_parts = l.cols(op.best) / 2;
+      args.live_logits = l.at(op.live_logits);
+    }
     if (op.push >= 0) args.push = l.peer_sum(op.push, l.rows(op.out));
     if (op.pull >= 0) args.pull = l.peer_sum(op.pull, l.rows(op.in));
     l.kernels().fused_linear(l.stream(), args);

@@ -220,12 +220,13 @@ struct Definition<BestTokensOp> {
   // `like`: one row for each of its rows and a shard.
   static bool is_best(const Shapes& v, ValueId id, ValueId like, int64_t shards) {
     return v[id].dtype == DType::kFloat32 && v[id].rows == of_shards(v, like, shards) &&
-           v[id].cols == int64_t{2} * kernels::kBestParts;
+           v[id].cols > 0 && v[id].cols % 2 == 0;
   }
   static std::string shape(const Shapes& v, const O& op) {
     return expect(v[op.logits].dtype == DType::kFloat32 && v.same_rows(op.logits, op.row_slot) &&
                       v.same_rows(op.row_flags, op.row_slot) &&
-                      is_best(v, op.best, op.row_slot, 1) && op.first_token >= 0 &&
+                      is_best(v, op.best, op.row_slot, 1) &&
+                      v[op.best].cols == int64_t{2} * kernels::kBestParts && op.first_token >= 0 &&
                       op.num_tokens >= 0 && op.num_tokens <= v[op.logits].cols,
                   "logits, tokens and result disagree");
   }
@@ -250,7 +251,7 @@ struct Definition<BestTokensOp> {
 struct SampleOp {  // rows are logit rows. logits: [shards][N][cols] float32; cols is
                    // SampleArgs::shard_cols, and columns at or beyond vocab_size (padding of the
                    // last shards) are not tokens. best: what the ranks' BestTokensOp found,
-                   // gathered; kNoValue: one shard
+                   // gathered, or a FusedLinearOp; kNoValue: one shard
   ValueId logits = kNoValue, best = kNoValue;
   ValueId turn = kNoValue, seq_lens = kNoValue, row_slot = kNoValue, row_flags = kNoValue;
   // Of the slots; no last_token where an AcceptDraftsOp says which tokens are taken.
@@ -329,6 +330,7 @@ struct Definition<SampleOp> {
     args.shard_cols = l.value(op.logits).cols;
     args.shard_stride = args.shard_cols * args.rows.padded;
     args.best = l.at(op.best);
+    args.best_parts = op.best == kNoValue ? 0 : l.cols(op.best) / 2;
     args.vocab_size = static_cast<int32_t>(op.vocab_size);
     args.tells_logits = op.tells_logits != 0;
     args.tells_processed = op.tells_processed != 0;

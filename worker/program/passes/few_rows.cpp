@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 
+#include "worker/program/passes/best_tokens.h"
 #include "worker/program/passes/passes.h"
 #include "worker/program/passes/rewrite.h"
 
@@ -343,7 +344,7 @@ Program lower_some_rows(Program program, const kernels::FewRows& device, int32_t
   }
   rewriter.fuse_some(rows <= device.max_unit_norm_rows);
   if (fuses_attention) rewriter.fuse_attention();
-  return rewriter.take();
+  return rows == device.max_silu_rows ? find_best(rewriter.take(), device) : rewriter.take();
 }
 
 Program lower_lora_rows(Program program, const kernels::FewRows& device) {

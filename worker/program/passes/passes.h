@@ -31,8 +31,9 @@ Program lower_few_rows(Program program, const kernels::FewRows& device, bool dec
 Program add_residuals(Program program);
 // The form for more rows than few, for keys of at most `rows`, up to
 // kernels::FewRows::max_silu_rows: SiLU·mul goes into the linear before it, and up to
-// max_unit_norm_rows norms whose weights are folded go into the linear behind them. The same
-// Program if no linear takes either. `decode`: for keys of one new token a request, as with
+// max_unit_norm_rows norms whose weights are folded go into the linear behind them; for the most
+// rows the linear that is sampled finds the best of each row. The same Program if no linear takes
+// any of it. `decode`: for keys of one new token a request, as with
 // lower_few_rows; RoPE goes into attention up to some_decode_limit().
 Program lower_some_rows(Program program, const kernels::FewRows& device, int32_t rows, bool decode);
 // Marks the weights of linears behind norms that can have the norm's own weight in them: the loader

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "kernels/core/op_args.h"
+#include "worker/program/passes/best_tokens.h"
 #include "worker/program/passes/passes.h"
 #include "worker/program/passes/rewrite.h"
 
@@ -209,17 +210,6 @@ ValueId local_value(Program& program, ValueId like, const char* suffix) {
   return add_value(program, std::move(local));
 }
 
-// One row for each of `like` in every shard.
-ValueId best_value(Program& program, std::string name, ValueId like, int size) {
-  Dim rows = program.value(like).rows;
-  rows.scale *= size;
-  return add_value(program, {.name = std::move(name),
-                             .kind = ValueKind::kActivation,
-                             .dtype = DType::kFloat32,
-                             .rows = rows,
-                             .cols = int64_t{2} * kernels::kBestParts});
-}
-
 BestTokensOp best_tokens(const Program& program, const SampleOp& sample, ValueId logits,
                          ValueId best) {
   const int64_t vocab = sample.vocab_size, cols = program.value(logits).cols;
@@ -231,15 +221,6 @@ BestTokensOp best_tokens(const Program& program, const SampleOp& sample, ValueId
           .best = best,
           .first_token = first,
           .num_tokens = std::min(cols, vocab - first)};
-}
-
-// Counted by the first op that makes a step's inputs.
-ValueId live_logits_of(const Program& program) {
-  for (const Op& op : program.ops) {
-    if (const auto* prepare = std::get_if<PrepareInputsOp>(&op)) return prepare->live_logits;
-    if (const auto* inputs = std::get_if<DraftInputsOp>(&op)) return inputs->live_logits;
-  }
-  return kNoValue;
 }
 
 // Greedy tokens follow from the best of each rank's shard, so that the logits are gathered only
@@ -271,11 +252,11 @@ void insert_collectives(Program& program, int size) {
     auto* sample = std::get_if<SampleOp>(&op);
     if (sample != nullptr && sample->logits == gathered_logits) {
       const ValueId best =
-          best_value(program, program.value(sample->logits).name + ".best", sample->row_slot, 1);
+          add_best(program, sample->logits, sample->row_slot, ".best", 1, kernels::kBestParts);
       ops.emplace_back(best_tokens(program, *sample, logits_shard, best));
       sample->shards = size;
-      sample->best =
-          best_value(program, program.value(best).name + ".gathered", sample->row_slot, size);
+      sample->best = add_best(program, sample->logits, sample->row_slot, ".best.gathered", size,
+                              kernels::kBestParts);
       ops.emplace_back(AllGatherOp{.in = best, .out = sample->best});
     }
     ops.push_back(op);
