@@ -3,6 +3,40 @@
 #include "runtime/server/ignored_fields.h"
 
 namespace refrain {
+namespace {
+
+constexpr const char* kShared[] = {"model",
+                                   "stream",
+                                   "temperature",
+                                   "top_p",
+                                   "top_k",
+                                   "min_p",
+                                   "seed",
+                                   "repetition_penalty",
+                                   "presence_penalty",
+                                   "frequency_penalty",
+                                   "logit_bias",
+                                   "allowed_token_ids",
+                                   "bad_words",
+                                   "min_tokens",
+                                   "ignore_eos",
+                                   "stop_token_ids",
+                                   "include_stop_str_in_output",
+                                   "skip_special_tokens",
+                                   "structured_outputs",
+                                   "guided_json",
+                                   "guided_regex",
+                                   "guided_choice",
+                                   "guided_grammar",
+                                   "include_reasoning",
+                                   "chat_template",
+                                   "chat_template_kwargs",
+                                   "priority",
+                                   "cache_salt",
+                                   "timeout",
+                                   "max_queue_wait"};
+
+}  // namespace
 
 OrderedJson ChatBody::take(const char* name) {
   const auto at = given_.find(name);
@@ -14,6 +48,10 @@ OrderedJson ChatBody::take(const char* name) {
 
 void ChatBody::pass_as(const char* name, const char* chat_name) {
   if (OrderedJson value = take(name); !value.is_null()) set(chat_name, std::move(value));
+}
+
+void ChatBody::pass_shared() {
+  for (const char* name : kShared) pass(name);
 }
 
 void ChatBody::add_message(OrderedJson message) { chat_["messages"].push_back(std::move(message)); }

@@ -2,7 +2,6 @@
 // A request of another API on its way to a chat's body (/v1/chat/completions): members are taken
 // out one by one, and those that nobody takes are the ones that are passed over. Pure values.
 
-#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -20,6 +19,9 @@ class ChatBody {
   // To the chat as it is, or under another name.
   void pass(const char* name) { pass_as(name, name); }
   void pass_as(const char* name, const char* chat_name);
+  // What chats and the other APIs take under the same names: the model, sampling, the answer's
+  // form. Not `stop`, whose name differs.
+  void pass_shared();
   void set(const char* chat_name, OrderedJson value) { chat_[chat_name] = std::move(value); }
   void add_message(OrderedJson message);
   const OrderedJson& chat() const { return chat_; }

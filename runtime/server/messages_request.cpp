@@ -146,11 +146,7 @@ Result<ApiRequest> parse_messages_request(const OrderedJson& given, const Reques
   if (most.is_null()) return fail_field("max_tokens", "max_tokens is missing");
   body.set("max_tokens", most);
   body.pass_as("stop_sequences", "stop");
-  for (const char* name :
-       {"model", "stream", "temperature", "top_p", "top_k", "min_p", "seed", "repetition_penalty",
-        "presence_penalty", "frequency_penalty", "stop_token_ids", "ignore_eos", "chat_template",
-        "chat_template_kwargs", "priority", "cache_salt", "timeout", "max_queue_wait"})
-    body.pass(name);
+  body.pass_shared();
   auto chat = parse_chat_request(body.chat(), rules);
   if (!chat && chat.error().field == "stop") {
     Error error = chat.error();

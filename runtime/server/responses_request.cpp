@@ -102,29 +102,6 @@ Status refuse_what_is_not_there(ChatBody& body) {
   return refused("top_logprobs", [](const OrderedJson& value) { return value == 0; });
 }
 
-constexpr const char* kSampling[] = {"temperature",
-                                     "top_p",
-                                     "top_k",
-                                     "min_p",
-                                     "seed",
-                                     "stop",
-                                     "stop_token_ids",
-                                     "repetition_penalty",
-                                     "presence_penalty",
-                                     "frequency_penalty",
-                                     "logit_bias",
-                                     "min_tokens",
-                                     "ignore_eos",
-                                     "allowed_token_ids",
-                                     "skip_special_tokens",
-                                     "include_stop_str_in_output",
-                                     "chat_template",
-                                     "chat_template_kwargs",
-                                     "priority",
-                                     "cache_salt",
-                                     "timeout",
-                                     "max_queue_wait"};
-
 // An error of the chat, by the names of this API.
 Error renamed(Error error) {
   const std::pair<const char*, const char*> names[] = {
@@ -186,8 +163,8 @@ Result<ResponsesRequest> parse_responses_request(const OrderedJson& given,
     body.set("response_format", chat_format(text["format"]));
   if (const std::string effort = string_in(reasoning, "effort"); !effort.empty())
     body.set("reasoning_effort", effort);
-  for (const char* name : {"model", "stream", "parallel_tool_calls"}) body.pass(name);
-  for (const char* name : kSampling) body.pass(name);
+  for (const char* name : {"parallel_tool_calls", "stop"}) body.pass(name);
+  body.pass_shared();
   request.told = {{"instructions", instructions},
                   {"max_output_tokens", most},
                   {"metadata", metadata.is_null() ? OrderedJson::object() : metadata},

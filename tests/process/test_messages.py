@@ -100,12 +100,24 @@ def test_the_reason_to_end_is_told(client, fields, reason, word):
     assert (message["stop_reason"], message["stop_sequence"]) == (reason, word)
 
 
+@pytest.mark.parametrize("fields", [{"structured_outputs": {"choice": ["Quite so", "Not so"]}},
+                                    {"guided_regex": "(Quite|Not) so"}])
+def test_an_answer_keeps_to_the_form_it_is_given(client, fields):
+    message = create(client, messages=[{"role": "user", "content": "Is water wet?"}], **PLAIN, **fields)
+    assert message["content"][0]["text"] in ("Quite so", "Not so")
+
+
 def test_a_call_comes_with_its_thinking_and_its_text(client):
     message = create(client, messages=[QUESTION], **SHOWN)
     thinking, text, call = message["content"]
     assert thinking["thinking"] == "I call weather for Berlin." and text["text"] == "Let me see."
     assert (call["type"], call["name"], call["input"]) == ("tool_use", "weather", {"city": "Berlin"}) and call["id"]
     assert message["stop_reason"] == "tool_use"
+
+
+def test_reasoning_is_left_out_for_one_who_asks(client):
+    message = create(client, messages=[QUESTION], include_reasoning=False, **SHOWN)
+    assert [block["type"] for block in message["content"]] == ["text", "tool_use"]
 
 
 def test_the_events_add_up_to_the_message(client):

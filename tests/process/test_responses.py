@@ -50,6 +50,12 @@ def test_a_response_that_is_cut_says_so(client):
     assert response.output[0].status == "incomplete"
 
 
+def test_an_answer_keeps_to_the_form_it_is_given(client):
+    response = client.responses.create(input="Is water wet?", extra_body={"structured_outputs": {"choice": ["Quite so", "Not so"]}},
+                                       **PLAIN)
+    assert response.output_text in ("Quite so", "Not so")
+
+
 def test_a_call_comes_with_its_reasoning_and_its_text(client):
     response = client.responses.create(input=QUESTION, tools=[WEATHER], **SHOWN)
     assert [item.type for item in response.output] == ["reasoning", "message", "function_call"]
