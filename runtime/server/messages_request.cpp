@@ -1,6 +1,7 @@
 #include "runtime/server/messages_request.h"
 
 #include "runtime/server/chat_body.h"
+#include "runtime/text/answer/marker_search.h"
 
 namespace refrain {
 namespace {
@@ -86,6 +87,14 @@ Status add_messages(ChatBody& body, const OrderedJson& messages) {
   return {};
 }
 
+// Whether the client has begun the answer, which then goes on from there.
+bool begins_the_answer(const OrderedJson& messages) {
+  if (messages.empty()) return false;
+  const OrderedJson& last = messages.back();
+  return last["role"] == "assistant" && !last.contains("tool_calls") &&
+         !text::trimmed(last["content"].get_ref<const std::string&>()).empty();
+}
+
 // {"name", "description", "input_schema"} as chats have it.
 Result<OrderedJson> tools_of_messages(const OrderedJson& tools) {
   if (!tools.is_array()) return fail_field("tools", "tools must be a list");
@@ -141,6 +150,7 @@ Result<ApiRequest> parse_messages_request(const OrderedJson& given, const Reques
     body.add_message({{"role", "system"}, {"content", std::move(text)}});
   }
   REFRAIN_RETURN_IF_ERROR(add_messages(body, body.take("messages")));
+  if (begins_the_answer(body.chat()["messages"])) body.set("continue_final_message", true);
   REFRAIN_RETURN_IF_ERROR(pass_tools(body));
   const OrderedJson most = body.take("max_tokens");
   if (most.is_null()) return fail_field("max_tokens", "max_tokens is missing");

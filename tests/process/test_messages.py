@@ -100,6 +100,15 @@ def test_the_reason_to_end_is_told(client, fields, reason, word):
     assert (message["stop_reason"], message["stop_sequence"]) == (reason, word)
 
 
+def test_an_answer_that_was_begun_goes_on(client):
+    messages = [{"role": "user", "content": "What is the capital of France?"},
+                {"role": "assistant", "content": "The capital of France is"}]
+    message = create(client, messages=messages, **PLAIN)
+    assert message["content"][0]["text"].startswith(" Paris")
+    counted = client.post("/v1/messages/count_tokens", json={"model": MODEL, "messages": messages}).json()["input_tokens"]
+    assert counted == message["usage"]["input_tokens"] + message["usage"]["cache_read_input_tokens"]
+
+
 @pytest.mark.parametrize("fields", [{"structured_outputs": {"choice": ["Quite so", "Not so"]}},
                                     {"guided_regex": "(Quite|Not) so"}])
 def test_an_answer_keeps_to_the_form_it_is_given(client, fields):

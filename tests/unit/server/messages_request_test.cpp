@@ -44,6 +44,32 @@ TEST(MessagesRequest, BecomesAChat) {
   EXPECT_THAT(chat->ignored, ElementsAre("metadata"));
 }
 
+TEST(MessagesRequest, AnAnswerThatTheClientHasBegunIsContinued) {
+  const std::pair<const char*, bool> lasts[] = {
+      {R"({"role": "assistant", "content": "It is "})", true},
+      {R"({"role": "assistant", "content": [{"type": "text", "text": "It"}, {"type": "text", "text": "is"}]})",
+       true},
+      {R"({"role": "assistant", "content": "It"}, {"role": "assistant", "content": [{"type": "thinking"}]})",
+       true},
+      {R"({"role": "assistant", "content": ""})", false},
+      {R"({"role": "assistant", "content": " \n"})", false},
+      {R"({"role": "assistant", "content": [{"type": "thinking", "thinking": "t"}]})", false},
+      {R"({"role": "assistant", "content": [{"type": "text", "text": "It is"},
+                                            {"type": "tool_use", "id": "c", "name": "f"}]})",
+       false},
+      {R"({"role": "assistant", "content": "It is"}, {"role": "user", "content": "What?"})", false},
+  };
+  for (const auto& [last, continued] : lasts) {
+    const std::string body =
+        R"({"max_tokens": 1, "messages": [{"role": "user", "content": "?"}, )" + std::string(last) +
+        "]}";
+    const auto chat = parse_messages(body.c_str());
+    ASSERT_TRUE(chat) << chat.error().message;
+    EXPECT_EQ(chat->chat_input.continue_final_message, continued) << last;
+    EXPECT_EQ(chat->chat_input.variables["add_generation_prompt"], !continued) << last;
+  }
+}
+
 TEST(MessagesRequest, ErrorsNameTheFieldsOfThisApi) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({"max_tokens": 1})", "messages"},
