@@ -38,17 +38,18 @@ void BlockWriter::grow(BlockKind kind, const std::string& text) {
 }
 
 void BlockWriter::take(const ChoiceText& part) {
+  auto call = part.calls.begin();
+  const bool goes_on = call != part.calls.end() && call->id.empty();
+  if (goes_on) grow(BlockKind::kCall, (call++)->arguments);  // before what follows the open call
   grow(BlockKind::kReasoning, part.reasoning);
   grow(BlockKind::kText, part.text);
-  for (const ToolCallPart& call : part.calls) {
-    if (!call.id.empty()) {
-      close();
-      AnswerBlock& block = block_of(BlockKind::kCall);
-      block.call_id = call.id;
-      block.name = call.name;
-      block_begins(block);
-    }
-    grow(BlockKind::kCall, call.arguments);
+  for (; call != part.calls.end(); ++call) {
+    close();
+    AnswerBlock& block = block_of(BlockKind::kCall);
+    block.call_id = call->id;
+    block.name = call->name;
+    block_begins(block);
+    grow(BlockKind::kCall, call->arguments);
   }
   ending_.finish = part.finish;
   ending_.stop_reason = part.stop_reason;

@@ -62,7 +62,8 @@ class ResponsesWriter final : public BlockWriter {
     }
     if (block.kind == BlockKind::kText)
       of_item("response.content_part.done", {{"part", part_json(block)}});
-    tell("response.output_item.done", {{"item", item_json(block, last_index(), "completed")}});
+    tell("response.output_item.done",
+         {{"item", item_json(block, last_index(), status_of(last_index()))}});
   }
 
   void answer_ends(const Json& answer, const Usage& /*usage*/) override {
@@ -79,12 +80,21 @@ class ResponsesWriter final : public BlockWriter {
     const bool cut = ending().finish == FinishReason::kLength;
     Json output = Json::array();
     for (size_t i = 0; i < blocks().size(); ++i)
-      output.push_back(
-          item_json(blocks()[i], i, cut && i == last_index() ? "incomplete" : "completed"));
+      output.push_back(item_json(blocks()[i], i, status_of(i)));
     Json response = object(cut ? "incomplete" : "completed", std::move(output), usage_of(usage));
     if (cut) response["incomplete_details"] = {{"reason", "max_output_tokens"}};
     if (store_) store_(response, conversation());
     return response;
+  }
+
+  // Of an item that has ended: the last one of a cut answer is incomplete, and so is a call that
+  // was left in the middle of its arguments for another reason.
+  const char* status_of(size_t index) const {
+    const bool cut = ending().finish == FinishReason::kLength && index == last_index();
+    return cut || !parses(blocks()[index]) ? "incomplete" : "completed";
+  }
+  static bool parses(const AnswerBlock& block) {
+    return block.kind != BlockKind::kCall || block.text.empty() || parse_ordered_json(block.text);
   }
 
   // An event of the present item, or of the response.
@@ -151,7 +161,8 @@ class ResponsesWriter final : public BlockWriter {
             {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
   }
 
-  // With the answer as a chat has it: what it thought is left out.
+  // With the answer as a chat has it: what it thought is left out, and so is a call whose arguments
+  // were cut, which no chat would take.
   OrderedJson conversation() const {
     OrderedJson messages = request_.messages;
     OrderedJson message = {{"role", "assistant"}, {"content", nullptr}};
@@ -159,7 +170,7 @@ class ResponsesWriter final : public BlockWriter {
       if (block.kind == BlockKind::kText) {
         const OrderedJson& before = message["content"];
         message["content"] = (before.is_null() ? "" : before.get<std::string>()) + block.text;
-      } else if (block.kind == BlockKind::kCall) {
+      } else if (block.kind == BlockKind::kCall && parses(block)) {
         message["tool_calls"].push_back(
             {{"id", block.call_id},
              {"type", "function"},
