@@ -78,12 +78,16 @@ void AdapterRoutes::load(HttpRequest& request, const Exchange& exchange) {
 }
 
 void AdapterRoutes::unload(HttpRequest& request, const Exchange& exchange) {
-  const auto body = read_body(request);
-  if (!body) return replies_.error(exchange, body.error());
-  const std::string name = text_of(*body, "lora_name");
-  engine_.unload_adapter(
-      name,
-      answer(exchange, fmt::format("Success: LoRA adapter '{}' removed successfully.", name)));
+  work_.post(
+      request, exchange,
+      [this](const HttpRequest& request, const KeyLease& /*held*/, const Exchange& exchange) {
+        const auto body = read_body(request);
+        if (!body) return replies_.error(exchange, body.error());
+        const std::string name = text_of(*body, "lora_name");
+        const std::string text =
+            fmt::format("Success: LoRA adapter '{}' removed successfully.", name);
+        engine_.unload_adapter(name, answer(exchange, text));
+      });
 }
 
 }  // namespace refrain

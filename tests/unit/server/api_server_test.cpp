@@ -149,5 +149,15 @@ TEST_F(ApiServerTest, TextWorkThatIsStoppedAnswersSo) {
   EXPECT_THAT(reply.body, HasSubstr("shutting down"));
 }
 
+TEST_F(ApiServerTest, BodiesThatNameAdaptersAreReadOffTheConnectionsThread) {
+  engine_.options.lora.directory = ".";
+  const std::string body = R"({"lora_name": "one", "lora_path": "one"})";
+  EXPECT_EQ(answer(request("POST", "/v1/unload_lora_adapter", body)).status, 200);
+  EXPECT_EQ(answer(request("POST", "/v1/unload_lora_adapter", "[]")).status, 400);
+  api().stop_text();
+  for (const char* route : {"/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
+    EXPECT_EQ(answer(request("POST", route, body)).status, 503) << route;
+}
+
 }  // namespace
 }  // namespace refrain
