@@ -18,6 +18,13 @@ constexpr size_t kKeptLosses = 64;                                // more than c
 
 bool comes_back(const SupervisedGroup& group) { return group.regrouping || group.failed; }
 
+// Whether it tells of the present processes, which may have ended, and not of those before a start.
+bool is_of_present(const GroupLoss& loss, const SupervisedGroup& group) {
+  return std::ranges::any_of(group.last_run, [&](const RankFlight& flight) {
+    return std::ranges::count(loss.pids, int64_t{flight.pid}) > 0;
+  });
+}
+
 }  // namespace
 
 SupervisedGroups::SupervisedGroups(const SupervisorOptions& options, const Executor& executor,
@@ -78,7 +85,7 @@ void SupervisedGroups::ask_why(SupervisedGroup& group, int rank, pid_t pid,
 void SupervisedGroups::on_worker_exit(SupervisedGroup& group, int rank, pid_t pid,
                                       const ChildProcess::End& end, bool asked_why) {
   const int code = exit_code_of(end);
-  // It leaves with a coordinator that has drained.
+  // It leaves with a coordinator that has drained; of a loss that one tells.
   if (owner_.draining() && code == kExitOk) return;
   // Told to leave because of another rank, whose own end is still to come.
   if (group.early && code == kExitOk) return;
@@ -125,10 +132,7 @@ void SupervisedGroups::on_loss_report(SupervisedGroup& group, const GroupLoss& l
     if (group.incident && !group.incident->loss) group.incident->loss = loss;
     return;
   }
-  // Of a group that has been started again since: it comes too late.
-  const bool present =
-      std::ranges::any_of(loss.pids, [&](int64_t pid) { return processes_.has(group.index, pid); });
-  if (!present) return;
+  if (!is_of_present(loss, group)) return;  // it comes too late
   // A process that ends by itself tells its exit code, too, and shortly.
   const std::string& detector = loss.detector;
   const bool ends = detector == "worker" || detector == "process" || detector == "connection";
@@ -142,10 +146,7 @@ void SupervisedGroups::on_loss_report(SupervisedGroup& group, const GroupLoss& l
 
 // No loss: neither an incident nor a restart that counts. Its processes may have ended already.
 void SupervisedGroups::restart_as_asked(SupervisedGroup& group, const GroupLoss& loss) {
-  const bool these = std::ranges::any_of(group.last_run, [&](const RankFlight& flight) {
-    return std::ranges::count(loss.pids, int64_t{flight.pid}) > 0;
-  });
-  if (!these || group.regrouping) return;
+  if (!is_of_present(loss, group) || group.regrouping) return;
   log::info("{} starts again, as an operator asked",
             group.alone ? "the worker group" : fmt::format("group {}", group.index));
   group.ready = false;
@@ -159,8 +160,11 @@ void SupervisedGroups::lose_reported(SupervisedGroup& group, const GroupLoss& lo
   Incident& incident = *group.incident;
   const int behind = lagging_rank(incident);
   incident.rank = loss.ranks.size() == 1 ? loss.ranks.front() : behind;
-  for (const RankFlight& flight : incident.flights)
-    if (flight.rank == incident.rank) incident.process = group.name_of(flight.rank, flight.pid);
+  for (const RankFlight& flight : incident.flights) {
+    if (flight.rank != incident.rank) continue;
+    incident.process = group.name_of(flight.rank, flight.pid);
+    incident.ended = flight.ended;
+  }
   lose_group(group, incident.process, kExitTryAgain);
 }
 

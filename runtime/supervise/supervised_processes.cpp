@@ -37,12 +37,6 @@ bool SupervisedProcesses::run(int group) const {
       processes_, [group](const SupervisedProcess& process) { return process.group == group; });
 }
 
-bool SupervisedProcesses::has(int group, int64_t pid) const {
-  return std::ranges::any_of(processes_, [&](const SupervisedProcess& process) {
-    return process.group == group && process.child.pid() == pid;
-  });
-}
-
 void SupervisedProcesses::signal_workers(int number) const {
   for (const SupervisedProcess& process : processes_)
     if (process.worker()) process.child.signal(number);

@@ -36,7 +36,6 @@ class SupervisedProcesses {
   bool coordinator_runs() const { return run(SupervisedProcess::kCoordinator); }
   bool front_runs() const { return run(SupervisedProcess::kFront); }
   bool run(int group) const;  // some of its ranks
-  bool has(int group, int64_t pid) const;
   void signal_coordinator(int number) const {
     signal_group(SupervisedProcess::kCoordinator, number);
   }

@@ -265,6 +265,19 @@ def test_sigterm_while_the_group_starts_again_lets_requests_finish_R11(start_ser
     assert server.process.wait(timeout=60) == 0, server.log.read_text()[-3000:]
 
 
+@pytest.mark.parametrize("fronts", [0, 1])
+def test_a_worker_that_ends_in_the_middle_of_a_drain_is_started_again_R11(start_server, fronts):
+    server = start_server("--drain-timeout", within(30), "--api-server-count", fronts, *SMALL, tp=1)
+    chunks = open_stream(server, max_tokens=200)
+    worker, = server.workers()
+    with held(worker):  # so that the request is not done before
+        server.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: "finishing running requests" in server.log.read_text(), 10, "draining")
+        os.kill(worker, signal.SIGTERM)  # it leaves with exit code 0
+    assert [chunk.choices[0].finish_reason for chunk in chunks][-1] == "length"
+    assert server.process.wait(timeout=within(60)) == 0, server.log.read_text()[-3000:]
+
+
 def test_what_does_not_finish_within_the_drain_timeout_ends_with_an_error_R11(start_server):
     server = start_server("--drain-timeout", 0.3, "--max-model-len", 4096)
     chunks = open_stream(server, max_tokens=3000)
