@@ -15,22 +15,32 @@ class _Streams:
     def __init__(self, engine):
         self.engine = engine
         self.lock = threading.Lock()
-        self.takers = {}  # the engine's id: (loop, queue)
+        self.takers = {}  # the engine's id, until its last piece: who takes
+        self.early = {}  # the engine's id: pieces that came before add() was back with it
         self.error = None
 
-    def open(self, make_request, loop, queue):
-        with self.lock:  # no piece is handed out before its taker is known
-            if self.error is not None:
-                raise self.error
-            request = make_request()
-            for engine_id in request.answers:
-                self.takers[engine_id] = (loop, queue)
-        return request
-
-    def close(self, ids):
+    def add(self, request, taker):
+        """As the engine's, which may take long: without the lock, so that others get their pieces meanwhile."""
+        if self.error is not None:
+            raise self.error
+        engine_id, prompt_ids = self.engine.add(request)
         with self.lock:
-            for engine_id in ids:
-                self.takers.pop(engine_id, None)
+            self.takers[engine_id] = taker
+            for piece in self.early.pop(engine_id, ()):
+                self.hand(piece)
+            if self.error is not None:  # since then
+                taker.put(self.error)
+        return engine_id, prompt_ids
+
+    def hand(self, piece):
+        """Under the lock. Every answer has a last piece, also one that is cancelled."""
+        taker = self.takers.get(piece.id)
+        if taker is None:
+            self.early.setdefault(piece.id, []).append(piece)
+            return
+        if piece.finish_reason:
+            del self.takers[piece.id]
+        taker.put(piece)
 
     def run(self):
         try:
@@ -38,20 +48,27 @@ class _Streams:
                 pieces = self.engine.poll(1.0)
                 with self.lock:
                     for piece in pieces:
-                        self.hand(self.takers.get(piece.id), piece)
+                        self.hand(piece)
         except EngineError as error:
             with self.lock:
                 self.error = error
                 for taker in self.takers.values():
-                    self.hand(taker, error)
+                    taker.put(error)
 
-    @staticmethod
-    def hand(taker, what):
-        if taker is None:
-            return
-        loop, queue = taker
+
+class _Taker:
+    """The engine as one request has it, whose pieces come into a queue of its event loop."""
+
+    def __init__(self, streams, loop, queue):
+        self.streams, self.loop, self.queue = streams, loop, queue
+        self.cancel = streams.engine.cancel
+
+    def add(self, request):
+        return self.streams.add(request, self)
+
+    def put(self, what):
         try:
-            loop.call_soon_threadsafe(queue.put_nowait, what)
+            self.loop.call_soon_threadsafe(self.queue.put_nowait, what)
         except RuntimeError:  # its loop was closed: nobody waits
             pass
 
@@ -95,10 +112,10 @@ class AsyncLLM:
         """Ends the workers; what still runs gets an EngineError."""
         self._finalizer()
 
-    def _open(self, request_id, fields, sampling, lora, priority, *taker):
+    def _open(self, taker, request_id, fields, sampling, lora, priority):
         if lora is not None:
             self._adapters.load(lora)
-        return self._streams.open(lambda: Request(self._engine, request_id, fields, sampling, lora, priority), *taker)
+        return Request(taker, request_id, fields, sampling, lora, priority)
 
     async def _stream(self, fields, sampling, request_id, lora, priority):
         if request_id is None:
@@ -112,13 +129,13 @@ class AsyncLLM:
         request = None
         try:
             # Tokenizing takes a while for a long prompt, and so does loading an adapter: not on the loop.
-            opened = loop.run_in_executor(None, self._open, request_id, fields, sampling, lora, priority, loop, queue)
+            taker = _Taker(self._streams, loop, queue)
+            opened = loop.run_in_executor(None, self._open, taker, request_id, fields, sampling, lora, priority)
             try:
                 request = await asyncio.shield(opened)
             except asyncio.CancelledError:
                 request = await opened
                 raise
-            ids = list(request.answers)
             self._requests[request_id] = request
             while not request.output.finished:
                 take(request, await queue.get())
@@ -132,7 +149,6 @@ class AsyncLLM:
             del self._requests[request_id]
             if request is not None:
                 request.cancel()
-                self._streams.close(ids)
 
 
 def take(request, what):

@@ -180,6 +180,56 @@ asyncio.run(main())
     assert aborted == [True, "abort"] and refused.startswith("top_p is 7") and ended == [True, "the engine was stopped"]
 
 
+def test_answers_come_while_another_request_is_added(run):
+    """Adding the slow one ends when the quick one's piece has been taken; its own pieces come before that."""
+    texts, refused, left = run("""
+import queue, threading
+from types import SimpleNamespace
+import refrain.async_llm
+
+class Slow:
+    def __init__(self):
+        self.pieces, self.added, self.taken, self.broken = queue.Queue(), threading.Event(), threading.Event(), 0
+    def add(self, request):
+        prompt = json.loads(request)["prompt"]
+        if prompt == "broken":
+            self.broken += 1
+            if self.broken == 2: raise ValueError("no second answer")
+            return 3, []
+        if prompt == "quick":
+            self.added.set()
+            return 1, []
+        assert self.added.wait(30), "the quick one is added"
+        self.put(1, "one")
+        self.put(2, "two")
+        assert self.taken.wait(30), "the quick one's piece is taken while the slow one is added"
+        self.put(2, "", "stop")
+        self.put(1, "", "stop")
+        return 2, []
+    def put(self, number, text, finish=""):
+        self.pieces.put(SimpleNamespace(id=number, text=text, finish_reason=finish, tokens=[], stop_reason="", stop_token=None,
+                                        error="", cached_tokens=0, prompt=[]))
+    def poll(self, timeout): return [self.pieces.get()]
+    def cancel(self, number): self.put(number, "", "abort")
+    def stop(self): pass
+
+slow = Slow()
+refrain.async_llm.start_engine = lambda options: slow
+async def whole(engine, prompt, params=None):
+    async for output in engine.generate(prompt, params):
+        if prompt == "quick": slow.taken.set()
+    return output.outputs[0].text
+async def main():
+    engine = AsyncLLM("none")
+    try: await whole(engine, "broken", SamplingParams(n=2))
+    except ValueError as error: refused = str(error)
+    texts = await asyncio.gather(whole(engine, "quick"), whole(engine, "slow"))
+    print(json.dumps([texts, refused, [len(engine._streams.takers), len(engine._streams.early)]]))
+asyncio.run(main())
+""")
+    assert texts == ["one", "two"] and refused == "no second answer" and left == [0, 0]
+
+
 def test_a_killed_worker_is_replaced_and_one_too_many_is_an_EngineError(run):
     text, error = run(f"""
 import subprocess
