@@ -3,16 +3,12 @@
 #include <chrono>
 #include <utility>
 
+#include "runtime/server/answer_size.h"
 #include "runtime/server/prompt_logprobs.h"
 #include "runtime/server/structured_output.h"
 #include "runtime/text/tokenizer.h"
 
 namespace refrain {
-namespace {
-
-constexpr int64_t kMaxScores = 1 << 20;  // of a request's prompts, some 60 MB of JSON
-
-}  // namespace
 
 CompletionSession::CompletionSession(ApiRequest request, AnswerHead head, Engine& engine,
                                      std::shared_ptr<const text::Tokenizer> tokenizer,
@@ -68,8 +64,8 @@ bool CompletionSession::make_choices(const std::vector<std::vector<TokenId>>& pr
     return false;
   }
   for (const auto& prompt : prompts) usage_.prompt_tokens += static_cast<int64_t>(prompt.size());
-  if (Status few = check_scores(); !few) {
-    fail_all(few.error());
+  if (Status fits = check_answer_size(request_, prompts); !fits) {
+    fail_all(fits.error());
     return false;
   }
   choices_.resize(prompts.size() * n);
@@ -90,16 +86,6 @@ bool CompletionSession::make_choices(const std::vector<std::vector<TokenId>>& pr
     if (request_.echo) choices_[i].text.text = tokenizer_->decode(prompt, true);
   }
   return true;
-}
-
-// What is told of its prompts is kept until the last has ended.
-Status CompletionSession::check_scores() const {
-  const int64_t told = usage_.prompt_tokens * (1 + request_.sampling.prompt_logprobs);
-  if (told <= kMaxScores) return {};
-  return fail_field("prompt_logprobs",
-                    "{} log-probabilities are asked for of prompts of {} tokens; a request is told "
-                    "at most {}",
-                    told, usage_.prompt_tokens, kMaxScores);
 }
 
 Result<RequestId> CompletionSession::submit(size_t index, std::vector<TokenId> prompt) {

@@ -43,7 +43,6 @@ class CompletionSession : public std::enable_shared_from_this<CompletionSession>
 
   // False: it has answered with a refusal.
   bool make_choices(const std::vector<std::vector<TokenId>>& prompts);
-  Status check_scores() const;
   Result<RequestId> submit(size_t index, std::vector<TokenId> prompt);
   void on_output(size_t index, RequestOutput output);
   void collect_output(Choice& choice, RequestOutput output);

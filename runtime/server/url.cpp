@@ -29,7 +29,7 @@ UrlTarget parse_target(const std::string& target) {
   const size_t mark = std::min(target.find('?', begin), target.size());
   UrlTarget parsed;
   parsed.path = percent_decode(target.substr(begin, mark - begin));
-  if (parsed.path.empty()) parsed.path = "/";
+  if (parsed.path.empty()) parsed.path += '/';
   if (mark < target.size()) parsed.query = parse_query(target.substr(mark + 1));
   return parsed;
 }

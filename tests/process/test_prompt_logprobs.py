@@ -124,6 +124,8 @@ def test_what_cannot_be_told_is_refused(client, fields, words):
 def test_what_is_told_of_all_prompts_has_an_end_R24(client):
     with pytest.raises(openai.BadRequestError, match="1092000 log-probabilities are asked for of prompts of 84000 tokens; a request is told at most 1048576"):
         complete(client, [[20] * 7000] * 12, prompt_logprobs=12)
+    with pytest.raises(openai.BadRequestError, match="1092000 log-probabilities .* of 21000 tokens in each of 4 choices"):
+        complete(client, [[20] * 7000] * 3, prompt_logprobs=12, n=4)
 
 
 def test_steps_that_score_run_without_graphs_and_others_with_them(server, client):
