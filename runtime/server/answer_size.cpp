@@ -6,7 +6,8 @@
 namespace refrain {
 namespace {
 
-constexpr int64_t kMaxScores = 1 << 20;  // of a request's prompts, some 60 MB of JSON
+constexpr int64_t kMaxScores = 1 << 20;   // of a request's prompts, some 60 MB of JSON
+constexpr int64_t kMaxAllowed = 4 << 20;  // token ids, in all choices: 16 MiB
 
 int64_t tokens_of(const std::vector<std::vector<TokenId>>& prompts) {
   int64_t tokens = 0;
@@ -32,10 +33,22 @@ Status check_prompt_scores(const ApiRequest& request, int64_t tokens) {
       told, tokens, times > 1 ? fmt::format(" in each of {} choices (n)", times) : "", kMaxScores);
 }
 
+// Every choice has a list of its own.
+Status check_allowed_tokens(const ApiRequest& request, int64_t prompts) {
+  const auto& allowed = request.sampling.allowed_token_ids;
+  const int64_t choices = prompts * request.n;
+  if (!allowed || std::ssize(*allowed) * choices <= kMaxAllowed) return {};
+  return fail_field("allowed_token_ids",
+                    "allowed_token_ids holds {} tokens for each of {} choices (prompts times n); "
+                    "a request has at most {} in all",
+                    allowed->size(), choices, kMaxAllowed);
+}
+
 }  // namespace
 
 Status check_answer_size(const ApiRequest& request,
                          const std::vector<std::vector<TokenId>>& prompts) {
+  REFRAIN_RETURN_IF_ERROR(check_allowed_tokens(request, std::ssize(prompts)));
   return check_prompt_scores(request, tokens_of(prompts));
 }
 

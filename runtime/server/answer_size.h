@@ -1,7 +1,7 @@
 #pragma once
-// What a request may be told beside text: an answer is kept until its last choice has ended, and
-// each of a completion's choices tells of its prompt. Pure functions; an error names the
-// field and comes before anything is computed.
+// What a request may hold once its choices are many, and may be told beside text: an answer is kept
+// until its last choice has ended, and each of a completion's choices tells of its prompt.
+// Pure functions; an error names the field and comes before anything is computed.
 
 #include <cstdint>
 #include <vector>

@@ -203,7 +203,10 @@ Status read_sampling_params(const Json& body, SamplingParams& params) {
   read_token_list(fields, "stop_token_ids", params.stop_token_ids);
   if (fields.has("allowed_token_ids")) {
     params.allowed_token_ids.emplace();
-    read_token_list(fields, "allowed_token_ids", *params.allowed_token_ids);
+    std::vector<TokenId>& allowed = *params.allowed_token_ids;
+    read_token_list(fields, "allowed_token_ids", allowed);
+    std::ranges::sort(allowed);
+    allowed.erase(std::ranges::unique(allowed).begin(), allowed.end());
   }
   return fields.status();
 }

@@ -57,5 +57,14 @@ TEST(AnswerSize, CountsTheScoresOfAnEcho_R24) {
   EXPECT_EQ(error_of(request_of(R"(, "echo": true)"), 1, 8 * kMi), "");
 }
 
+TEST(AnswerSize, CountsAllowedTokensOfAllChoices_R24) {
+  auto request = request_of(R"(, "n": 16)");
+  request.sampling.allowed_token_ids.emplace(kMi / 16, 1);
+  EXPECT_EQ(error_of(request, 4, 1), "");
+  EXPECT_EQ(error_of(request, 5, 1),
+            "allowed_token_ids: allowed_token_ids holds 65536 tokens for each of 80 choices "
+            "(prompts times n); a request has at most 4194304 in all");
+}
+
 }  // namespace
 }  // namespace refrain

@@ -184,6 +184,13 @@ TEST(CompletionRequest, NumbersOutOfRangeNameTheirField) {
   }
 }
 
+TEST(CompletionRequest, AllowedTokensAreASet) {
+  const auto request = parse_completion_request(
+      *parse_json(R"({"prompt": "a", "allowed_token_ids": [9, 1, 9, 4, 1]})"));
+  ASSERT_TRUE(request) << request.error().message;
+  EXPECT_EQ(request->sampling.allowed_token_ids, (std::vector<TokenId>{1, 4, 9}));
+}
+
 TEST(CompletionRequest, ManyPromptsAreRefused) {
   std::string prompts;
   for (int i = 0; i < 257; ++i) prompts += (i == 0 ? "" : ",") + std::string("\"a\"");
