@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "runtime/server/answer_size.h"
+#include "runtime/server/echo.h"
 #include "runtime/server/prompt_logprobs.h"
 #include "runtime/server/structured_output.h"
 #include "runtime/text/tokenizer.h"
@@ -68,6 +69,12 @@ bool CompletionSession::make_choices(const std::vector<std::vector<TokenId>>& pr
     fail_all(fits.error());
     return false;
   }
+  const auto echoes =
+      echoed_texts(request_, prompts, engine_.config().worker.max_model_len, *tokenizer_);
+  if (!echoes) {
+    fail_all(echoes.error());
+    return false;
+  }
   choices_.resize(prompts.size() * n);
   unfinished_ = choices_.size();
   for (size_t i = 0; i < choices_.size(); ++i) {
@@ -83,7 +90,7 @@ bool CompletionSession::make_choices(const std::vector<std::vector<TokenId>>& pr
                             request_.include_reasoning},
           request_.tools);
     }
-    if (request_.echo) choices_[i].text.text = tokenizer_->decode(prompt, true);
+    if (request_.echo) choices_[i].text.text = (*echoes)[i / n];
   }
   return true;
 }
