@@ -1,5 +1,6 @@
 #include "runtime/server/token_routes.h"
 
+#include <iterator>
 #include <set>
 
 #include "runtime/server/messages_request.h"
@@ -96,6 +97,10 @@ Result<Json> TokenRoutes::detokenize(HttpRequest request) {
   const Json* tokens = fields.get("tokens");
   if (tokens == nullptr) return fail_field("tokens", "tokens is missing");
   REFRAIN_ASSIGN_OR_RETURN(const auto ids, rest_of_ids(*tokens, "tokens", std::move(lists.flat)));
+  const int64_t most = engine_.config().worker.max_model_len;
+  if (std::ssize(ids) > most)
+    return fail_field("tokens", "tokens holds {} token ids; at most {} (max_model_len) are taken",
+                      ids.size(), most);
   for (const TokenId id : ids) {
     if (id >= engine_.model().vocab_size) {
       return fail_field("tokens", "tokens holds {}, but the vocabulary has {} tokens", id,

@@ -138,6 +138,14 @@ TEST_F(ApiServerTest, TurnsTextIntoTokensAndBack) {
   engine_.read.vocab_size = 1 << 20;
   EXPECT_EQ(Json::parse(answer(request("POST", "/detokenize", back)).body).at("prompt"),
             "two words");
+  const auto ids = [](size_t count) {
+    return Json{{"tokens", std::vector<TokenId>(count, 1)}}.dump();
+  };
+  EXPECT_EQ(answer(request("POST", "/detokenize", ids(64))).status, 200);
+  const HttpReply many = answer(request("POST", "/detokenize", ids(65)));
+  EXPECT_EQ(many.status, 400);
+  EXPECT_EQ(Json::parse(many.body)["error"]["param"], "tokens");
+  EXPECT_THAT(many.body, HasSubstr("tokens holds 65 token ids; at most 64 (max_model_len)"));
   EXPECT_EQ(answer(request("POST", "/tokenize", "[1]")).status, 400);
   EXPECT_EQ(answer(request("POST", "/tokenize", R"({"prompt": "x", "model": "no"})")).status, 404);
 }
