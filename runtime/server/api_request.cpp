@@ -144,6 +144,8 @@ Status read_common(const Json& body, const RequestRules& rules, ApiRequest& requ
   request.add_special_tokens = fields.boolean("add_special_tokens").value_or(!request.chat);
   REFRAIN_RETURN_IF_ERROR(fields.status());
   REFRAIN_RETURN_IF_ERROR(read_sampling_params(body, request.sampling));
+  // vLLM's -1: none. Not in read_sampling_params, which is given seeds of single choices too.
+  if (request.sampling.seed == static_cast<uint64_t>(-1)) request.sampling.seed.reset();
   return {};
 }
 

@@ -88,7 +88,7 @@ TEST(CompletionRequest, TokenIdsTakenOutMeanWhatTheTreeMeans) {
 TEST(CompletionRequest, ReadsEveryField) {
   const auto body = parse_json(R"({"model": "m", "prompt": ["a", [1, 2]], "n": 3, "stream": true,
       "stream_options": {"include_usage": true}, "max_tokens": 7, "temperature": 0.5, "top_p": 0.9,
-      "top_k": 5, "min_p": 0.1, "seed": -1, "stop": ["x", "y"], "logit_bias": {"5": -2.5},
+      "top_k": 5, "min_p": 0.1, "seed": -2, "stop": ["x", "y"], "logit_bias": {"5": -2.5},
       "presence_penalty": 1, "frequency_penalty": -1, "repetition_penalty": 1.5, "logprobs": 2,
       "stop_token_ids": [9], "allowed_token_ids": [1, 2], "ignore_eos": true, "min_tokens": 2,
       "user": "u", "max_queue_wait": 1.5, "timeout": 0.25, "response_format": {"type": "text"}})");
@@ -105,7 +105,7 @@ TEST(CompletionRequest, ReadsEveryField) {
   const SamplingParams& sampling = request->sampling;
   EXPECT_EQ(sampling.temperature, 0.5);
   EXPECT_EQ(sampling.top_k, 5);
-  EXPECT_EQ(sampling.seed, static_cast<uint64_t>(-1));
+  EXPECT_EQ(sampling.seed, static_cast<uint64_t>(-2));
   EXPECT_EQ(sampling.stop, (std::vector<std::string>{"x", "y"}));
   EXPECT_EQ(sampling.logit_bias, (std::vector<std::pair<TokenId, float>>{{5, -2.5f}}));
   EXPECT_EQ(sampling.logprobs, 2);
@@ -182,6 +182,14 @@ TEST(CompletionRequest, NumbersOutOfRangeNameTheirField) {
       EXPECT_THAT(error, HasSubstr(field)) << field << " = " << value;
     }
   }
+}
+
+TEST(CompletionRequest, TheSeedMinusOneIsNone) {
+  for (const char* chat : {R"({"messages": [{"role": "user", "content": "a"}], "seed": -1})",
+                           R"({"messages": [{"role": "user", "content": "a"}]})"})
+    EXPECT_FALSE(parse_chat_request(*parse_ordered_json(chat))->sampling.seed) << chat;
+  EXPECT_FALSE(
+      parse_completion_request(*parse_json(R"({"prompt": "a", "seed": -1})"))->sampling.seed);
 }
 
 TEST(CompletionRequest, AllowedTokensAreASet) {
