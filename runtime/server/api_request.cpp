@@ -128,6 +128,8 @@ Status read_common(const Json& body, const RequestRules& rules, ApiRequest& requ
       request.include_usage = given.boolean("include_usage").value_or(false);
       request.continuous_usage =
           given.boolean("continuous_usage_stats").value_or(false) && request.include_usage;
+      if (!given.ok())
+        fields.fail_on("stream_options." + given.status().error().field, "must be true or false");
     }
   }
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();

@@ -184,6 +184,19 @@ TEST(CompletionRequest, NumbersOutOfRangeNameTheirField) {
   }
 }
 
+TEST(CompletionRequest, StreamOptionsOfWrongTypesNameTheirField) {
+  const auto error = [](const std::string& options) {
+    return completion_error(R"({"prompt": "a", "stream": true, "stream_options": )" + options +
+                            "}");
+  };
+  EXPECT_EQ(error(R"({"include_usage": true, "continuous_usage_stats": false})"), "");
+  EXPECT_EQ(error("[]"), "stream_options: stream_options must be an object");
+  for (const std::string name : {"include_usage", "continuous_usage_stats"})
+    for (const char* value : {R"("true")", "1", "[]"})
+      EXPECT_EQ(error("{\"" + name + "\": " + value + "}"),
+                "stream_options." + name + ": stream_options." + name + " must be true or false");
+}
+
 TEST(CompletionRequest, TheSeedMinusOneIsNone) {
   for (const char* chat : {R"({"messages": [{"role": "user", "content": "a"}], "seed": -1})",
                            R"({"messages": [{"role": "user", "content": "a"}]})"})
