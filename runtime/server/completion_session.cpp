@@ -138,6 +138,7 @@ void CompletionSession::on_output(size_t index, RequestOutput output) {
   if (request_.max_tokens == 0) {
     output.text.clear();
     output.tokens.clear();
+    output.output_tokens = 0;
     if (output.finish == FinishReason::kStop) output.finish = FinishReason::kLength;
     output.stop_token.reset();
     output.stop_reason.clear();

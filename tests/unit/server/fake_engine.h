@@ -72,7 +72,10 @@ class FakeExchange final : public HttpExchange {
     replied_.notify_all();
   }
   void begin_stream(int, std::string, HttpHeaders) override {}
-  void write(std::string) override {}
+  void write(std::string chunk) override {
+    const std::lock_guard lock(mutex_);
+    written_ += chunk;
+  }
   void end_stream() override {}
   void on_disconnect(std::function<void()> handler) override {
     const std::lock_guard lock(mutex_);
@@ -85,6 +88,10 @@ class FakeExchange final : public HttpExchange {
     const std::lock_guard lock(mutex_);
     on_disconnect_();
   }
+  std::string written() {  // of a stream
+    const std::lock_guard lock(mutex_);
+    return written_;
+  }
   // Status 0: none came.
   HttpReply wait() {
     std::unique_lock lock(mutex_);
@@ -96,6 +103,7 @@ class FakeExchange final : public HttpExchange {
   std::mutex mutex_;
   std::condition_variable replied_;
   std::optional<HttpReply> reply_;
+  std::string written_;
   std::function<void()> on_disconnect_;
 };
 
