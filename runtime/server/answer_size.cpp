@@ -1,5 +1,6 @@
 #include "runtime/server/answer_size.h"
 
+#include <algorithm>
 #include <iterator>
 #include <string>
 
@@ -7,25 +8,19 @@ namespace refrain {
 namespace {
 
 constexpr int64_t kMaxScores = 1 << 20;   // of a request's prompts, some 60 MB of JSON
+constexpr int64_t kMaxTold = 4 << 20;     // of generated tokens, and ids
 constexpr int64_t kMaxAllowed = 4 << 20;  // token ids, in all choices: 16 MiB
 
-int64_t tokens_of(const std::vector<std::vector<TokenId>>& prompts) {
-  int64_t tokens = 0;
-  for (const auto& prompt : prompts) tokens += std::ssize(prompt);
-  return tokens;
-}
-
-// Log-probabilities that an answer's choice tells of a token of its prompt.
-int64_t scores_of_token(const ApiRequest& request) {
-  int64_t scores = request.prompt_logprobs ? 1 + int64_t{*request.prompt_logprobs} : 0;
-  if (request.echo && request.logprobs) scores += 1 + int64_t{request.sampling.logprobs};
-  return scores;
-}
+// Of a token, with its own; the engine refuses more.
+int64_t scores_of(int32_t top) { return 1 + int64_t{std::min(top, kMaxLogprobs)}; }
 
 // A chat has one prompt and tells of it once, beside its choices.
+int64_t times_told(const ApiRequest& request) { return request.chat ? 1 : request.n; }
+
 Status check_prompt_scores(const ApiRequest& request, int64_t tokens) {
-  const int64_t times = request.chat ? 1 : request.n;
-  const int64_t told = tokens * scores_of_token(request) * times;
+  int64_t each = request.prompt_logprobs ? scores_of(*request.prompt_logprobs) : 0;
+  if (request.echo && request.logprobs) each += scores_of(request.sampling.logprobs);
+  const int64_t times = times_told(request), told = tokens * each * times;
   if (told <= kMaxScores) return {};
   return fail_field(
       request.prompt_logprobs ? "prompt_logprobs" : "logprobs",
@@ -46,10 +41,33 @@ Status check_allowed_tokens(const ApiRequest& request, int64_t prompts) {
 
 }  // namespace
 
+Status check_told(const ApiRequest& request, int64_t prompt_tokens, int64_t generated) {
+  if (request.stream) return {};
+  int64_t each = request.logprobs ? scores_of(request.sampling.logprobs) : 0, told = 0;
+  if (request.return_token_ids) {
+    ++each;
+    told = prompt_tokens * times_told(request);
+  }
+  told += generated * each;
+  if (told <= kMaxTold) return {};
+  return fail_field(request.logprobs ? "logprobs" : "return_token_ids",
+                    "logprobs and return_token_ids ask for {} numbers, of prompts of {} tokens and "
+                    "of {} generated tokens (max_tokens in each of n choices); an answer that is "
+                    "not streamed tells at most {}",
+                    told, prompt_tokens, generated, kMaxTold);
+}
+
 Status check_answer_size(const ApiRequest& request,
-                         const std::vector<std::vector<TokenId>>& prompts) {
+                         const std::vector<std::vector<TokenId>>& prompts, int64_t max_model_len) {
+  int64_t tokens = 0, generated = 0;
+  for (const auto& prompt : prompts) {
+    const int64_t room = std::max<int64_t>(max_model_len - std::ssize(prompt), 0);
+    tokens += std::ssize(prompt);
+    if (request.max_tokens) generated += std::min(*request.max_tokens, room) * request.n;
+  }
   REFRAIN_RETURN_IF_ERROR(check_allowed_tokens(request, std::ssize(prompts)));
-  return check_prompt_scores(request, tokens_of(prompts));
+  REFRAIN_RETURN_IF_ERROR(check_prompt_scores(request, tokens));
+  return check_told(request, tokens, generated);
 }
 
 }  // namespace refrain

@@ -65,12 +65,12 @@ bool CompletionSession::make_choices(const std::vector<std::vector<TokenId>>& pr
     return false;
   }
   for (const auto& prompt : prompts) usage_.prompt_tokens += static_cast<int64_t>(prompt.size());
-  if (Status fits = check_answer_size(request_, prompts); !fits) {
+  const int64_t max_model_len = engine_.config().worker.max_model_len;
+  if (Status fits = check_answer_size(request_, prompts, max_model_len); !fits) {
     fail_all(fits.error());
     return false;
   }
-  const auto echoes =
-      echoed_texts(request_, prompts, engine_.config().worker.max_model_len, *tokenizer_);
+  const auto echoes = echoed_texts(request_, prompts, max_model_len, *tokenizer_);
   if (!echoes) {
     fail_all(echoes.error());
     return false;
@@ -151,6 +151,8 @@ void CompletionSession::on_output(size_t index, RequestOutput output) {
     times_.last_token = now;
     times_.longest_answer = std::max(times_.longest_answer, output.output_tokens);
     usage_.completion_tokens += static_cast<int64_t>(output.tokens.size());
+    if (Status fits = check_told(request_, usage_.prompt_tokens, usage_.completion_tokens); !fits)
+      return fail_all(fits.error());
   }
   if (output.finish != FinishReason::kNone) {
     if (index % static_cast<size_t>(request_.n) == 0) usage_.cached_tokens += output.cached_tokens;

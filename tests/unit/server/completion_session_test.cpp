@@ -26,8 +26,8 @@ class CompletionSessionTest : public testing::Test {
     };
   }
   // With a prompt of one token.
-  void start(const std::string& body) {
-    ApiRequest request = *parse_completion_request(*parse_json(body));
+  void start(const std::string& body) { start(*parse_completion_request(*parse_json(body))); }
+  void start(ApiRequest request) {
     AnswerHead head;
     head.model = "tiny";
     head.logprobs = request.logprobs;
@@ -73,6 +73,20 @@ TEST_F(CompletionSessionTest, AStreamedEchoAloneHasNoTokensOfItsOwn) {
   EXPECT_THAT(exchange_->written(), HasSubstr(R"("text":"a")"));
   EXPECT_THAT(exchange_->written(), HasSubstr(R"("completion_tokens":0)"));
   EXPECT_THAT(exchange_->written(), Not(HasSubstr(R"("completion_tokens":1)")));
+}
+
+TEST_F(CompletionSessionTest, AWholeAnswerThatTellsTooMuchEnds_R24) {
+  ApiRequest request = *parse_completion_request(*parse_json(R"({"prompt": "a", "logprobs": 3})"));
+  request.max_tokens.reset();  // what fits, as of chats
+  start(std::move(request));
+  sinks_.at(0)(output_of(size_t{1} << 20, 1 << 20, FinishReason::kNone));
+  EXPECT_THAT(engine_.cancelled, testing::IsEmpty());
+  sinks_.at(0)(output_of(1, (1 << 20) + 1, FinishReason::kNone));
+  ASSERT_TRUE(exchange_->answered());
+  const HttpReply reply = exchange_->wait();
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_EQ(Json::parse(reply.body)["error"]["param"], "logprobs");
+  EXPECT_THAT(engine_.cancelled, testing::ElementsAre(1));
 }
 
 }  // namespace
