@@ -3,6 +3,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "runtime/text/json_reader.h"
+
 namespace refrain::text {
 namespace {
 
@@ -73,7 +75,8 @@ bool CallObject::arguments_fit(char c) {
     quoted_ += c;
     if (!scanner_.ends_member()) return true;
     untold_ = string_of(std::exchange(quoted_, {}));
-    return untold_.starts_with('{') && Json::accept(untold_);
+    // As deep as arguments that are an object: writers of answers copy and print it level by level.
+    return untold_.starts_with('{') && check_json_depth(untold_, "") && Json::accept(untold_);
   }
   return form_ == '{' || form_ == 'n';
 }

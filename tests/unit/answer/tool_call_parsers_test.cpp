@@ -39,6 +39,15 @@ TEST(HermesParser, ArgumentsMayBeAStringOrAbsent) {
             called({{"ab", "{}"}}));
 }
 
+TEST(HermesParser, ArgumentsThatAreAStringAreNoDeeperThanAnObject) {
+  const auto call = [](size_t levels) {
+    const std::string lists = std::string(levels, '[') + std::string(levels, ']');
+    return R"(<tool_call>{"name": "a", "arguments": "{\"x\": )" + lists + R"(}"}</tool_call>)";
+  };
+  EXPECT_EQ(read("hermes", call(63)).calls.size(), 1U);
+  EXPECT_EQ(read("hermes", call(64)), said(call(64)));
+}
+
 TEST(HermesParser, WhatIsNoCallIsContentWholly) {
   for (const char* text :
        {"Plain text, {\"name\": \"a\", \"arguments\": {}}", "", " \n", "<tool_call", "<tool_call>",
