@@ -20,17 +20,17 @@ ApiServer::ApiServer(Engine& engine, TextSide text, ApiKeys keys, int text_threa
       keys_(std::move(keys)),
       cors_(engine.config().cors),
       replies_(engine, make_metrics(engine.config())),
-      work_(engine.config(), keys_, replies_, text_threads),
-      tokens_(text_, engine.config().worker.max_model_len, work_.stopped()),
-      reader_(engine, text_, tokens_, work_, ignored_, replies_),
+      work_(std::make_shared<TextWork>(engine.config(), keys_, replies_, text_threads)),
+      tokens_(text_, engine.config().worker.max_model_len, work_->stopped()),
+      reader_(engine, text_, tokens_, *work_, ignored_, replies_),
       status_(engine, drain_, routes_, replies_),
       control_(engine, drain_, replies_),
       models_(engine, replies_),
-      adapters_(engine, work_, replies_),
-      completions_(engine.config(), work_, reader_, replies_),
-      responses_(engine.config(), keys_, work_, reader_, replies_),
-      pooling_(engine, work_, reader_, replies_),
-      token_routes_(engine, tokens_, work_, ignored_) {
+      adapters_(engine, *work_, replies_),
+      completions_(engine.config(), *work_, reader_, replies_),
+      responses_(engine.config(), keys_, *work_, reader_, replies_),
+      pooling_(engine, *work_, reader_, replies_),
+      token_routes_(engine, tokens_, *work_, ignored_) {
   status_.add_to(routes_);
   control_.add_to(routes_);
   models_.add_to(routes_);

@@ -23,7 +23,7 @@ namespace refrain {
 class ApiServer {
  public:
   ApiServer(Engine& engine, TextSide text, ApiKeys keys, int text_threads);
-  ~ApiServer() { work_.end(); }
+  ~ApiServer() { work_->end(); }
 
   // What can be refused without the body: route, method, key, overload.
   std::optional<HttpReply> check_head(const HttpRequest& request);
@@ -36,7 +36,7 @@ class ApiServer {
   // Text that /metrics ends with, asked for on any thread; before the first request.
   void add_metrics(std::function<std::string()> more) { status_.add_metrics(std::move(more)); }
   // Text work ends with errors from here on. Any thread.
-  void stop_text() { work_.stop(); }
+  void stop_text() { work_->stop(); }
   void set_draining() { drain_.set(); }  // /ready turns false, new work is refused
   // Ends the server as SIGTERM does, for POST /drain; before the first request. Any thread, once.
   void on_drain(std::function<void()> drain) { drain_.on_drain(std::move(drain)); }
@@ -60,7 +60,7 @@ class ApiServer {
   const Replies replies_;
   IgnoredFields ignored_;
   DrainSwitch drain_;
-  TextWork work_;
+  const std::shared_ptr<TextWork> work_;  // sessions may outlive this
   const PromptTokens tokens_;
   RequestReader reader_;
   RouteTable routes_;

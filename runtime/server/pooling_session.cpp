@@ -6,13 +6,15 @@ namespace refrain {
 
 PoolingSession::PoolingSession(ApiRequest request, AnswerHead head, Engine& engine,
                                std::shared_ptr<Metrics> metrics,
-                               std::shared_ptr<HttpExchange> exchange, KeyLease lease)
+                               std::shared_ptr<HttpExchange> exchange, KeyLease lease,
+                               std::weak_ptr<TextWork> work)
     : request_(std::move(request)),
       head_(std::move(head)),
       engine_(engine),
       metrics_(std::move(metrics)),
       exchange_(std::move(exchange)),
       lease_(std::move(lease)),
+      work_(std::move(work)),
       begun_(steady_clock().now()) {}
 
 void PoolingSession::start(std::vector<std::vector<TokenId>> prompts) {
@@ -71,13 +73,21 @@ void PoolingSession::on_output(size_t index, RequestOutput output) {
 }
 
 void PoolingSession::finish() {
+  const auto work = work_.lock();
+  if (work == nullptr)
+    return fail_all({ErrorCode::kUnavailable, "the server is shutting down", {}});
   ended_ = true;
+  work->post_last(lease_.key().name(), exchange_, [self = shared_from_this()] { self->answer(); });
+}
+
+// Nothing else touches what has ended.
+void PoolingSession::answer() {
+  std::string body = dump(pooling_answer(head_, *request_.pooling, vectors_, usage_));
   lease_.release();
   metrics_->count_http(200);
   metrics_->observe_request({.begun = begun_, .ended = steady_clock().now()}, usage_.prompt_tokens,
                             0);
-  exchange_->reply(200, "application/json",
-                   dump(pooling_answer(head_, *request_.pooling, vectors_, usage_)));
+  exchange_->reply(200, "application/json", std::move(body));
 }
 
 // The engine speaks of prompts.

@@ -99,7 +99,7 @@ void RequestReader::start_session(ParsedRequest& parsed) {
   if (parsed.request.pooling) {
     auto session = std::make_shared<PoolingSession>(
         std::move(parsed.request), std::move(head), engine_, replies_.metrics(),
-        std::move(parsed.exchange), std::move(parsed.lease));
+        std::move(parsed.exchange), std::move(parsed.lease), work_.weak_from_this());
     return session->start(std::move(parsed.prompts));
   }
   auto session = std::make_shared<CompletionSession>(

@@ -97,8 +97,20 @@ void TextWork::put(std::optional<ThreadPool>& pool, const std::string& owner,
   });
 }
 
-void TextWork::run(const Exchange& exchange, const std::function<void()>& work) try {
+void TextWork::post_last(const std::string& owner, const Exchange& exchange,
+                         std::function<void()> work) {
+  const std::lock_guard lock(posting_);
+  if (ended_) return replies_.error(exchange, kShuttingDown);
+  pool_->post(owner + "'s answers",  // in turns with its requests, not behind them
+              [this, exchange, work = std::move(work)] { run_last(exchange, work); });
+}
+
+void TextWork::run(const Exchange& exchange, const std::function<void()>& work) {
   if (stopped_) return replies_.error(exchange, kShuttingDown);
+  run_last(exchange, work);
+}
+
+void TextWork::run_last(const Exchange& exchange, const std::function<void()>& work) try {
   work();
 } catch (const std::exception& error) {
   log::error("reading a request: {}", error.what());

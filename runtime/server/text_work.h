@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -14,9 +15,9 @@
 
 namespace refrain {
 
-class TextWork {
+class TextWork : public std::enable_shared_from_this<TextWork> {
  public:
-  // `config` and `keys` outlive it.
+  // `config` and `keys` are there until end().
   TextWork(const EngineConfig& config, const ApiKeys& keys, Replies replies, int threads);
   ~TextWork() { end(); }
 
@@ -34,7 +35,10 @@ class TextWork {
   void post_long_turn(const std::string& owner, const Exchange& exchange,
                       std::function<void()> work);
 
-  // Work ends with errors from here on.
+  // The turn that makes a request's answer, which stop() lets come.
+  void post_last(const std::string& owner, const Exchange& exchange, std::function<void()> work);
+
+  // Other work ends with errors from here on.
   void stop() { stopped_ = true; }
   const std::atomic<bool>& stopped() const { return stopped_; }
   // stop(), and none of it runs any more.
@@ -45,6 +49,7 @@ class TextWork {
   void put(std::optional<ThreadPool>& pool, const std::string& owner, const Exchange& exchange,
            std::function<void()> work);
   void run(const Exchange& exchange, const std::function<void()>& work);
+  void run_last(const Exchange& exchange, const std::function<void()>& work);
 
   const EngineConfig& config_;
   const ApiKeys& keys_;

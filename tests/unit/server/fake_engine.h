@@ -92,6 +92,10 @@ class FakeExchange final : public HttpExchange {
     const std::lock_guard lock(mutex_);
     return written_;
   }
+  bool answered() {
+    const std::lock_guard lock(mutex_);
+    return reply_.has_value();
+  }
   // Status 0: none came.
   HttpReply wait() {
     std::unique_lock lock(mutex_);

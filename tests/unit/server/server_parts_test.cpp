@@ -125,6 +125,29 @@ TEST_F(TextWorkTest, EndsWithAnAnswerForEveryRequest) {
   EXPECT_EQ(turn->wait().status, 503);
 }
 
+TEST_F(TextWorkTest, MakesAnswersThatAreThereAfterItStops) {
+  std::promise<void> begun, go;
+  const auto first = post([&](HttpRequest, KeyLease, const Exchange& exchange) {
+    begun.set_value();
+    go.get_future().wait();
+    exchange->reply(200, "text/plain", "");
+  });
+  begun.get_future().wait();
+  const auto last = [&](const std::shared_ptr<FakeExchange>& exchange) {
+    work().post_last("", exchange, [exchange] { exchange->reply(200, "text/plain", ""); });
+    return exchange;
+  };
+  const auto made = last(std::make_shared<FakeExchange>());
+  work().stop();
+  go.set_value();
+  EXPECT_EQ(made->wait().status, 200);
+  const auto broken = std::make_shared<FakeExchange>();
+  work().post_last("", broken, [] { throw std::bad_alloc(); });
+  EXPECT_EQ(broken->wait().status, 503);
+  work().end();
+  EXPECT_EQ(last(std::make_shared<FakeExchange>())->wait().status, 503);
+}
+
 // Sessions of three prompts, the first of which fails while the second is submitted: its output's
 // thread waits for nobody, and what was submitted meanwhile is cancelled.
 class SubmitsMany : public testing::Test {
@@ -171,8 +194,8 @@ TEST_F(SubmitsMany, CompletionsHearOfOneMeanwhile) {
 TEST_F(SubmitsMany, PromptsThatPoolHearOfOneMeanwhile) {
   ApiRequest request;
   request.pooling.emplace();
-  expect_the_rest_is_left_out(std::make_shared<PoolingSession>(std::move(request), head_, engine_,
-                                                               metrics_, exchange_, lease()));
+  expect_the_rest_is_left_out(std::make_shared<PoolingSession>(
+      std::move(request), head_, engine_, metrics_, exchange_, lease(), std::weak_ptr<TextWork>()));
 }
 
 class PromptTokensTest : public testing::Test {
