@@ -279,6 +279,8 @@ Result<std::unique_ptr<Endpoint>> make_zmq_server(IoContext& io, const EndpointO
   REFRAIN_ASSIGN_OR_RETURN(ZmqSocket socket, ZmqSocket::create(ZMQ_ROUTER));
   REFRAIN_RETURN_IF_ERROR(set_common(socket, options, address));
   REFRAIN_RETURN_IF_ERROR(socket.set(ZMQ_ROUTER_MANDATORY, 1));
+  // A client whose line broke unseen comes again under its name, which the old line still holds.
+  REFRAIN_RETURN_IF_ERROR(socket.set(ZMQ_ROUTER_HANDOVER, 1));
   REFRAIN_RETURN_IF_ERROR(set_keys(socket, options, address, true, strand));
   std::optional<IpcFile> file;
   if (address.scheme == Address::Scheme::kIpc) {

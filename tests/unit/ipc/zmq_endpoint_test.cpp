@@ -8,63 +8,10 @@
 #include <set>
 
 #include "ipc/transport/endpoint.h"
-#include "tests/unit/ipc/loop.h"
+#include "tests/unit/ipc/zmq_endpoints.h"
 
 namespace refrain::ipc {
 namespace {
-
-using std::chrono::milliseconds;
-
-class ZmqEndpoint : public testing::Test {
- protected:
-  ~ZmqEndpoint() override {
-    loop_.call([this] { endpoints_.clear(); });
-  }
-
-  EndpointOptions options(const std::string& identity = {}) {
-    EndpointOptions options;
-    options.address = address_;
-    options.identity = identity;
-    options.curve.insecure_tcp = true;
-    return options;
-  }
-  Endpoint& keep(Result<std::unique_ptr<Endpoint>> made) {
-    if (!made) throw std::runtime_error(made.error().message);
-    endpoints_.push_back(std::move(*made));
-    return *endpoints_.back();
-  }
-  Endpoint& server(const EndpointOptions& options) {
-    return loop_.call([&, this]() -> std::reference_wrapper<Endpoint> {
-      return keep(make_zmq_server(loop_.io(), options, loop_.strand()));
-    });
-  }
-  Endpoint& client(const EndpointOptions& options) {
-    return loop_.call([&, this]() -> std::reference_wrapper<Endpoint> {
-      return keep(make_zmq_client(loop_.io(), options, loop_.strand()));
-    });
-  }
-  void start(Endpoint& endpoint, Endpoint::FrameHandler handler) {
-    loop_.call([&] { endpoint.start(std::move(handler)); });
-  }
-  Status send(Endpoint& endpoint, const PeerId& to, const std::string& text) {
-    return loop_.call([&] { return endpoint.send(to, as_frame(text)); });
-  }
-  // Makes a server, and a client that has said hello and reads nothing; their queues are short.
-  PeerId add_quiet_client(Inbox& of_server) {
-    auto small = options();
-    small.high_water_mark = 16;
-    start(server(small), of_server.handler());
-    small.identity = "rank-0";
-    EXPECT_TRUE(send(client(small), {}, "hello"));
-    const auto received = of_server.wait(1);
-    return received.empty() ? PeerId{} : received[0].first;
-  }
-
-  TemporaryDirectory directory_;
-  std::string address_ = "ipc://" + (directory_.path() / "run/socket").string();
-  Loop loop_;
-  std::vector<std::unique_ptr<Endpoint>> endpoints_;
-};
 
 void expect_round_trips(Loop& loop, Endpoint& server, Endpoint& one, Endpoint& two) {
   Inbox at_one;
@@ -190,9 +137,10 @@ TEST_F(ZmqEndpoint, UnknownAndDepartedPeersAreUnavailable) {
   EXPECT_EQ(send(peer, {}, "x").error().code, ErrorCode::kUnavailable);
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   Status status;
-  while ((status = send(bound, received[0].first, "x")) &&
-         std::chrono::steady_clock::now() < deadline) {
-  }
+  do {  // its queue may be full before its end is known
+    status = send(bound, received[0].first, "x");
+  } while ((status || status.error().code == ErrorCode::kOverloaded) &&
+           std::chrono::steady_clock::now() < deadline);
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().code, ErrorCode::kUnavailable);
 }
@@ -228,47 +176,6 @@ TEST_F(ZmqEndpoint, PeerThatReadsNothingNeverBlocksTheSender_R6) {
   });
 }
 
-// ZeroMQ's heartbeats end the process when they are due on a line that broke with frames unread.
-TEST_F(ZmqEndpoint, ALineThatBreaksWithFramesUnreadEndsNobody_R6) {
-  Inbox inbox, late;
-  const PeerId quiet = add_quiet_client(inbox);
-  loop_.call([&] {
-    const std::vector<std::byte> frame(1 << 20);
-    while (endpoints_[0]->send(quiet, frame)) {
-    }
-  });
-  std::this_thread::sleep_for(milliseconds(200));  // until what fits is there
-  loop_.call([&] { endpoints_[0]->close(); });
-  std::this_thread::sleep_for(milliseconds(1500));
-  start(*endpoints_[1], late.handler());
-  EXPECT_GE(late.wait(1).size(), 1u);
-  loop_.call([&] { endpoints_[1]->close(); });
-}
-
-TEST_F(ZmqEndpoint, OversizedMessagesAreDroppedAndTheLineLivesOn_R5) {
-  auto limited = options();
-  limited.max_message_bytes = 64 << 10;
-  Inbox inbox;
-  Endpoint& bound = server(limited);
-  start(bound, inbox.handler());
-  Endpoint& peer = client(options("rank-0"));
-  EXPECT_TRUE(send(peer, {}, "before"));
-  EXPECT_EQ(inbox.wait(1).size(), 1u);
-  EXPECT_TRUE(send(peer, {}, std::string(100 << 10, 'x')));
-  // Its connection is cut for that, and made again by itself.
-  std::vector<Inbox::Entry> received;
-  for (int i = 0; i < 100 && received.size() < 2; ++i) {
-    EXPECT_TRUE(send(peer, {}, "after"));
-    received = inbox.wait(2, milliseconds(100));
-  }
-  ASSERT_GE(received.size(), 2u);
-  EXPECT_EQ(received[1].second, "after");
-  const auto refused =
-      loop_.call([&] { return bound.send(received[0].first, std::vector<std::byte>(100 << 10)); });
-  ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code, ErrorCode::kTooLarge);
-}
-
 TEST_F(ZmqEndpoint, TwoClaimantsOfOneIdentityAreTwoPeers) {
   Inbox inbox;
   start(server(options()), inbox.handler());
@@ -280,25 +187,6 @@ TEST_F(ZmqEndpoint, TwoClaimantsOfOneIdentityAreTwoPeers) {
     peers.insert(from);
   }
   EXPECT_EQ(peers.size(), 2u);
-}
-
-TEST_F(ZmqEndpoint, ClientFindsARestartedServer) {
-  Inbox first;
-  Endpoint& old = server(options());
-  start(old, first.handler());
-  Endpoint& peer = client(options("rank-0"));
-  EXPECT_TRUE(send(peer, {}, "one"));
-  ASSERT_EQ(first.wait(1).size(), 1u);
-  loop_.call([&] { old.close(); });
-  Inbox second;
-  start(server(options()), second.handler());
-  std::vector<Inbox::Entry> received;
-  for (int i = 0; i < 100 && received.empty(); ++i) {
-    EXPECT_TRUE(send(peer, {}, "two"));
-    received = second.wait(1, milliseconds(100));
-  }
-  ASSERT_FALSE(received.empty());
-  EXPECT_EQ(received[0].second, "two");
 }
 
 TEST_F(ZmqEndpoint, LastWordsArriveWhenTheSenderLingers) {
