@@ -22,6 +22,7 @@ namespace refrain::worker {
 class Puller {
  public:
   using Report = std::function<void(ipc::Pulled)>;
+  static constexpr std::chrono::milliseconds kLookEvery{1};  // at flags
   // `transports` in the order in which they are tried. The last one may wait in poll().
   Puller(KvMemory own, int rank, std::vector<std::unique_ptr<Transport>> transports, Report report);
 
@@ -33,7 +34,6 @@ class Puller {
 
  private:
   static constexpr Duration kTellEvery = std::chrono::milliseconds(100);  // of progress
-  static constexpr std::chrono::milliseconds kLookEvery{1};               // at flags
 
   struct Peer {
     PeerId id = 0;

@@ -24,8 +24,9 @@ struct PlannedFaults {
 
 class UnreliableTransport final : public Transport {
  public:
-  UnreliableTransport(std::unique_ptr<Transport> real, PlannedFaults faults)
-      : real_(std::move(real)), faults_(faults) {}
+  UnreliableTransport(std::unique_ptr<Transport> real, PlannedFaults faults,
+                      const Clock& clock = steady_clock())
+      : real_(std::move(real)), faults_(faults), clock_(clock) {}
 
   const char* name() const override { return real_->name(); }
   void describe(ipc::KvExport& own) const override { real_->describe(own); }
@@ -50,14 +51,14 @@ class UnreliableTransport final : public Transport {
     if (looks || ++posts_ % faults_.one_in != 0) return real_->post(id, peer, std::move(reads));
     if (holds() && std::ssize(late_) == faults_.held)
       return real_->post(id, peer, std::move(reads));
-    late_.emplace(id, Late{peer, std::move(reads), steady_clock().now() + faults_.hold});
+    late_.emplace(id, Late{peer, std::move(reads), clock_.now() + faults_.hold});
   }
   void cancel(ReadId id) override {
     if (!late_.contains(id)) return real_->cancel(id);
     if (!holds()) end(id, kCancelled);
   }
   std::vector<Progress> poll(std::chrono::milliseconds wait) override {
-    const TimePoint now = steady_clock().now();
+    const TimePoint now = clock_.now();
     for (auto at = late_.begin(); holds() && at != late_.end();) {
       if (at->second.due > now) {
         wait = std::min(wait, kLookEvery);
@@ -90,6 +91,7 @@ class UnreliableTransport final : public Transport {
 
   std::unique_ptr<Transport> real_;
   const PlannedFaults faults_;
+  const Clock& clock_;
   int64_t posts_ = 0;
   std::map<PeerId, uint64_t> flags_;  // the region that has them
   std::map<ReadId, Late> late_;

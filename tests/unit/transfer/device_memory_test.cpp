@@ -10,6 +10,7 @@
 #include <cstring>
 #include <utility>
 
+#include "tests/unit/transfer/looks.h"
 #include "tests/unit/transfer/shards.h"
 #include "worker/transfer/puller.h"
 
@@ -111,13 +112,9 @@ TEST_F(DeviceMemoryTest, BlocksComeAndLayersAsTheirFlagsLetThem) {
   std::vector<ipc::Pulled> pulls;
   Puller puller(here_.memory, 0, std::move(transports),
                 [&](const ipc::Pulled& pulled) { pulls.push_back(pulled); });
-  const auto poll = [&] {
-    const TimePoint end = steady_clock().now() + std::chrono::milliseconds(5);
-    while (steady_clock().now() < end) puller.poll(std::chrono::milliseconds(0));
-  };
   puller.take(ipc::KvPeers{1, 7, {other}});
   puller.take(ipc::PullBlocks{5, 1, 7, {{{1, 2}, {3, 4}}, {{5}, {6}}}});
-  poll();
+  poll_with_looks(puller);
   ASSERT_FALSE(pulls.empty());
   EXPECT_EQ(pulls.back().error, "");
   EXPECT_TRUE(pulls.back().ended);
@@ -130,12 +127,12 @@ TEST_F(DeviceMemoryTest, BlocksComeAndLayersAsTheirFlagsLetThem) {
   puller.take(ipc::PullBlocks{6, 1, 7, {{{3}, {5}}, {}}, 9});
   there_.pass(0, 9);
   there_.pass(1, 9);
-  poll();
+  poll_with_looks(puller);
   EXPECT_EQ(std::ranges::count(pulls, true, &ipc::Pulled::ended), 0);
   EXPECT_TRUE(here_.holds(0, 2, 5, 1, 3));
   EXPECT_TRUE(here_.holds(2, 1, 5, 2, 5)) << "a layer was read before its flag said so";
   there_.pass(2, 9);
-  poll();
+  poll_with_looks(puller);
   EXPECT_EQ(std::ranges::count(pulls, true, &ipc::Pulled::ended), 1);
   EXPECT_TRUE(here_.holds(2, 1, 5, 1, 3));
 }
