@@ -86,9 +86,13 @@ class WorkerProcessTest : public testing::Test {
     }
   }
   int ranks() const { return static_cast<int>(workers_.size()); }
+  void meet(int rank) {
+    const pid_t pid = workers_[static_cast<size_t>(rank)]->pid();
+    ASSERT_TRUE(coordinator_.meet(rank, pid)) << coordinator_.error();
+  }
   void bring_up(Epoch epoch = 1) {
     for (int rank = 0; rank < ranks(); ++rank) {
-      ASSERT_TRUE(coordinator_.expect<ipc::Hello>(rank)) << coordinator_.error();
+      ASSERT_NO_FATAL_FAILURE(meet(rank));
     }
     for (int rank = 0; rank < ranks(); ++rank) {
       coordinator_.welcome(rank, small_config(ranks()), epoch);
@@ -157,7 +161,7 @@ TEST_F(WorkerProcessTest, ServesGoldenTokensAloneAndAsTwoRanks) {
 
 TEST_F(WorkerProcessTest, SignalsEndItCleanlyAtAnyTime) {
   start(1);
-  ASSERT_TRUE(coordinator_.expect<ipc::Hello>(0));
+  ASSERT_NO_FATAL_FAILURE(meet(0));
   workers_[0]->send_signal(SIGINT);
   EXPECT_EQ(workers_[0]->wait(), kExitOk);
   workers_.clear();
@@ -169,7 +173,7 @@ TEST_F(WorkerProcessTest, SignalsEndItCleanlyAtAnyTime) {
 
 TEST_F(WorkerProcessTest, ARefusedWorkerEndsWithTheConfigurationCode) {
   start(1);
-  ASSERT_TRUE(coordinator_.expect<ipc::Hello>(0));
+  ASSERT_NO_FATAL_FAILURE(meet(0));
   coordinator_.refuse(0, "another build");
   EXPECT_EQ(workers_[0]->wait(), kExitConfig);
 }

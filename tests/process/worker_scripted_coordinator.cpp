@@ -8,6 +8,7 @@
 #include <chrono>
 
 #include "runtime/base/check.h"
+#include "runtime/base/process_identity.h"
 
 namespace refrain {
 
@@ -90,24 +91,33 @@ void ScriptedCoordinator::on_frame(const ipc::PeerId& from, std::span<const std:
   auto decoded = ipc::decode_frame(frame);
   REFRAIN_CHECK(decoded.has_value(), "{}", decoded.error().message);
   const std::lock_guard lock(mutex_);
-  if (const auto* hello = std::get_if<ipc::Hello>(&decoded->message)) {
-    ranks_[hello->rank].peer = from;
-  }
-  for (auto& [rank, state] : ranks_) {
-    if (state.peer == from) state.messages.push_back(std::move(decoded->message));
-  }
+  if (const auto* hello = std::get_if<ipc::Hello>(&decoded->message)) processes_[hello->pid] = from;
+  messages_[from].push_back(std::move(decoded->message));
   arrived_.notify_all();
+}
+
+std::optional<ipc::Hello> ScriptedCoordinator::meet(int rank, pid_t pid) {
+  {
+    std::unique_lock lock(mutex_);
+    if (!arrived_.wait_for(lock, kPatience, [&] { return processes_.contains(pid); })) {
+      error_ = fmt::format("no hello of process {}", pid);
+      return std::nullopt;
+    }
+    ranks_[rank] = {processes_[pid]};
+  }
+  return expect<ipc::Hello>(rank);
 }
 
 std::optional<ipc::Message> ScriptedCoordinator::next(int rank) {
   std::unique_lock lock(mutex_);
-  const auto there = [&] { return !ranks_[rank].messages.empty(); };
+  auto& messages = messages_[ranks_[rank].peer];
+  const auto there = [&] { return !messages.empty(); };
   if (!arrived_.wait_for(lock, kPatience, there)) {
     error_ = fmt::format("nothing from rank {}", rank);
     return std::nullopt;
   }
-  std::optional<ipc::Message> message(std::move(ranks_[rank].messages.front()));
-  ranks_[rank].messages.pop_front();
+  std::optional<ipc::Message> message(std::move(messages.front()));
+  messages.pop_front();
   return message;
 }
 
@@ -120,6 +130,10 @@ void ScriptedCoordinator::welcome(int rank, const ipc::WorkerConfig& config, Epo
   ipc::Welcome welcome;
   welcome.config = config;
   welcome.group_token = fmt::format("{}-{}", group_token_, epoch);
+  const ProcessIdentity own = own_process();
+  welcome.pid = own.pid;
+  welcome.process_start = own.start;
+  welcome.realm = own.realm;
   send(rank, welcome);
 }
 

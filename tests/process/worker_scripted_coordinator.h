@@ -41,6 +41,9 @@ class ScriptedCoordinator {
   ~ScriptedCoordinator();
 
   const std::string& address() const { return address_; }
+  // Waits for the Hello of this process, which is the rank from then on: what another one that had
+  // the rank before still says is not taken for its.
+  std::optional<ipc::Hello> meet(int rank, pid_t pid);
   // The next message of this kind from a rank, others dropped; Failed and 30 s of silence are
   // errors: an empty optional, the reason in error().
   template <class T>
@@ -66,7 +69,6 @@ class ScriptedCoordinator {
     ipc::PeerId peer;
     Epoch epoch = 0;
     uint64_t sequence = 0;
-    std::deque<ipc::Message> messages;
   };
   void on_frame(const ipc::PeerId& from, std::span<const std::byte> frame);
   std::optional<ipc::Message> next(int rank);
@@ -82,6 +84,8 @@ class ScriptedCoordinator {
   std::mutex mutex_;
   std::condition_variable arrived_;
   std::map<int, Rank> ranks_;
+  std::map<int64_t, ipc::PeerId> processes_;  // that said hello, by pid
+  std::map<ipc::PeerId, std::deque<ipc::Message>> messages_;
   std::thread thread_;
 };
 
