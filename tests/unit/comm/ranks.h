@@ -8,7 +8,7 @@
 namespace refrain::worker {
 
 // Forks `size` processes; each runs body(rank) and exits. Element r is what body(r) returned, or
-// "exception: …", or "killed by signal N". A rank that is not done after 60 s is killed.
+// "exception: …", or "killed by signal N". A rank that is not done after 240 s is killed.
 std::vector<std::string> run_ranks(int size, const std::function<std::string(int rank)>& body);
 
 std::string fresh_token();                                       // of a group no other test uses
