@@ -29,6 +29,7 @@ struct RunnerScript {
   std::atomic<bool> hang_in_step{false};  // until it is false again
   std::atomic<bool> behind{false};        // no step ends until it is false again
   std::atomic<bool> hanging{false};
+  std::atomic<int> looks{0};  // of a device that is behind: whether it shall go on without a step
   std::atomic<bool> meets{false};  // the other ranks, before it is made
   std::atomic<size_t> met{0};      // ranks
   std::atomic<StepId> throw_at{0};
@@ -82,6 +83,7 @@ class FakeRunner final : public ModelRunner {
   std::optional<ipc::StepResult> wait_unless(const StopFn& stop) override {
     while (script_.behind) {
       if (stop && stop()) return std::nullopt;
+      ++script_.looks;
       std::this_thread::yield();
     }
     ipc::StepResult result;

@@ -189,14 +189,15 @@ TEST_F(WorkerFixture, AStepThatComesDuringAnotherIsSubmittedBeforeThatEnds) {
   start_worker();
   bring_up();
   send(step(1));
-  ASSERT_TRUE(eventually([&] { return script_.submitted == 1; }));
-  std::this_thread::sleep_for(std::chrono::milliseconds(5));  // the device thread waits for step 1
+  ASSERT_TRUE(eventually([&] { return script_.looks > 0; })) << "it waits for step 1";
+  EXPECT_EQ(script_.submitted, 1);
   send(step(2));
   ASSERT_TRUE(eventually([&] { return script_.submitted == 2; }));
   EXPECT_EQ(script_.steps, 0);
   send(step(3));
   scheduler_.run_until_idle();
-  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  const int looks = script_.looks;
+  ASSERT_TRUE(eventually([&] { return script_.looks > looks + 1; }));  // it has seen step 3
   EXPECT_EQ(script_.submitted, 2) << "more than two in flight";
   script_.behind = false;
   for (StepId id = 1; id <= 3; ++id) {
