@@ -1,7 +1,6 @@
 #pragma once
 // Grammars that answers keep to, through xgrammar: compiling one for a vocabulary, and following an
-// answer token by token. A GrammarCompiler belongs to one thread, and so does each matcher, which
-// may be another one.
+// answer token by token. A matcher belongs to one thread.
 
 #include <cstdint>
 #include <memory>
@@ -43,7 +42,7 @@ class GrammarCompiler {
 
   // A matcher at the beginning of an answer. The last compiled grammars are kept, within 64 MiB.
   // Time and memory have no limit here: whoever compiles what a client sent does it in a
-  // GrammarHelper first.
+  // GrammarHelper first. Any threads, at one time too.
   Result<std::unique_ptr<GrammarMatcher>> compile(const std::string& source);
 
  private:

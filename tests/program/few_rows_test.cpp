@@ -139,6 +139,7 @@ TEST(SomeRows, ResidualAndSiluMulGoIntoTheLinears) {
 TEST(SomeRows, TheBestOfARowIsFoundInTheLinear) {
   ModelConfig config = aligned(tiny_llama());
   config.hidden_size = 192;
+  config.vocab_size = 64;
   kernels::FewRows device = few_rows_device();
   const auto last = [&](int32_t rows, int size = 1) {
     const Program program = lower_some_rows(sharded(config, 0, size), device, rows, true);
@@ -156,6 +157,8 @@ TEST(SomeRows, TheBestOfARowIsFoundInTheLinear) {
   EXPECT_NE(last(device.max_silu_rows), kNoValue);
   EXPECT_EQ(last(64), kNoValue);
   EXPECT_EQ(last(device.max_silu_rows, 2), kNoValue) << "ranks find it in what they have";
+  config.vocab_size = 72;
+  EXPECT_EQ(last(device.max_silu_rows), kNoValue) << "whole groups of 16 alone";
 }
 
 // Norms whose weights are folded go into the linears behind them, but for one of a sum of two; of

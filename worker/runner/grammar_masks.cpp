@@ -125,14 +125,18 @@ void make_none(const Job& job, uint32_t turn, int64_t vocab_size) {
 }  // namespace
 
 GrammarMasks::GrammarMasks(std::filesystem::path model_directory, int64_t vocab_size,
-                           std::vector<TokenId> end_tokens, int32_t num_slots, int num_threads)
+                           std::vector<TokenId> end_tokens, int32_t num_slots, int num_threads,
+                           Duration patience)
     : model_directory_(std::move(model_directory)),
       vocab_size_(vocab_size),
       end_tokens_(std::move(end_tokens)),
       slots_(static_cast<size_t>(num_slots)),
-      strands_(num_threads, kPatience) {}
+      strands_(num_threads, patience) {}
 
-GrammarMasks::~GrammarMasks() = default;
+GrammarMasks::~GrammarMasks() {
+  const std::lock_guard lock(ahead_mutex_);
+  ahead_.clear();
+}
 
 void GrammarMasks::set_up(const ipc::SlotSetup& setup) {
   std::shared_ptr<Follower>& follower = slots_[static_cast<size_t>(setup.slot)];
@@ -150,10 +154,24 @@ void GrammarMasks::set_up(const ipc::SlotSetup& setup) {
 }
 
 void GrammarMasks::compile_ahead(std::string source, std::function<void()> done) {
-  run_apart([this, source = std::move(source), done = std::move(done)] {
-    compile(source);
-    done();
-  });
+  const std::lock_guard lock(ahead_mutex_);
+  ahead_.push_back({std::move(source), std::move(done)});
+  if (compiling_ahead_ == kMostCompiledAhead) return;
+  ++compiling_ahead_;
+  run_apart([this] { compile_waiting(); });
+}
+
+void GrammarMasks::compile_waiting() {
+  std::unique_lock lock(ahead_mutex_);
+  while (!ahead_.empty()) {
+    const Ahead next = std::move(ahead_.front());
+    ahead_.pop_front();
+    lock.unlock();
+    compile(next.source);
+    next.done();
+    lock.lock();
+  }
+  --compiling_ahead_;
 }
 
 void GrammarMasks::run_apart(std::function<void()> work) {
@@ -163,24 +181,29 @@ void GrammarMasks::run_apart(std::function<void()> work) {
   apart_.push_back(std::async(std::launch::async, std::move(work)));
 }
 
-// The tokenizer is read for the first grammar: most groups never see one.
-std::unique_ptr<GrammarMatcher> GrammarMasks::compile(const std::string& source) {
+// The tokenizer is read for the first grammar: most groups never see one. Null: there is no
+// compiler.
+GrammarCompiler* GrammarMasks::compiler() {
   const std::lock_guard lock(compiler_mutex_);
-  if (!compiler_) {
-    auto tokenizer = text::Tokenizer::load(model_directory_);
-    if (!tokenizer) {
-      log::error("a grammar has no tokenizer: {}", tokenizer.error().message);
-      return nullptr;
-    }
-    auto compiler = GrammarCompiler::create(*tokenizer, vocab_size_, end_tokens_);
-    if (!compiler) {
-      log::error("a grammar: {}", compiler.error().message);
-      return nullptr;
-    }
-    tokenizer_ = std::make_shared<const text::Tokenizer>(std::move(*tokenizer));
-    compiler_.emplace(std::move(*compiler));
+  if (compiler_) return &*compiler_;
+  auto tokenizer = text::Tokenizer::load(model_directory_);
+  if (!tokenizer) {
+    log::error("a grammar has no tokenizer: {}", tokenizer.error().message);
+    return nullptr;
   }
-  auto matcher = compiler_->compile(source);
+  auto compiler = GrammarCompiler::create(*tokenizer, vocab_size_, end_tokens_);
+  if (!compiler) {
+    log::error("a grammar: {}", compiler.error().message);
+    return nullptr;
+  }
+  tokenizer_ = std::make_shared<const text::Tokenizer>(std::move(*tokenizer));
+  return &compiler_.emplace(std::move(*compiler));
+}
+
+std::unique_ptr<GrammarMatcher> GrammarMasks::compile(const std::string& source) {
+  GrammarCompiler* compiler = this->compiler();
+  if (compiler == nullptr) return nullptr;
+  auto matcher = compiler->compile(source);
   if (matcher) return std::move(*matcher);
   log::error("a grammar that the coordinator let pass does not compile: {}",
              matcher.error().message);

@@ -4,8 +4,9 @@
 // order in which they are asked for, while the steps that sample by them run: sampling waits for
 // its mask alone (kernels::GrammarMaskInputs). A mask takes 25 us as a rule, and milliseconds where
 // a grammar's rules repeat each other. Nobody can stop one that takes much longer: its request is
-// given up, and the step goes on without it. Grammars are compiled beside them. Device thread, as
-// long as the runner; what masks are written to outlives it.
+// given up, and the step goes on without it. Grammars are compiled beside them, and a slow one
+// holds up no slot whose grammar is known. Device thread, as long as the runner; what masks are
+// written to outlives it.
 
 #include <chrono>
 #include <cstdint>
@@ -65,9 +66,13 @@ class GrammarMasks {
   // What the masks of one answer may cost beyond kUsualSeconds each: all steps wait for them.
   static constexpr double kUsualSeconds = 0.02, kMostSlowSeconds = 1;
 
+  // How many grammars are compiled ahead at one time; others wait for their turn.
+  static constexpr int kMostCompiledAhead = 2;
+
   GrammarMasks(std::filesystem::path model_directory, int64_t vocab_size,
-               std::vector<TokenId> end_tokens, int32_t num_slots, int num_threads);
-  ~GrammarMasks();  // waits for what is being compiled
+               std::vector<TokenId> end_tokens, int32_t num_slots, int num_threads,
+               Duration patience = kPatience);
+  ~GrammarMasks();  // waits for what is being compiled; what waits for its turn is forgotten
 
   // Into the compiler's cache. Returns at once; `done` is called by another thread.
   void compile_ahead(std::string source, std::function<void()> done);
@@ -84,16 +89,26 @@ class GrammarMasks {
   void give_up_overdue(TimePoint now) { strands_.give_up_overdue(now); }
 
  private:
+  struct Ahead {
+    std::string source;
+    std::function<void()> done;
+  };
+
   void run_apart(std::function<void()> work);
+  void compile_waiting();
+  GrammarCompiler* compiler();
   std::unique_ptr<GrammarMatcher> compile(const std::string& source);
   void begin(Follower& follower, const ipc::SlotSetup& setup);
 
   std::filesystem::path model_directory_;
   int64_t vocab_size_;
   std::vector<TokenId> end_tokens_;
-  std::mutex compiler_mutex_;
-  std::shared_ptr<const text::Tokenizer> tokenizer_;  // both since the first grammar
+  std::mutex compiler_mutex_;  // while the two are made, for the first grammar
+  std::shared_ptr<const text::Tokenizer> tokenizer_;
   std::optional<GrammarCompiler> compiler_;
+  std::mutex ahead_mutex_;  // of the two below
+  std::deque<Ahead> ahead_;
+  int compiling_ahead_ = 0;
   std::vector<std::shared_ptr<Follower>> slots_;  // [S]
   PatientStrands strands_;
   std::vector<std::future<void>> apart_;

@@ -43,7 +43,7 @@ class LibraryCompiler {
   LibraryCompiler& operator=(const LibraryCompiler&) = delete;
   virtual ~LibraryCompiler() = default;
 
-  // std::runtime_error says what is wrong with the text.
+  // std::runtime_error says what is wrong with the text. Any threads, at one time too.
   virtual std::unique_ptr<GrammarMatcher> compile(GrammarKind kind, const std::string& text) = 0;
 };
 

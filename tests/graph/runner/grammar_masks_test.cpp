@@ -4,7 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <future>
+#include <latch>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -21,7 +27,7 @@ class GrammarMasksTest : public testing::Test {
   GrammarMasksTest()
       : tokenizer_(*text::Tokenizer::load(kModel)),
         vocab_size_(static_cast<int64_t>(tokenizer_.vocab_size())),
-        masks_(kModel, vocab_size_, {kEnd}, 3, 2) {}
+        masks_(kModel, vocab_size_, {kEnd}, 3, 2, kLong) {}
 
   void set_up(SlotId slot, std::string_view grammar, ipc::SlotSetup setup = {}) {
     setup.slot = slot;
@@ -47,6 +53,7 @@ class GrammarMasksTest : public testing::Test {
     return (mask[static_cast<size_t>(token) / 32] >> (token % 32) & 1u) != 0;
   }
 
+  static constexpr Duration kLong = std::chrono::minutes(10);  // no pause of a machine is as long
   static constexpr const char* kModel = "tests/fixtures/models/llama-bias-f32";
   text::Tokenizer tokenizer_;
   int64_t vocab_size_;
@@ -210,19 +217,70 @@ TEST_F(GrammarMasksTest, AMaskThatIsNotMadeInTimeIsGivenUpAlone) {
   for (const SlotId slot : {0, 1}) set_up(slot, "regex:ab");
   const auto stuck = masks_.follower(0), other = masks_.follower(1);
   EXPECT_TRUE(allows(mask(stuck), token("a")));
-  stuck->strand = PatientStrands(1, GrammarMasks::kPatience).make_held();  // its tasks do not begin
+  stuck->strand = PatientStrands(1, kLong).make_held();  // its tasks do not begin
   std::vector<uint32_t> bits(static_cast<size_t>(vocab_size_ + 31) / 32, ~0u);
   uint32_t ready = 0;
   masks_.post({}, ++turn_, {{.follower = stuck, .mask = bits.data(), .ready = &ready}});
   const TimePoint now = steady_clock().now();
-  masks_.give_up_overdue(now + GrammarMasks::kPatience);  // it has not begun: once more
-  masks_.give_up_overdue(now + 3 * GrammarMasks::kPatience);
+  masks_.give_up_overdue(now + kLong);  // it has not begun: once more
+  masks_.give_up_overdue(now + 3 * kLong);
   EXPECT_TRUE(stuck->given_up());
   EXPECT_NE(ready, 0u);
   EXPECT_EQ(bits, std::vector<uint32_t>(bits.size(), 0u));
   EXPECT_EQ(mask(stuck), bits) << "and so are those that it is asked for after that";
   EXPECT_TRUE(allows(mask(other), token("a")));
   EXPECT_FALSE(other->given_up());
+}
+
+// "0|[a-z]{1}x|[a-z]{2}x|…": takes a while.
+std::string slow_grammar(int which) {
+  std::string source = "regex:" + std::to_string(which);
+  for (int i = 1; i < 150; ++i) source += "|[a-z]{" + std::to_string(i) + "}x";
+  return source;
+}
+
+TEST_F(GrammarMasksTest, ASlotWithAKnownGrammarWaitsForNoOtherOne) {
+  set_up(0, "regex:ab");
+  mask(masks_.follower(0));
+  // Masks that came while a slow one was compiled; once more where this thread had no processor.
+  constexpr int kMany = 20;
+  int most = 0;
+  for (int turn = 0; turn < 5 && most < kMany; ++turn) {
+    std::promise<void> slow;
+    masks_.compile_ahead(slow_grammar(turn), [&] { slow.set_value(); });
+    const auto done = slow.get_future();
+    int masks = 0;
+    for (; done.wait_for(std::chrono::seconds(0)) == std::future_status::timeout; ++masks) {
+      set_up(1, "regex:ab");
+      EXPECT_TRUE(allows(mask(masks_.follower(1)), token("a")));
+    }
+    most = std::max(most, masks);
+  }
+  EXPECT_GE(most, kMany);
+}
+
+TEST_F(GrammarMasksTest, AFewThreadsCompileAllThatWait) {
+  const auto threads = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {});
+  };
+  const auto before = threads();
+  constexpr int kMany = 200;
+  std::latch all(kMany + 2);
+  for (int i = 0; i < 2; ++i) masks_.compile_ahead(slow_grammar(i), [&] { all.count_down(); });
+  for (int i = 0; i < kMany; ++i)
+    masks_.compile_ahead("regex:a{" + std::to_string(i + 1) + "}", [&] { all.count_down(); });
+  EXPECT_LT(threads() - before, 20);
+  all.wait();
+}
+
+// What is not compiled yet when the masks go is not waited for.
+TEST_F(GrammarMasksTest, WhatWaitsForItsTurnIsForgottenAtTheEnd) {
+  std::atomic<int> done = 0;
+  {
+    GrammarMasks masks(kModel, vocab_size_, {kEnd}, 1, 1, kLong);
+    for (int i = 0; i < 10; ++i) masks.compile_ahead(slow_grammar(i), [&] { ++done; });
+  }
+  EXPECT_LT(done, 10);
 }
 
 TEST_F(GrammarMasksTest, BoundsForbidTokensButNotTheEndOfACompleteAnswer) {
