@@ -12,14 +12,14 @@ constexpr int64_t kMaxTold = 4 << 20;     // of generated tokens, and ids
 constexpr int64_t kMaxAllowed = 4 << 20;  // token ids, in all choices: 16 MiB
 
 // Of a token, with its own; the engine refuses more.
-int64_t scores_of(int32_t top) { return 1 + int64_t{std::min(top, kMaxLogprobs)}; }
+int64_t scores_at(int32_t top) { return 1 + int64_t{std::min(top, kMaxLogprobs)}; }
 
 // A chat has one prompt and tells of it once, beside its choices.
 int64_t times_told(const ApiRequest& request) { return request.chat ? 1 : request.n; }
 
 Status check_prompt_scores(const ApiRequest& request, int64_t tokens) {
-  int64_t each = request.prompt_logprobs ? scores_of(*request.prompt_logprobs) : 0;
-  if (request.echo && request.logprobs) each += scores_of(request.sampling.logprobs);
+  int64_t each = request.prompt_logprobs ? scores_at(*request.prompt_logprobs) : 0;
+  if (request.echo && request.logprobs) each += scores_at(request.sampling.logprobs);
   const int64_t times = times_told(request), told = tokens * each * times;
   if (told <= kMaxScores) return {};
   return fail_field(
@@ -43,7 +43,7 @@ Status check_allowed_tokens(const ApiRequest& request, int64_t prompts) {
 
 Status check_told(const ApiRequest& request, int64_t prompt_tokens, int64_t generated) {
   if (request.stream) return {};
-  int64_t each = request.logprobs ? scores_of(request.sampling.logprobs) : 0, told = 0;
+  int64_t each = request.logprobs ? scores_at(request.sampling.logprobs) : 0, told = 0;
   if (request.return_token_ids) {
     ++each;
     told = prompt_tokens * times_told(request);

@@ -7,7 +7,7 @@
 namespace refrain {
 namespace {
 
-constexpr int64_t kMaxBytes = 64 << 20;  // of all choices
+constexpr int64_t kMostEcho = 64 << 20;  // of all choices
 
 }  // namespace
 
@@ -28,11 +28,11 @@ Result<std::vector<std::string>> echoed_texts(const ApiRequest& request,
       texts.emplace_back();  // the engine refuses it
     }
     bytes += std::ssize(texts.back()) * request.n;
-    if (bytes > kMaxBytes)
+    if (bytes > kMostEcho)
       return fail_field("echo",
                         "echo repeats the prompts in each of {} choices (n), more than {} bytes in "
                         "all; ask for fewer choices or prompts",
-                        request.n, kMaxBytes);
+                        request.n, kMostEcho);
   }
   return texts;
 }
