@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "runtime/base/check.h"
 
@@ -14,6 +15,16 @@ namespace refrain {
 namespace {
 
 constexpr timeval kPatience{20, 0};  // a read that waits longer fails its test
+
+// Again when it was interrupted, as a call with a time limit is when the process was stopped.
+template <class Call>
+ssize_t uninterrupted(Call call) {
+  ssize_t result = 0;
+  do {
+    result = call();
+  } while (result < 0 && errno == EINTR);
+  return result;
+}
 
 }  // namespace
 
@@ -61,7 +72,8 @@ void RawClient::close() {
 bool RawClient::send(const std::string& bytes) {
   size_t sent = 0;
   while (sent < bytes.size()) {
-    const ssize_t now = ::send(socket_, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+    const ssize_t now = uninterrupted(
+        [&] { return ::send(socket_, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL); });
     if (now <= 0) return false;
     sent += static_cast<size_t>(now);
   }
@@ -70,7 +82,7 @@ bool RawClient::send(const std::string& bytes) {
 
 bool RawClient::receive() {
   char bytes[4096];
-  const ssize_t got = ::recv(socket_, bytes, sizeof bytes, 0);
+  const ssize_t got = uninterrupted([&] { return ::recv(socket_, bytes, sizeof bytes, 0); });
   if (got <= 0) return false;
   buffer_.append(bytes, static_cast<size_t>(got));
   return true;
