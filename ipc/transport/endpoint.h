@@ -76,7 +76,8 @@ struct EndpointOptions {
 Result<std::unique_ptr<Endpoint>> make_zmq_server(IoContext& io, const EndpointOptions& options,
                                                   std::shared_ptr<Executor> strand = nullptr);
 // DEALER, connected; connecting goes on in the background until the server is there, and frames
-// sent before are queued. After a restart of the server it connects again by itself.
+// sent before are queued. After a restart of the server, or when its line breaks, it connects again
+// by itself, under the same PeerId; frames may be lost.
 Result<std::unique_ptr<Endpoint>> make_zmq_client(IoContext& io, const EndpointOptions& options,
                                                   std::shared_ptr<Executor> strand = nullptr);
 
