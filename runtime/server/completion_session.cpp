@@ -15,7 +15,7 @@ CompletionSession::CompletionSession(ApiRequest request, AnswerHead head, Engine
                                      std::shared_ptr<const text::Tokenizer> tokenizer,
                                      std::shared_ptr<Metrics> metrics,
                                      std::shared_ptr<HttpExchange> exchange, KeyLease lease,
-                                     const MakeWriter& make_writer,
+                                     std::weak_ptr<TextWork> work, const MakeWriter& make_writer,
                                      std::shared_ptr<GrammarHelper> grammars)
     : request_(std::move(request)),
       head_(std::move(head)),
@@ -26,6 +26,7 @@ CompletionSession::CompletionSession(ApiRequest request, AnswerHead head, Engine
       exchange_(std::move(exchange)),
       grammars_(std::move(grammars)),
       lease_(std::move(lease)),
+      work_(std::move(work)),
       times_{.begun = steady_clock().now()} {}
 
 void CompletionSession::start(std::vector<std::vector<TokenId>> prompts) {
@@ -254,7 +255,17 @@ void CompletionSession::end() {
   lease_.release();
 }
 
+// A whole answer that tells so much takes too long to write for the thread of a connection.
+bool CompletionSession::is_long() const {
+  constexpr int64_t kManyTokens = 1000;
+  const bool tells = head_.logprobs || head_.token_ids || head_.num_prompt_logprobs >= 0;
+  return !request_.stream && tells && usage_.prompt_tokens + usage_.completion_tokens > kManyTokens;
+}
+
 void CompletionSession::finish() {
+  const auto work = is_long() ? work_.lock() : nullptr;
+  if (is_long() && work == nullptr)
+    return fail_all({ErrorCode::kUnavailable, "the server is shutting down", {}});
   end();
   metrics_->count_http(200);
   times_.ended = steady_clock().now();
@@ -268,7 +279,13 @@ void CompletionSession::finish() {
     choices_[i].text.scores = choices_[i - i % static_cast<size_t>(request_.n)].text.scores;
   std::vector<ChoiceText> texts;
   for (Choice& choice : choices_) texts.push_back(std::move(choice.text));
-  exchange_->reply(200, "application/json", writer_->whole(texts, usage_));
+  if (work == nullptr)
+    return exchange_->reply(200, "application/json", writer_->whole(texts, usage_));
+  // Nothing else touches what has ended.
+  work->post_last(
+      lease_.key().name(), exchange_, [self = shared_from_this(), texts = std::move(texts)] {
+        self->exchange_->reply(200, "application/json", self->writer_->whole(texts, self->usage_));
+      });
 }
 
 void CompletionSession::fail_all(const Error& error) {

@@ -17,6 +17,7 @@
 #include "runtime/server/api_response.h"
 #include "runtime/server/http_server.h"
 #include "runtime/server/metrics.h"
+#include "runtime/server/text_work.h"
 
 namespace refrain {
 
@@ -25,7 +26,7 @@ class CompletionSession : public std::enable_shared_from_this<CompletionSession>
   CompletionSession(ApiRequest request, AnswerHead head, Engine& engine,
                     std::shared_ptr<const text::Tokenizer> tokenizer,
                     std::shared_ptr<Metrics> metrics, std::shared_ptr<HttpExchange> exchange,
-                    KeyLease lease, const MakeWriter& make_writer,
+                    KeyLease lease, std::weak_ptr<TextWork> work, const MakeWriter& make_writer,
                     std::shared_ptr<GrammarHelper> grammars = nullptr);
 
   // Submits every choice; `prompts` are token ids, one per prompt. A refusal cancels what was
@@ -51,6 +52,7 @@ class CompletionSession : public std::enable_shared_from_this<CompletionSession>
   void keep_alive();
   text::AnswerFormat answer_format() const;
   bool reads_answers() const;
+  bool is_long() const;
   void finish();
   void fail_all(const Error& error);
   void end();
@@ -64,8 +66,9 @@ class CompletionSession : public std::enable_shared_from_this<CompletionSession>
   std::shared_ptr<Metrics> metrics_;
   std::shared_ptr<HttpExchange> exchange_;
   const std::shared_ptr<GrammarHelper> grammars_;  // hears of one that turned out too slow
-  KeyLease lease_;    // one of the key's requests for each choice, until the answer ends
-  std::mutex mutex_;  // sinks, submission and disconnect meet here
+  KeyLease lease_;  // one of the key's requests for each choice, until the answer ends
+  const std::weak_ptr<TextWork> work_;  // which writes long answers
+  std::mutex mutex_;                    // sinks, submission and disconnect meet here
   std::vector<Choice> choices_;
   Usage usage_;
   RequestTimes times_;

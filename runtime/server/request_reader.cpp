@@ -104,7 +104,8 @@ void RequestReader::start_session(ParsedRequest& parsed) {
   }
   auto session = std::make_shared<CompletionSession>(
       std::move(parsed.request), std::move(head), engine_, text_.tokenizer, replies_.metrics(),
-      std::move(parsed.exchange), std::move(parsed.lease), parsed.make_writer, text_.grammars);
+      std::move(parsed.exchange), std::move(parsed.lease), work_.weak_from_this(),
+      parsed.make_writer, text_.grammars);
   session->start(std::move(parsed.prompts));
 }
 

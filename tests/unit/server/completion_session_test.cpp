@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <future>
+
 #include "runtime/text/tokenizer.h"
 #include "tests/unit/server/fake_engine.h"
 
@@ -34,9 +36,9 @@ class CompletionSessionTest : public testing::Test {
     head.num_logprobs = request.sampling.logprobs;
     head.echo = request.echo;
     head.token_ids = request.return_token_ids;
-    std::make_shared<CompletionSession>(
-        std::move(request), head, engine_, tokenizer_, metrics_, exchange_,
-        KeyLease(ApiKeys::load(engine_.options)->find("")), make_openai_writer)
+    std::make_shared<CompletionSession>(std::move(request), head, engine_, tokenizer_, metrics_,
+                                        exchange_, KeyLease(keys_.find("")), work_,
+                                        make_openai_writer)
         ->start({{1}});
   }
   // An output of so many tokens, `of` all that there are so far.
@@ -51,12 +53,39 @@ class CompletionSessionTest : public testing::Test {
   }
 
   FakeEngine engine_;
+  const ApiKeys keys_ = *ApiKeys::load(engine_.options);
   std::vector<OutputSink> sinks_;
   const std::shared_ptr<FakeExchange> exchange_ = std::make_shared<FakeExchange>();
   const std::shared_ptr<Metrics> metrics_ = std::make_shared<Metrics>("tiny");
   const std::shared_ptr<const text::Tokenizer> tokenizer_ = std::make_shared<const text::Tokenizer>(
       *text::Tokenizer::load("tests/fixtures/models/qwen3"));
+  std::shared_ptr<TextWork> work_ =
+      std::make_shared<TextWork>(engine_.options, keys_, Replies(engine_, metrics_), 1);
 };
+
+// The thread of a connection does not write thousands of log-probabilities.
+TEST_F(CompletionSessionTest, ALongAnswerIsWrittenOnATextThread) {
+  std::promise<void> begun, go;
+  work_->post_turn("", std::make_shared<FakeExchange>(), [&] {
+    begun.set_value();
+    go.get_future().wait();
+  });
+  begun.get_future().wait();
+  start(R"({"prompt": "a", "logprobs": 0, "max_tokens": 60})");
+  sinks_.at(0)(output_of(2000, 2000, FinishReason::kLength));
+  EXPECT_FALSE(exchange_->answered()) << "the only text thread is busy";
+  go.set_value();
+  const HttpReply reply = exchange_->wait();
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_EQ(Json::parse(reply.body)["choices"][0]["logprobs"]["tokens"].size(), 2000U);
+}
+
+TEST_F(CompletionSessionTest, ALongAnswerOfAServerThatHasGoneIsAnError) {
+  start(R"({"prompt": "a", "logprobs": 0, "max_tokens": 60})");
+  work_.reset();
+  sinks_.at(0)(output_of(2000, 2000, FinishReason::kLength));
+  EXPECT_EQ(exchange_->wait().status, 503);
+}
 
 TEST_F(CompletionSessionTest, AnEchoAloneHasNoTokensOfItsOwn) {
   start(R"({"prompt": "a", "echo": true, "max_tokens": 0})");

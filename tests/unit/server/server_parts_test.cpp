@@ -188,7 +188,7 @@ TEST_F(SubmitsMany, CompletionsHearOfOneMeanwhile) {
       ApiRequest(), head_, engine_,
       std::make_shared<const text::Tokenizer>(
           *text::Tokenizer::load("tests/fixtures/models/qwen3")),
-      metrics_, exchange_, lease(), make_openai_writer));
+      metrics_, exchange_, lease(), std::weak_ptr<TextWork>(), make_openai_writer));
 }
 
 TEST_F(SubmitsMany, PromptsThatPoolHearOfOneMeanwhile) {
