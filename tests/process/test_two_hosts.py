@@ -130,7 +130,7 @@ def reach(group, phase):
     group.add(0)
     group.add(1)
     if phase == "capture":
-        group.await_log("rank 1", "room for")
+        group.await_log("coordinator", "capturing graphs")  # of the rank that is furthest behind
         return
     group.wait_ready()
 
