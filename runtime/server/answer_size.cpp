@@ -7,9 +7,10 @@
 namespace refrain {
 namespace {
 
-constexpr int64_t kMaxScores = 1 << 20;   // of a request's prompts, some 60 MB of JSON
-constexpr int64_t kMaxTold = 4 << 20;     // of generated tokens, and ids
-constexpr int64_t kMaxAllowed = 4 << 20;  // token ids, in all choices: 16 MiB
+constexpr int64_t kMaxScores = 1 << 20;  // of a request's prompts, some 60 MB of JSON
+constexpr int64_t kMaxTold = 4 << 20;    // of generated tokens, and ids
+// Token ids in all choices, 128 MiB: a whole vocabulary of 128 Ki for each of 256.
+constexpr int64_t kMaxAllowed = 32 << 20;
 
 // Of a token, with its own; the engine refuses more.
 int64_t scores_at(int32_t top) { return 1 + int64_t{std::min(top, kMaxLogprobs)}; }

@@ -60,11 +60,11 @@ TEST(AnswerSize, CountsTheScoresOfAnEcho_R24) {
 
 TEST(AnswerSize, CountsAllowedTokensOfAllChoices_R24) {
   auto request = request_of(R"(, "n": 16)");
-  request.sampling.allowed_token_ids.emplace(kMi / 16, 1);
+  request.sampling.allowed_token_ids.emplace(kMi / 2, 1);
   EXPECT_EQ(fault_of(request, 4, 1), "");
   EXPECT_EQ(fault_of(request, 5, 1),
-            "allowed_token_ids: allowed_token_ids holds 65536 tokens for each of 80 choices "
-            "(prompts times n); a request has at most 4194304 in all");
+            "allowed_token_ids: allowed_token_ids holds 524288 tokens for each of 80 choices "
+            "(prompts times n); a request has at most 33554432 in all");
 }
 
 TEST(AnswerSize, CountsWhatAWholeAnswerMayTellOfItsTokens_R24) {
