@@ -67,6 +67,7 @@ class FakeExchange final : public HttpExchange {
  public:
   using HttpExchange::reply;
   void reply(HttpReply reply) override {
+    const auto forgotten = handler();  // it holds its session, which holds this
     const std::lock_guard lock(mutex_);
     if (!reply_) reply_ = std::move(reply);
     replied_.notify_all();
@@ -76,7 +77,7 @@ class FakeExchange final : public HttpExchange {
     const std::lock_guard lock(mutex_);
     written_ += chunk;
   }
-  void end_stream() override {}
+  void end_stream() override { handler(); }
   void on_disconnect(std::function<void()> handler) override {
     const std::lock_guard lock(mutex_);
     on_disconnect_ = std::move(handler);
@@ -84,10 +85,7 @@ class FakeExchange final : public HttpExchange {
   void on_idle(Duration, std::function<void()>) override {}
   size_t io_thread() const override { return 0; }
 
-  void leave() {
-    const std::lock_guard lock(mutex_);
-    on_disconnect_();
-  }
+  void leave() { handler()(); }
   std::string written() {  // of a stream
     const std::lock_guard lock(mutex_);
     return written_;
@@ -104,6 +102,11 @@ class FakeExchange final : public HttpExchange {
   }
 
  private:
+  std::function<void()> handler() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(on_disconnect_, nullptr);
+  }
+
   std::mutex mutex_;
   std::condition_variable replied_;
   std::optional<HttpReply> reply_;
