@@ -43,6 +43,14 @@ Status set_queue(void* socket, const Address& address) {
   return {};
 }
 
+// A socket that sends hears once in a millisecond, at most, what has left its queue: by then 64
+// frames may have come and gone. Asked for its events it hears all.
+bool has_room(void* socket) {
+  int events = 0;
+  size_t bytes = sizeof events;
+  return zmq_getsockopt(socket, ZMQ_EVENTS, &events, &bytes) == 0 && (events & ZMQ_POLLOUT) != 0;
+}
+
 Result<Address> parse_tcp(const std::string& text) {
   REFRAIN_ASSIGN_OR_RETURN(Address address, parse_address(text));
   if (address.scheme != Address::Scheme::kTcp)
@@ -206,7 +214,7 @@ Status RankSockets::send(int rank, std::span<const std::byte> head,
   if (peer(rank).socket == nullptr)
     return fail(ErrorCode::kUnavailable, "there is no connection to rank {}", rank);
   while (zmq_msg_send(&message.raw, peer(rank).socket, ZMQ_DONTWAIT) < 0) {
-    if (zmq_errno() == EINTR) continue;
+    if (zmq_errno() == EINTR || (zmq_errno() == EAGAIN && has_room(peer(rank).socket))) continue;
     return fail(ErrorCode::kUnavailable, "rank {} takes no frames: {}", rank,
                 zmq_strerror(zmq_errno()));
   }

@@ -61,6 +61,25 @@ TEST(RankSockets, AFrameIsOfTheRankWhoseKeyItsConnectionHas) {
   EXPECT_EQ(receive(*zero, {one.get(), two.get()}), "2: other");
 }
 
+// Fewer than half of the queue are on their way at any time, but more are sent within the
+// millisecond in which a socket does not hear what has left its queue.
+TEST(RankSockets, FramesThatWereTakenMakeRoomAtOnce) {
+  auto zero = listening(), one = listening();
+  const std::vector<RankAddress> all = {address_of(*zero), address_of(*one)};
+  ASSERT_TRUE(zero->connect(all, 0));
+  ASSERT_TRUE(one->connect(all, 1));
+  ASSERT_TRUE(one->send(0, bytes_of("first"), {}));
+  EXPECT_EQ(receive(*zero, {one.get()}), "1: first");
+  constexpr int kFrames = 24;
+  for (int round = 0; round < 100; ++round) {
+    for (int i = 0; i < kFrames; ++i) {
+      const Status sent = one->send(0, bytes_of("x"), {});
+      ASSERT_TRUE(sent) << "round " << round << ", frame " << i << ": " << sent.error().message;
+    }
+    for (int i = 0; i < kFrames; ++i) ASSERT_EQ(receive(*zero, {}), "1: x");
+  }
+}
+
 // Knows the address and the key of rank 0, as somebody does who listens on a network that has no
 // keys; and somebody without any.
 TEST(RankSockets, OnlyTheRanksOfTheGroupAreLetIn_R5) {
