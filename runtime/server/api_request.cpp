@@ -210,7 +210,7 @@ Status read_sampling_params(const Json& body, SamplingParams& params) {
     std::vector<TokenId>& allowed = *params.allowed_token_ids;
     read_token_list(fields, "allowed_token_ids", allowed);
     std::ranges::sort(allowed);
-    allowed.erase(std::ranges::unique(allowed).begin(), allowed.end());
+    allowed.erase(std::unique(allowed.begin(), allowed.end()), allowed.end());
   }
   return fields.status();
 }
