@@ -263,8 +263,9 @@ bool CompletionSession::is_long() const {
 }
 
 void CompletionSession::finish() {
-  const auto work = is_long() ? work_.lock() : nullptr;
-  if (is_long() && work == nullptr)
+  const bool apart = is_long();
+  const auto work = work_.lock();
+  if (apart && work == nullptr)
     return fail_all({ErrorCode::kUnavailable, "the server is shutting down", {}});
   end();
   metrics_->count_http(200);
@@ -279,8 +280,7 @@ void CompletionSession::finish() {
     choices_[i].text.scores = choices_[i - i % static_cast<size_t>(request_.n)].text.scores;
   std::vector<ChoiceText> texts;
   for (Choice& choice : choices_) texts.push_back(std::move(choice.text));
-  if (work == nullptr)
-    return exchange_->reply(200, "application/json", writer_->whole(texts, usage_));
+  if (!apart) return exchange_->reply(200, "application/json", writer_->whole(texts, usage_));
   // Nothing else touches what has ended.
   work->post_last(
       lease_.key().name(), exchange_, [self = shared_from_this(), texts = std::move(texts)] {

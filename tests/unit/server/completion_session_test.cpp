@@ -4,8 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <future>
-
 #include "runtime/text/tokenizer.h"
 #include "tests/unit/server/fake_engine.h"
 
@@ -65,16 +63,11 @@ class CompletionSessionTest : public testing::Test {
 
 // The thread of a connection does not write thousands of log-probabilities.
 TEST_F(CompletionSessionTest, ALongAnswerIsWrittenOnATextThread) {
-  std::promise<void> begun, go;
-  work_->post_turn("", std::make_shared<FakeExchange>(), [&] {
-    begun.set_value();
-    go.get_future().wait();
-  });
-  begun.get_future().wait();
+  test::HeldTextThread text_thread(*work_);
   start(R"({"prompt": "a", "logprobs": 0, "max_tokens": 60})");
   sinks_.at(0)(output_of(2000, 2000, FinishReason::kLength));
   EXPECT_FALSE(exchange_->answered()) << "the only text thread is busy";
-  go.set_value();
+  text_thread.go();
   const HttpReply reply = exchange_->wait();
   EXPECT_EQ(reply.status, 200);
   EXPECT_EQ(Json::parse(reply.body)["choices"][0]["logprobs"]["tokens"].size(), 2000U);

@@ -5,6 +5,8 @@
 #include <chrono>
 #include <condition_variable>
 #include <functional>
+#include <future>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -13,6 +15,7 @@
 
 #include "runtime/engine/engine.h"
 #include "runtime/server/http_server.h"
+#include "runtime/server/text_work.h"
 
 namespace refrain::test {
 
@@ -112,6 +115,22 @@ class FakeExchange final : public HttpExchange {
   std::optional<HttpReply> reply_;
   std::string written_;
   std::function<void()> on_disconnect_;
+};
+
+// The only thread of a TextWork, busy until go().
+class HeldTextThread {
+ public:
+  explicit HeldTextThread(TextWork& work) {
+    work.post_turn("", std::make_shared<FakeExchange>(), [this] {
+      begun_.set_value();
+      go_.get_future().wait();
+    });
+    begun_.get_future().wait();
+  }
+  void go() { go_.set_value(); }
+
+ private:
+  std::promise<void> begun_, go_;
 };
 
 }  // namespace refrain::test

@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <future>
-
 #include "tests/unit/server/fake_engine.h"
 
 namespace refrain {
@@ -46,16 +44,11 @@ class PoolingSessionTest : public testing::Test {
 };
 
 TEST_F(PoolingSessionTest, MakesItsAnswerOnATextThread) {
-  std::promise<void> begun, go;
-  work_->post_turn("", std::make_shared<FakeExchange>(), [&] {
-    begun.set_value();
-    go.get_future().wait();
-  });
-  begun.get_future().wait();
+  test::HeldTextThread text_thread(*work_);
   start();
   pool();  // comes back while the only text thread is busy
   EXPECT_FALSE(exchange_->answered());
-  go.set_value();
+  text_thread.go();
   const HttpReply reply = exchange_->wait();
   EXPECT_EQ(reply.status, 200);
   EXPECT_EQ(Json::parse(reply.body)["data"][0]["embedding"].size(), 2U);
