@@ -5,7 +5,6 @@
 
 #include <cuda_bf16.h>
 
-#include <array>
 #include <cmath>
 
 #include "kernels/cuda/linear_wide.cuh"
@@ -91,22 +90,13 @@ struct StoreBest {
   }
 };
 
-// As a matrix, in atoms of 64 columns of kCols rows.
-CUtensorMap row_boxes(const Weight& weight, uint32_t cols) {
-  const TensorDim dims[] = {{weight.k, 1, kAtom},
-                            {8, weight.k, 8},
-                            {2, 8 * weight.k, 2},
-                            {weight.n / 16, 16 * weight.k, cols / 16}};
-  return make_tensor_map(weight.data, dims, true, L2Ask::k256);
-}
-
 template <int kCols>
 void run(StreamRef stream, const FusedLinearArgs& fused) {
   wide::WideLinear args{};
   args.cols = fused.linear.weight.n;
   args.best = {fused.best, fused.best_parts, fused.live_logits};
   wide::run_rows<kCols, StoreBest<kCols>>(stream, "linear_best", fused.linear, args,
-                                          row_boxes(fused.linear.weight, kCols));
+                                          wide::weight_boxes(fused.linear.weight, 8, 16, kCols));
 }
 
 }  // namespace
@@ -118,20 +108,8 @@ bool can_linear_best(const LinearArgs& args) {
 }
 
 void linear_best(StreamRef stream, const FusedLinearArgs& args) {
-  constexpr std::array kSizes = {128, 160, 192, 224, 256};
-  const int blocks = args.linear.rows.padded <= wide::kTileRows ? 1 : 2;
-  switch (wide::choose_cols(kSizes, args.linear.weight.n, wide::blocks_at_once(stream) / blocks)) {
-    case 128:
-      return run<128>(stream, args);
-    case 160:
-      return run<160>(stream, args);
-    case 192:
-      return run<192>(stream, args);
-    case 224:
-      return run<224>(stream, args);
-    default:
-      return run<256>(stream, args);
-  }
+  wide::with_tile_size<128, 160, 192, 224, 256>(
+      stream, args.linear, [&](auto cols) { run<decltype(cols)::value>(stream, args); });
 }
 
 }  // namespace refrain::kernels

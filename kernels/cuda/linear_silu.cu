@@ -4,8 +4,6 @@
 // How many rows of the weight a tile has follows from how evenly they spread over the
 // multiprocessors: 224 of 8B's gate_up are one tile each.
 
-#include <array>
-
 #include "kernels/cuda/linear_wide.cuh"
 #include "kernels/cuda/ops.h"
 
@@ -37,22 +35,13 @@ struct StoreSilu {
   __device__ void end(uint32_t /*block*/, uint32_t /*blocks*/) const {}
 };
 
-// Gate and up in turns: a box is kCols rows of atoms of 64 columns.
-CUtensorMap gate_up_boxes(const Weight& weight, uint32_t cols) {
-  const int64_t half = weight.n / 2;
-  const TensorDim dims[] = {{weight.k, 1, kAtom},
-                            {8, weight.k, 8},
-                            {2, half * weight.k, 2},
-                            {half / 8, 8 * weight.k, cols / 16}};
-  return make_tensor_map(weight.data, dims, true, L2Ask::k256);
-}
-
+// Gate and up in turns.
 template <int kCols>
 void run(StreamRef stream, const LinearArgs& linear) {
   wide::WideLinear args{};
   args.cols = linear.weight.n / 2;
   wide::run_rows<kCols, StoreSilu<kCols>>(stream, "linear_silu", linear, args,
-                                          gate_up_boxes(linear.weight, kCols));
+                                          wide::weight_boxes(linear.weight, args.cols, 8, kCols));
 }
 
 }  // namespace
@@ -68,22 +57,8 @@ bool can_linear_silu(const LinearArgs& args) {
 }
 
 void linear_silu(StreamRef stream, const LinearArgs& args) {
-  constexpr std::array kSizes = {112, 128, 144, 160, 192, 224};
-  const int blocks = args.rows.padded <= wide::kTileRows ? 1 : 2;
-  switch (wide::choose_cols(kSizes, args.weight.n, wide::blocks_at_once(stream) / blocks)) {
-    case 112:
-      return run<112>(stream, args);
-    case 128:
-      return run<128>(stream, args);
-    case 144:
-      return run<144>(stream, args);
-    case 160:
-      return run<160>(stream, args);
-    case 192:
-      return run<192>(stream, args);
-    default:
-      return run<224>(stream, args);
-  }
+  wide::with_tile_size<112, 128, 144, 160, 192, 224>(
+      stream, args, [&](auto cols) { run<decltype(cols)::value>(stream, args); });
 }
 
 }  // namespace refrain::kernels

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/barrier.cuh"
 #include "kernels/cuda/device.cuh"
@@ -254,17 +255,28 @@ void run_rows(StreamRef stream, const char* name, const LinearArgs& linear, cons
   run<kCols, true, Store>(stream, name, linear, args, weight);
 }
 
-// Of sizes of tiles, the one that ends first: rounds of a multiprocessor, each with what it costs
-// besides.
-template <class Sizes>
-int choose_cols(const Sizes& sizes, int64_t n, int64_t at_once) {
+// Calls `launch` with the size of tiles that ends first: rounds of a multiprocessor, each with what
+// it costs besides.
+template <int... kSizes, class Launch>
+void with_tile_size(StreamRef stream, const LinearArgs& linear, Launch launch) {
+  const int64_t at_once = blocks_at_once(stream) / (linear.rows.padded <= kTileRows ? 1 : 2);
   int best = 0;
   int64_t least = 0;
-  for (const int cols : sizes) {
-    const int64_t cost = ceil_div(ceil_div(n, cols), at_once) * (cols + 16);
+  for (const int cols : {kSizes...}) {
+    const int64_t cost = ceil_div(ceil_div(linear.weight.n, cols), at_once) * (cols + 16);
     if (best == 0 || cost < least) best = cols, least = cost;
   }
-  return best;
+  ((best == kSizes ? launch(std::integral_constant<int, kSizes>()) : void()), ...);
+}
+
+// Atoms of `cols` rows: eight and eight, `apart` rows from each other, pair after pair `step` rows
+// further.
+inline CUtensorMap weight_boxes(const Weight& weight, int64_t apart, int64_t step, uint32_t cols) {
+  const TensorDim dims[] = {{weight.k, 1, kAtom},
+                            {8, weight.k, 8},
+                            {2, apart * weight.k, 2},
+                            {weight.n / 16, step * weight.k, cols / 16}};
+  return make_tensor_map(weight.data, dims, true, L2Ask::k256);
 }
 
 }  // namespace refrain::kernels::wide

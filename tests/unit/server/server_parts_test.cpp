@@ -126,20 +126,14 @@ TEST_F(TextWorkTest, EndsWithAnAnswerForEveryRequest) {
 }
 
 TEST_F(TextWorkTest, MakesAnswersThatAreThereAfterItStops) {
-  std::promise<void> begun, go;
-  const auto first = post([&](HttpRequest, KeyLease, const Exchange& exchange) {
-    begun.set_value();
-    go.get_future().wait();
-    exchange->reply(200, "text/plain", "");
-  });
-  begun.get_future().wait();
+  test::HeldTextThread text_thread(work());
   const auto last = [&](const std::shared_ptr<FakeExchange>& exchange) {
     work().post_last("", exchange, [exchange] { exchange->reply(200, "text/plain", ""); });
     return exchange;
   };
   const auto made = last(std::make_shared<FakeExchange>());
   work().stop();
-  go.set_value();
+  text_thread.go();
   EXPECT_EQ(made->wait().status, 200);
   const auto broken = std::make_shared<FakeExchange>();
   work().post_last("", broken, [] { throw std::bad_alloc(); });
