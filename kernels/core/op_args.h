@@ -159,10 +159,12 @@ struct FusedLinearArgs {
   PeerSum push;  // out goes to the ranks instead of out.data (bfloat16, no silu_mul, no residual)
   PeerSum pull;  // delta.data is not read: its value is the sum over the ranks
   // [M, best_parts, 2] or null: the greatest output of each of so many parts of a row, and the
-  // first column that has it; -inf and -1 where there is no number above. Then `out` is written
-  // only where *live_logits is above 0. float32, with nothing else beside the linear.
+  // first token that has it, of num_tokens columns from token first_token on; -inf and -1 where
+  // there is no number above. Then `out` is written only where *live_logits is above 0. float32,
+  // with nothing else beside the linear.
   float* best = nullptr;
   int32_t best_parts = 0;
+  int64_t first_token = 0, num_tokens = 0;
   const int32_t* live_logits = nullptr;
 };
 

@@ -137,7 +137,8 @@ void check_args(const FusedLinearArgs& args) {
   if (args.best != nullptr) {
     REFRAIN_CHECK(can_linear_best(linear) && plain && args.norm == nullptr && !args.silu_mul &&
                       args.pull.size == 0 && args.best_parts >= kMaxWideBlocks &&
-                      args.live_logits != nullptr,
+                      args.live_logits != nullptr && args.first_token >= 0 &&
+                      args.num_tokens >= 0 && args.num_tokens <= linear.weight.n,
                   "{}: the best of {} parts of {} rows, {} outputs of {} columns", op,
                   args.best_parts, linear.rows.padded, linear.weight.n, k);
     return;

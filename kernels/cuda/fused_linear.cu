@@ -45,17 +45,23 @@ __device__ void norm_inputs(const FusedGemv& args, const float (&weights)[kGroup
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll 1
   for (int32_t row = 0; row < args.rows.padded; ++row) {
+    uint4 in[kGroups];  // all on their way together
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      const int32_t col = (g * kThreads + static_cast<int32_t>(threadIdx.x)) * 8;
+      in[g] = col < args.k ? load_columns(args.in, row, col) : make_uint4(0, 0, 0, 0);
+    }
     float squares = 0;
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       const int32_t group = g * kThreads + static_cast<int32_t>(threadIdx.x), col = group * 8;
       if (col * 2 + 32 > x_stride) continue;  // past the last turn
-      float v[8] = {};
+      float v[8];
+      unpack8(in[g], v);
       if (col < args.k) {
-        load_columns(args.in, row, col, v);
         if (args.delta.data != nullptr) {
           float delta[8];
-          load_columns(args.delta, row, col, delta);
+          unpack8(load_columns(args.delta, row, col), delta);
 #pragma unroll
           for (int i = 0; i < 8; ++i) v[i] = rounded(v[i] + delta[i], DType::kBFloat16);
           if (group % static_cast<int32_t>(gridDim.x) == static_cast<int32_t>(blockIdx.x)) {

@@ -122,10 +122,9 @@ struct BoxStream {
 };
 
 // Eight columns of a bfloat16 row that starts at a multiple of 16 bytes.
-__device__ inline void load_columns(const Matrix& m, int32_t row, int32_t col, float (&x)[8]) {
-  unpack8(__ldcg(reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(m.data) +
-                                                row * m.stride + col)),
-          x);
+__device__ inline uint4 load_columns(const Matrix& m, int32_t row, int32_t col) {
+  return __ldcg(reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(m.data) +
+                                               row * m.stride + col));
 }
 __device__ inline void store_columns(const Matrix& m, int32_t row, int32_t col,
                                      const float (&x)[8]) {

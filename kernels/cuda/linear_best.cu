@@ -28,8 +28,7 @@ struct StoreBest {
   // Tokens come in ascending order: of equal logits the first is kept, and NaN never is.
   __device__ void take(const float (&sum)[kCols / 2], int32_t of) {
     const int32_t first = of * kCols + static_cast<int32_t>(threadIdx.x % 4) * 2;
-    const auto cols = static_cast<int32_t>(args.cols);
-    const bool whole = (of + 1) * kCols <= cols;
+    const bool whole = (of + 1) * kCols <= args.best.num_tokens;
 #pragma unroll
     for (int g = 0; g < kCols / 8; ++g) {
 #pragma unroll
@@ -38,7 +37,7 @@ struct StoreBest {
         for (int i = 0; i < 2; ++i) {
           const float x = sum[g * 4 + h * 2 + i];
           const int32_t col = first + g * 8 + i;
-          const bool better = x > logit[h][i] && (whole || col < cols);
+          const bool better = x > logit[h][i] && (whole || col < args.best.num_tokens);
           logit[h][i] = better ? x : logit[h][i];
           token[h][i] = better ? col : token[h][i];
         }
@@ -68,8 +67,10 @@ struct StoreBest {
       auto* found = reinterpret_cast<float2*>(args.best.found) + (row + h * 8) * args.best.parts;
       for (uint32_t part = block + threadIdx.x % 4 * blocks;
            part < static_cast<uint32_t>(args.best.parts); part += 4 * blocks) {
-        found[part] = part == block ? make_float2(logit[h][0], static_cast<float>(token[h][0]))
-                                    : make_float2(-INFINITY, -1.0f);
+        const bool mine = part == block && token[h][0] >= 0;
+        found[part] =
+            mine ? make_float2(logit[h][0], static_cast<float>(args.best.first_token + token[h][0]))
+                 : make_float2(-INFINITY, -1.0f);
       }
     }
   }
@@ -94,7 +95,8 @@ template <int kCols>
 void run(StreamRef stream, const FusedLinearArgs& fused) {
   wide::WideLinear args{};
   args.cols = fused.linear.weight.n;
-  args.best = {fused.best, fused.best_parts, fused.live_logits};
+  args.best = {fused.best, fused.best_parts, fused.live_logits,
+               static_cast<int32_t>(fused.first_token), static_cast<int32_t>(fused.num_tokens)};
   wide::run_rows<kCols, StoreBest<kCols>>(stream, "linear_best", fused.linear, args,
                                           wide::weight_boxes(fused.linear.weight, 8, 16, kCols));
 }

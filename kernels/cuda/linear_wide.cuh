@@ -36,6 +36,7 @@ struct Best {
   float* found;
   int32_t parts;
   const int32_t* live_logits;
+  int32_t first_token, num_tokens;
 };
 
 struct WideLinear {

@@ -141,13 +141,15 @@ TEST(SomeRows, TheBestOfARowIsFoundInTheLinear) {
   config.hidden_size = 192;
   config.vocab_size = 64;
   kernels::FewRows device = few_rows_device();
-  const auto last = [&](int32_t rows, int size = 1) {
-    const Program program = lower_some_rows(sharded(config, 0, size), device, rows, true);
+  const auto last = [&](int32_t rows) {
+    const Program program = lower_some_rows(sharded(config), device, rows, true);
     const auto& sample = std::get<SampleOp>(program.ops.back());
     const auto* fused = std::get_if<FusedLinearOp>(&program.ops[program.ops.size() - 2]);
     if (fused == nullptr) return kNoValue;
     EXPECT_EQ(fused->out, sample.logits);
     EXPECT_EQ(fused->best, sample.best);
+    EXPECT_EQ(fused->first_token, 0);
+    EXPECT_EQ(fused->num_tokens, config.vocab_size);
     EXPECT_EQ(program.value(fused->live_logits).name, "live_logits");
     EXPECT_EQ(program.value(sample.best).cols, 2 * device.best_parts);
     return sample.best;
@@ -156,9 +158,46 @@ TEST(SomeRows, TheBestOfARowIsFoundInTheLinear) {
   device.best_parts = 144;
   EXPECT_NE(last(device.max_silu_rows), kNoValue);
   EXPECT_EQ(last(64), kNoValue);
-  EXPECT_EQ(last(device.max_silu_rows, 2), kNoValue) << "ranks find it in what they have";
   config.vocab_size = 72;
   EXPECT_EQ(last(device.max_silu_rows), kNoValue) << "whole groups of 16 alone";
+}
+
+// Each rank of its part of the vocabulary, whose padding is no token; the logits are still gathered
+// where they are asked for.
+TEST(SomeRows, TheBestOfARowIsFoundInTheLinearOfEachRank) {
+  ModelConfig config = aligned(tiny_llama());
+  config.hidden_size = 192;
+  config.vocab_size = 72;
+  kernels::FewRows device = few_rows_device();
+  for (const int rank : {0, 1}) {
+    device.best_parts = 0;
+    const auto ops = [&] {
+      const Program program = lower_some_rows(sharded(config, rank, 2), device, 256, true);
+      const std::string names = op_names(program);
+      return names.substr(names.rfind("linear all_gather") - (device.best_parts > 0 ? 6 : 0));
+    };
+    EXPECT_EQ(ops(), "linear all_gather best_tokens all_gather sample ");
+    device.best_parts = 144;
+    EXPECT_EQ(ops(), "fused_linear all_gather all_gather sample ");
+    const Program program = lower_some_rows(sharded(config, rank, 2), device, 256, true);
+    const auto at = [&program](size_t from_end) -> const Op& {
+      return program.ops[program.ops.size() - from_end];
+    };
+    const auto& sample = std::get<SampleOp>(at(1));
+    const auto& best = std::get<AllGatherOp>(at(2));
+    const auto& logits = std::get<AllGatherOp>(at(3));
+    const auto& linear = std::get<FusedLinearOp>(at(4));
+    EXPECT_EQ(linear.first_token, rank * 64);
+    EXPECT_EQ(linear.num_tokens, rank == 0 ? 64 : 8);
+    EXPECT_EQ(linear.best, best.in);
+    EXPECT_EQ(best.out, sample.best);
+    EXPECT_EQ(best.live, kNoValue);
+    EXPECT_EQ(program.value(best.out).cols, 2 * device.best_parts);
+    EXPECT_EQ(program.value(best.out).rows.scale, 2);
+    EXPECT_EQ(linear.out, logits.in);
+    EXPECT_EQ(logits.out, sample.logits);
+    EXPECT_EQ(logits.live, linear.live_logits);
+  }
 }
 
 // Norms whose weights are folded go into the linears behind them, but for one of a sum of two; of

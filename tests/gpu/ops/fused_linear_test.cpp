@@ -161,17 +161,20 @@ TEST_P(FusedLinearTest, SiluOfManyRowsMatchesDoublePrecision) {
 }
 
 // linear_best.cu: the best of each row over all blocks, one or two for the rows, tiles of every
-// size, several of a block. Of equal logits the first is the best, NaN never is, and the logits
-// are written only where they are asked for.
+// size, several of a block. Of equal logits the first is the best, NaN never is, nor is a column
+// that is no token, and the logits are written only where they are asked for.
 TEST_P(FusedLinearTest, TheBestOfARowIsTheFirstOfItsGreatestLogits) {
   const FewRows& device = table().few_rows;
   if (device.best_parts == 0) GTEST_SKIP() << "this device has no such op";
-  const auto check = [&](int32_t live, int32_t padded, int64_t n, int64_t k, bool writes) {
+  const auto check = [&](int32_t live, int32_t padded, int64_t n, int64_t k, bool writes,
+                         int64_t first = 0, int64_t padding = 0) {
     SCOPED_TRACE(testing::Message() << live << " of " << padded << " rows, " << n << " of " << k
-                                    << ", writes " << writes);
+                                    << ", writes " << writes << ", tokens from " << first);
     auto x = random_values(padded * k, kBf16, 1), w = random_values(n * k, kBf16, 2);
     for (int64_t row = n / 2; row < n; ++row)  // each logit twice, the second time in another tile
       std::copy_n(w.begin() + (row - n / 2) * k, k, w.begin() + row * k);
+    for (int64_t i = (n - padding) * k; i < n * k; ++i) w[i] *= 4;  // greater than any token's
+    const int64_t tokens = n - padding;
     if (live > 1) x[k + 3] = std::nanf("");  // row 1
     FusedLinearArgs args;
     args.linear.in = put_matrix(harness(), x, padded, k, kBf16);
@@ -179,6 +182,8 @@ TEST_P(FusedLinearTest, TheBestOfARowIsTheFirstOfItsGreatestLogits) {
     args.linear.out = fresh_matrix(harness(), padded, n, DType::kFloat32);
     args.linear.rows = {padded, put_int(harness(), live)};
     args.best_parts = device.best_parts;
+    args.first_token = first;
+    args.num_tokens = tokens;
     const size_t floats = static_cast<size_t>(padded) * 2 * args.best_parts;
     args.best = harness().fresh<float>(floats);
     args.live_logits = put_int(harness(), writes ? live : 0);
@@ -195,6 +200,7 @@ TEST_P(FusedLinearTest, TheBestOfARowIsTheFirstOfItsGreatestLogits) {
           logit = found[i], of_token = found[i + 1];
         }
       }
+      if (of_token >= 0) of_token -= static_cast<float>(first);
       const auto token = static_cast<int64_t>(of_token);
       if (r >= live || !writes) {
         ASSERT_TRUE(std::isnan(out[r * n]) && std::isnan(out[r * n + n - 1])) << r;
@@ -219,10 +225,11 @@ TEST_P(FusedLinearTest, TheBestOfARowIsTheFirstOfItsGreatestLogits) {
       ASSERT_GE(token, 0) << r;
       ASSERT_LT(token, n / 2) << r << ": the first of two";
       EXPECT_NEAR(logit, exact[token], 3e-6 * size) << r;
-      EXPECT_NEAR(logit, *std::ranges::max_element(exact), 3e-6 * size) << r;
+      EXPECT_NEAR(logit, *std::max_element(exact.begin(), exact.begin() + tokens), 3e-6 * size)
+          << r;
       if (!writes) continue;
       const auto* row = out.data() + r * n;
-      EXPECT_EQ(token, std::max_element(row, row + n) - row) << r;
+      EXPECT_EQ(token, std::max_element(row, row + tokens) - row) << r;
       EXPECT_EQ(logit, row[token]) << r;
     }
   };
@@ -237,6 +244,8 @@ TEST_P(FusedLinearTest, TheBestOfARowIsTheFirstOfItsGreatestLogits) {
     check(3, 128, 2 * 132 * tile, 192, false);
     check(3, 128, 132 * tile - 16, 192, true);
     check(3, most, 2 * 66 * tile - 32, 192, true);
+    check(3, 128, 132 * tile, 192, tile % 64 == 0, 132 * tile, 8);  // a last rank's
+    check(3, most, 66 * tile, 192, true, 66 * tile, tile + 40);
   }
 }
 

@@ -93,8 +93,9 @@ struct Definition<LinearOp> {
 struct FusedLinearOp {  // all but in, weight and out may be kNoValue
   ValueId in = kNoValue, norm = kNoValue, delta = kNoValue, weight = kNoValue, bias = kNoValue,
           residual = kNoValue, sum_out = kNoValue, out = kNoValue;
-  // The best of each row of logits beside them (kernels::FusedLinearArgs): both or none.
+  // The best of each row of logits beside them (kernels::FusedLinearArgs): all or none.
   ValueId best = kNoValue, live_logits = kNoValue;
+  int64_t first_token = 0, num_tokens = 0;
   float eps = 1e-5f;
   bool unit_norm = false;  // the norm's weight is all ones (fold_norms)
   bool silu_mul = false;   // of the two halves of the linear's result
@@ -127,9 +128,14 @@ struct Definition<FusedLinearOp> {
                                          optional_write("sum_out", offsetof(O, sum_out)),
                                          optional_write("best", offsetof(O, best)),
                                          write("out", offsetof(O, out))};
+  static std::string tokens(const O& op) {
+    if (op.best == kNoValue) return "";
+    return fmt::format("tokens={}:{}", op.first_token, op.first_token + op.num_tokens);
+  }
   static constexpr Attribute attributes[] = {
-      shown_with<"eps", &O::eps, &O::norm>(), flag<"unit_norm", &O::unit_norm>(),
-      flag<"silu_mul", &O::silu_mul>(), ordinal<"pull", &O::pull>(), ordinal<"push", &O::push>()};
+      of_rank(shown_as<O, &tokens>()),    shown_with<"eps", &O::eps, &O::norm>(),
+      flag<"unit_norm", &O::unit_norm>(), flag<"silu_mul", &O::silu_mul>(),
+      ordinal<"pull", &O::pull>(),        ordinal<"push", &O::push>()};
   static std::string shape(const Shapes& v, const O& op) {
     const Value &weight = v[op.weight], &out = v[op.out];
     if (weight.kind != ValueKind::kWeight || v[op.in].cols != weight.cols ||
@@ -151,12 +157,14 @@ struct Definition<FusedLinearOp> {
       return "residual and result disagree";
     if (op.unit_norm && (op.norm == kNoValue || op.delta != kNoValue))
       return "a unit norm is a norm without a sum";
-    if (op.best == kNoValue) return expect(op.live_logits == kNoValue, "logits without the best");
+    if (op.best == kNoValue)
+      return expect(op.live_logits == kNoValue && op.num_tokens == 0, "logits without the best");
     const bool alone = op.norm == kNoValue && op.bias == kNoValue && op.residual == kNoValue &&
                        !op.silu_mul && op.push < 0;
     return expect(alone && op.live_logits != kNoValue && out.dtype == DType::kFloat32 &&
                       v[op.best].dtype == DType::kFloat32 && v.same_rows(op.best, op.out) &&
-                      v[op.best].cols % 2 == 0,
+                      v[op.best].cols % 2 == 0 && op.first_token >= 0 && op.num_tokens >= 0 &&
+                      op.num_tokens <= out.cols,
                   "the best of a row is of logits alone");
   }
   static bool has_kernel(const kernels::KernelTable& table, const O& /*op*/) {
@@ -176,6 +184,8 @@ struct Definition<FusedLinearOp> {
       args.best = l.at(op.best);
       args.best_parts = l.cols(op.best) / 2;
       args.live_logits = l.at(op.live_logits);
+      args.first_token = op.first_token;
+      args.num_tokens = op.num_tokens;
     }
     if (op.push >= 0) args.push = l.peer_sum(op.push, l.rows(op.out));
     if (op.pull >= 0) args.pull = l.peer_sum(op.pull, l.rows(op.in));
