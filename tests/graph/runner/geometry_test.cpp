@@ -249,22 +249,23 @@ TEST_P(GeometryTest, CG28BatchInvariantLogitsHaveTheSameBitsHoweverTheyAreComput
 // Steps that run each form of the Program that a device may have, whatever the number of KV heads.
 std::vector<std::vector<Row>> steps_of_every_form() {
   std::vector<Row> prompts, decodes;
-  for (int slot = 0; slot < 40; ++slot) {
+  for (int slot = 0; slot < 100; ++slot) {
     prompts.push_back({slot, prompt(2, slot), 0});
     decodes.push_back({slot, {11 + slot}, 2});
   }
-  std::vector<std::vector<Row>> steps = {prompts};
-  for (const int count : {1, 5, 16, 40})
+  std::vector<std::vector<Row>> steps = {{prompts.begin(), prompts.begin() + 50},
+                                         {prompts.begin() + 50, prompts.end()}};
+  for (const int count : {1, 5, 16, 40, 60, 100})
     steps.push_back({decodes.begin(), decodes.begin() + count});
-  for (const int tokens : {3, 9, 60, 140}) steps.push_back({{0, prompt(tokens, 0), 0}});
+  for (const int tokens : {2, 3, 9, 60, 140}) steps.push_back({{0, prompt(tokens, 0), 0}});
   return steps;
 }
 
 TEST_P(GeometryTest, CG29MovedCacheIsNamedInEveryLowering) {
   SessionOptions options = options_of("FULL_AND_PIECEWISE", GetParam());
   options.config.debug_cudagraph = true;
-  options.config.cudagraph_capture_sizes = {1, 4, 8, 16, 48, 128, 160};
-  options.num_blocks = 1 + 40 * 12;
+  options.config.cudagraph_capture_sizes = {1, 2, 4, 8, 16, 48, 64, 128, 160};
+  options.num_blocks = 1 + 100 * 12;
   const auto sound = started(options, model_of(GetParam()));
   std::vector<std::pair<int32_t, bool>> keys;  // tokens, and whether of decodes
   for (const auto& step : steps_of_every_form()) {
@@ -272,13 +273,17 @@ TEST_P(GeometryTest, CG29MovedCacheIsNamedInEveryLowering) {
     keys.emplace_back(result.key_tokens, result.key_uniform);
   }
   EXPECT_EQ(keys, (std::vector<std::pair<int32_t, bool>>{{128, false},
+                                                         {128, false},
                                                          {1, true},
                                                          {8, true},
                                                          {16, true},
                                                          {48, true},
+                                                         {64, true},
+                                                         {128, true},
+                                                         {2, false},
                                                          {4, false},
                                                          {16, false},
-                                                         {128, false},
+                                                         {64, false},
                                                          {160, false}}));
   for (size_t i = 0; i < sound->runner().hosted().lowerings().size(); ++i) {
     const auto session = started(options, model_of(GetParam()));
