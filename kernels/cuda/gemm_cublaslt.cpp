@@ -113,7 +113,8 @@ struct GemmPlans::Plans {
                     key.n, key.k, key.m);
       return gemm;
     }
-    if (gemm.algo && like.m != key.m && !takes(launcher, gemm, *gemm.algo))
+    // It may have been chosen for other rows of the range.
+    if (gemm.algo && !takes(launcher, gemm, *gemm.algo))
       gemm.algo = first(propose(launcher, key, gemm));
     return gemm;
   }

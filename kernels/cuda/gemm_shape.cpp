@@ -5,6 +5,7 @@
 #include <span>
 
 #include "kernels/cuda/gemm_cublaslt.h"
+#include "runtime/base/check.h"
 
 namespace refrain::kernels {
 namespace {
@@ -130,11 +131,12 @@ void multiply(const CudaLauncher& launcher, Gemm& gemm, const cublasLtMatmulAlgo
   const bool adds = args.residual.data != nullptr;
   const float one = 1.0f, beta = adds ? 1.0f : 0.0f;
   const void* residual = adds ? args.residual.data : args.out.data;
-  check_cublas(cublasLtMatmul(launcher.cublas_lt, &gemm.op, &one, args.weight.data, &gemm.weight,
-                              args.in.data, &gemm.in, &beta, residual, &gemm.residual,
-                              args.out.data, &gemm.out, &algo, launcher.workspace,
-                              launcher.workspace_bytes, launcher.stream),
-               "cublasLtMatmul");
+  const cublasStatus_t status = cublasLtMatmul(
+      launcher.cublas_lt, &gemm.op, &one, args.weight.data, &gemm.weight, args.in.data, &gemm.in,
+      &beta, residual, &gemm.residual, args.out.data, &gemm.out, &algo, launcher.workspace,
+      launcher.workspace_bytes, launcher.stream);
+  REFRAIN_CHECK(status == CUBLAS_STATUS_SUCCESS, "cublasLtMatmul of {} failed: {}",
+                text_of(key_of(args)), cublasLtGetStatusString(status));
 }
 
 }  // namespace refrain::kernels

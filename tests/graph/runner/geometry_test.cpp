@@ -255,7 +255,7 @@ std::vector<std::vector<Row>> steps_of_every_form() {
   }
   std::vector<std::vector<Row>> steps = {{prompts.begin(), prompts.begin() + 50},
                                          {prompts.begin() + 50, prompts.end()}};
-  for (const int count : {1, 5, 16, 40, 60, 100})
+  for (const int count : {1, 5, 16, 40, 50, 60, 100})
     steps.push_back({decodes.begin(), decodes.begin() + count});
   for (const int tokens : {2, 3, 9, 60, 140}) steps.push_back({{0, prompt(tokens, 0), 0}});
   return steps;
@@ -264,7 +264,7 @@ std::vector<std::vector<Row>> steps_of_every_form() {
 TEST_P(GeometryTest, CG29MovedCacheIsNamedInEveryLowering) {
   SessionOptions options = options_of("FULL_AND_PIECEWISE", GetParam());
   options.config.debug_cudagraph = true;
-  options.config.cudagraph_capture_sizes = {1, 2, 4, 8, 16, 48, 64, 128, 160};
+  options.config.cudagraph_capture_sizes = {1, 2, 4, 8, 16, 48, 56, 64, 128, 160};
   options.num_blocks = 1 + 100 * 12;
   const auto sound = started(options, model_of(GetParam()));
   std::vector<std::pair<int32_t, bool>> keys;  // tokens, and whether of decodes
@@ -278,6 +278,7 @@ TEST_P(GeometryTest, CG29MovedCacheIsNamedInEveryLowering) {
                                                          {8, true},
                                                          {16, true},
                                                          {48, true},
+                                                         {56, true},
                                                          {64, true},
                                                          {128, true},
                                                          {2, false},
