@@ -63,9 +63,12 @@ TEST_P(HybridDraftMode, CG40TokensAreThoseOfPlainLoops) {
   }
 }
 
-#ifdef __SANITIZE_THREAD__  // threads do the same in all of them
+#if defined(__SANITIZE_THREAD__)  // threads do the same in all of them
 const auto kHybridModes = ::testing::Values("FULL_AND_PIECEWISE");
 const auto kHybridRanks = ::testing::Values(2);
+#elif defined(__SANITIZE_ADDRESS__)  // it has the steps of the others
+const auto kHybridModes = ::testing::Values("FULL_AND_PIECEWISE");
+const auto kHybridRanks = ::testing::Values(1, 2);
 #else
 const auto kHybridModes = ::testing::Values("NONE", "PIECEWISE", "FULL", "FULL_AND_PIECEWISE");
 const auto kHybridRanks = ::testing::Values(1, 2);
