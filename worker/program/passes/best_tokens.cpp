@@ -32,52 +32,52 @@ bool finds_best(const Program& program, const LinearOp& linear) {
          program.value(linear.weight).rows.scale % 16 == 0;
 }
 
-// What the ranks found, from where they found it to where it is sampled.
-struct FoundByRanks {
-  int gathered = -1, found = -1;  // ops; -1: not so
-};
-FoundByRanks found_by_ranks(const Program& program, const Uses& uses, const SampleOp& sample) {
-  const auto* gathered = def_as<AllGatherOp>(program, uses, sample.best);
-  if (gathered == nullptr || def_as<BestTokensOp>(program, uses, gathered->in) == nullptr)
-    return {};
-  return {uses.def(sample.best), uses.def(gathered->in)};
+// The linear that makes the logits of `tokens`, which `users` ops read, finds their best from now
+// on: in the value returned. kNoValue: it does not take the shape.
+ValueId find_in_linear(Program& program, const Uses& uses, const BestTokensOp& tokens, size_t users,
+                       int32_t parts) {
+  const auto* linear = def_as<LinearOp>(program, uses, tokens.logits);
+  if (linear == nullptr || !finds_best(program, *linear) ||
+      uses.users(tokens.logits).size() != users) {
+    return kNoValue;
+  }
+  FusedLinearOp whole = fused(*linear);
+  whole.live_logits = live_logits_of(program);
+  whole.first_token = tokens.first_token;
+  whole.num_tokens = tokens.num_tokens;
+  whole.best = add_best(program, tokens.logits, tokens.row_slot, ".found", 1, parts);
+  program.ops[static_cast<size_t>(uses.def(tokens.logits))] = whole;
+  return whole.best;
 }
 
 }  // namespace
 
 Program find_best(Program program, const kernels::FewRows& device) {
   const Uses uses(program);
-  const ValueId live_logits = live_logits_of(program);
-  if (device.best_parts == 0 || live_logits == kNoValue) return program;
+  const int32_t parts = device.best_parts;
+  if (parts == 0 || live_logits_of(program) == kNoValue) return program;
   std::vector<bool> remove(program.ops.size(), false);
-  const auto at = [&program](int op) -> Op& { return program.ops[static_cast<size_t>(op)]; };
   for (Op& op : program.ops) {
     auto* sample = std::get_if<SampleOp>(&op);
     if (sample == nullptr) continue;
-    const FoundByRanks ranks = found_by_ranks(program, uses, *sample);
-    if (sample->best != kNoValue && ranks.found < 0) continue;
-    BestTokensOp tokens{.logits = sample->logits, .num_tokens = sample->vocab_size};
-    if (ranks.found >= 0) tokens = std::get<BestTokensOp>(at(ranks.found));
-    // Of ranks the logits are gathered, too, where a row asks for more.
-    const auto* linear = def_as<LinearOp>(program, uses, tokens.logits);
-    if (linear == nullptr || !finds_best(program, *linear) ||
-        uses.users(tokens.logits).size() != (ranks.found < 0 ? 1U : 2U)) {
+    if (sample->best == kNoValue) {
+      const BestTokensOp all{
+          .logits = sample->logits, .row_slot = sample->row_slot, .num_tokens = sample->vocab_size};
+      sample->best = find_in_linear(program, uses, all, 1, parts);
       continue;
     }
-    FusedLinearOp whole = fused(*linear);
-    whole.live_logits = live_logits;
-    whole.first_token = tokens.first_token;
-    whole.num_tokens = tokens.num_tokens;
-    whole.best = add_best(program, tokens.logits, sample->row_slot, ".found", 1, device.best_parts);
-    const ValueId all = ranks.found < 0
-                            ? whole.best
-                            : add_best(program, tokens.logits, sample->row_slot, ".found.gathered",
-                                       sample->shards, device.best_parts);
-    at(uses.def(tokens.logits)) = whole;
-    sample->best = all;
-    if (ranks.found < 0) continue;
-    std::get<AllGatherOp>(at(ranks.gathered)) = {.in = whole.best, .out = all};
-    remove[static_cast<size_t>(ranks.found)] = true;
+    const auto* gathered = def_as<AllGatherOp>(program, uses, sample->best);
+    const auto* tokens =
+        gathered == nullptr ? nullptr : def_as<BestTokensOp>(program, uses, gathered->in);
+    if (tokens == nullptr) continue;
+    // The logits are gathered, too, where a row asks for more.
+    const ValueId found = find_in_linear(program, uses, *tokens, 2, parts);
+    if (found == kNoValue) continue;
+    remove[static_cast<size_t>(uses.def(gathered->in))] = true;
+    const int gather = uses.def(sample->best);
+    sample->best = add_best(program, tokens->logits, tokens->row_slot, ".found.gathered",
+                            sample->shards, parts);
+    program.ops[static_cast<size_t>(gather)] = AllGatherOp{.in = found, .out = sample->best};
   }
   drop_ops(program, remove);
   return program;
