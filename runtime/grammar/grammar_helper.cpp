@@ -26,7 +26,7 @@ namespace {
 constexpr size_t kKnownGrammars = 256;
 constexpr char kGood = 'G', kBad = 'B', kLate = 'L', kBroken = 'X';  // first of an answer
 // A sanitizer reserves more address space than any limit.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(REFRAIN_ASAN) || defined(REFRAIN_TSAN)
 constexpr bool kLimitsMemory = false;
 #else
 constexpr bool kLimitsMemory = true;

@@ -75,7 +75,7 @@ std::vector<HarnessChoice> host_harnesses() {
     choices.push_back(
         {std::string("host_") + to_string(isa), [isa] { return make_host_harness(isa, 3); }});
   }
-#ifdef __SANITIZE_THREAD__  // threads share the work alike, whatever instructions they use
+#ifdef REFRAIN_TSAN  // threads share the work alike, whatever instructions they use
   choices.erase(choices.begin(), choices.end() - 1);
 #endif
   return choices;

@@ -77,7 +77,7 @@ TEST_P(PlannedAttentionTest, ReadsASharedPrefixOnceForAllRows) {
 
 // Decodes come first; prompts of any length behind them, some of which begin with it, too.
 TEST_P(PlannedAttentionTest, DecodesBesidePromptsReadTheirPrefixOnce_CG13) {
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)  // slow, and the same code
+#if defined(REFRAIN_TSAN) || defined(REFRAIN_ASAN)  // slow, and the same code
   const std::vector<int32_t> numbers_of_drafts = {2};
 #else
   const std::vector<int32_t> numbers_of_drafts = {0, 2, 6};

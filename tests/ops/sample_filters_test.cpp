@@ -135,8 +135,7 @@ TEST_P(SampleFiltersTest, DrawsAreThoseOfASortOfManyTokens) {
   check(32003, 1);
 }
 
-#if !defined(__SANITIZE_THREAD__) && \
-    !defined(__SANITIZE_ADDRESS__)  // the same code as of a small one
+#if !defined(REFRAIN_TSAN) && !defined(REFRAIN_ASAN)  // the same code as of a small one
 TEST_P(SampleFiltersTest, DrawsAreThoseOfASortOfALargeVocabulary) { check(128256, 4); }
 #endif
 

@@ -10,7 +10,7 @@
 namespace refrain::sim {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(REFRAIN_ASAN) || defined(REFRAIN_TSAN)
 constexpr uint64_t kSeeds = 200;  // ten times slower
 #else
 constexpr uint64_t kSeeds = 2000;

@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 using Tokens = std::vector<TokenId>;
 
 constexpr int32_t kDrafts = 3;
-#ifdef __SANITIZE_THREAD__  // threads do the same in all of them
+#ifdef REFRAIN_TSAN  // threads do the same in all of them
 constexpr const char* kModes[] = {"FULL_AND_PIECEWISE"};
 #else
 constexpr const char* kModes[] = {"NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY",

@@ -29,7 +29,7 @@ struct Geometry {
 const Geometry kGeometries[] = {
     {"Heads8Kv2Of64", 8, 2, 64, {1, 4, 8, 128}},
     {"Heads16Kv2Of128", 16, 2, 128, {1, 4, 128}},
-#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)  // slow, and the same code
+#if !defined(REFRAIN_TSAN) && !defined(REFRAIN_ASAN)  // slow, and the same code
     {"Heads64Kv8Of64", 64, 8, 64, {1, 4, 128}},
     {"Heads32Kv8Of128", 32, 8, 128, {1, 4, 8, 128}},
 #endif
@@ -174,7 +174,7 @@ TEST_P(GeometryOfMode, CG28EagerRunAtThePaddedKeyGivesTheSameBits) {
   }
 }
 
-#ifdef __SANITIZE_THREAD__  // threads do the same in all of them
+#ifdef REFRAIN_TSAN  // threads do the same in all of them
 const auto kGeometryModes = ::testing::Values("FULL_AND_PIECEWISE");
 #else
 const auto kGeometryModes =

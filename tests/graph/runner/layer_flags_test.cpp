@@ -237,7 +237,7 @@ TEST_P(LayerStreaming, BlocksThatComeWhileAGraphWritesThemAreThoseOfItsEnd) {
   const bool of_memory = backend == std::string("auto");
   SessionOptions options = publishing(mode);
   if (options.device != "host") GTEST_SKIP() << "the delays are of host kernels";
-#ifdef __SANITIZE_THREAD__  // nothing would come in time: steps have ended by then
+#ifdef REFRAIN_TSAN  // nothing would come in time: steps have ended by then
   if (!of_memory) GTEST_SKIP() << "each word of a frame of a library's is a suppressed report";
 #endif
   options.wrap_device = make_delaying_device;

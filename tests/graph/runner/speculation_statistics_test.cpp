@@ -189,7 +189,7 @@ TEST_P(SpeculationStatistics, CG40SampledTokensHaveTheModelsDistribution) {
   EXPECT_LT(distance, bound(freedom)) << freedom << " degrees of freedom";
 }
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)  // numbers, of one thread
+#if defined(REFRAIN_TSAN) || defined(REFRAIN_ASAN)  // numbers, of one thread
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(SpeculationStatistics);
 #else
 INSTANTIATE_TEST_SUITE_P(

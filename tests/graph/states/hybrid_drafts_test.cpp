@@ -63,12 +63,12 @@ TEST_P(HybridDraftMode, CG40TokensAreThoseOfPlainLoops) {
   }
 }
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)  // the last has steps of all
+#if defined(REFRAIN_TSAN) || defined(REFRAIN_ASAN)  // the last has steps of all
 const auto kHybridModes = ::testing::Values("FULL_AND_PIECEWISE");
 #else
 const auto kHybridModes = ::testing::Values("NONE", "PIECEWISE", "FULL", "FULL_AND_PIECEWISE");
 #endif
-#ifdef __SANITIZE_THREAD__  // one rank does what two do, and less
+#ifdef REFRAIN_TSAN  // one rank does what two do, and less
 const auto kHybridRanks = ::testing::Values(2);
 #else
 const auto kHybridRanks = ::testing::Values(1, 2);

@@ -30,8 +30,8 @@ inline void add_all(Served& served) {
 
 // Cases of a test: every mode, on one and two ranks.
 inline auto every_mode_and_ranks() {
-#ifdef __SANITIZE_THREAD__  // the last replays the graphs of both; one rank does what two do, and
-                            // less
+#ifdef REFRAIN_TSAN  // the last replays the graphs of both; one rank does what two do, and
+                     // less
   return ::testing::Combine(::testing::Values("NONE", "FULL_AND_PIECEWISE"), ::testing::Values(2));
 #else
   return ::testing::Combine(

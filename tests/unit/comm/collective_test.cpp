@@ -55,7 +55,7 @@ class CollectiveTest : public testing::TestWithParam<std::tuple<int, int>> {
   std::string token_ = fresh_token();
   void TearDown() override { EXPECT_TRUE(segments_of(token_).empty()); }
 };
-#ifdef __SANITIZE_THREAD__  // the most threads do what fewer do
+#ifdef REFRAIN_TSAN  // the most threads do what fewer do
 INSTANTIATE_TEST_SUITE_P(RanksAndThreads, CollectiveTest,
                          testing::Combine(testing::Values(4), testing::Values(2)));
 #else

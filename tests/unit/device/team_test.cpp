@@ -101,7 +101,7 @@ TEST(HostTeam, TheCounterStandsAtALaunchThatHangs_R7) {
   EXPECT_EQ(counter->done, 3u);
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they map memory themselves
+#if !defined(REFRAIN_ASAN) && !defined(REFRAIN_TSAN)  // they map memory themselves
 TEST(HostTeam, WithoutMemoryForScratchItSaysWhatIsMissing) {
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);

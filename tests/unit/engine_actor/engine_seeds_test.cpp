@@ -130,9 +130,9 @@ class Story {
   std::map<RequestId, Asked> asked_;
 };
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(REFRAIN_ASAN)
 constexpr uint64_t kSeeds = 100;
-#elif defined(__SANITIZE_THREAD__)  // one thread runs it all
+#elif defined(REFRAIN_TSAN)  // one thread runs it all
 constexpr uint64_t kSeeds = 20;
 #else
 constexpr uint64_t kSeeds = 300;

@@ -29,8 +29,10 @@ struct HangWorld : EngineWorld {
     scheduler.run_until_idle();
     for (int i = 0; i < 20; ++i) {
       const StepId done = ranks[0]->steps.size() > 1 ? ranks[0]->steps.back().step - 2 : 0;
-      for (Duration left = step_takes; left > Duration::zero(); left -= milliseconds(250))
-        live(std::min<Duration>(left, milliseconds(250)), {done, ++launches}, {done, ++launches});
+      for (Duration left = step_takes; left > Duration::zero(); left -= milliseconds(250)) {
+        ++launches;
+        live(std::min<Duration>(left, milliseconds(250)), {done, launches}, {done, launches});
+      }
       answer_all();
     }
     ASSERT_EQ(engine->stats().state, GroupState::kReady) << details.back();

@@ -267,8 +267,9 @@ TEST_P(TransferSeeds, NobodyGetsTheTokensOfAnother_R28) {
       case 4:
         if (next > 1 && below(3) == 0) {
           const RequestId id = 1 + below(next - 1);
-          const bool there = pair.prefill.scheduler.cancel(id) | pair.decode.scheduler.cancel(id);
-          if (there) pair.prompts.erase(id);
+          const bool at_prefill = pair.prefill.scheduler.cancel(id);
+          const bool at_decode = pair.decode.scheduler.cancel(id);
+          if (at_prefill || at_decode) pair.prompts.erase(id);
           pair.take_orders();
         }
         break;

@@ -141,7 +141,7 @@ TEST(ChatTemplate, EndsWhatGrowsTooLarge) {
 // each of these makes at least 10,000 items in one step, 99 times; what else it
 // takes is within the limit. Made 99,999 times they kept gigabytes, or ran for minutes.
 TEST(ChatTemplate, R14_EveryItemThatIsMadeIsPaidFor) {
-#ifdef __SANITIZE_THREAD__
+#ifdef REFRAIN_TSAN
   GTEST_SKIP() << "one thread renders, through a million steps each";
 #endif
   ordered_json request = conversation();

@@ -31,14 +31,14 @@ class TransferThreadTest : public ::testing::TestWithParam<const char*> {
   }
   // ThreadSanitizer does not see how ZeroMQ's thread hands a frame over: a megabyte takes minutes.
   static bool too_slow_here() {
-#ifdef __SANITIZE_THREAD__
+#ifdef REFRAIN_TSAN
     return GetParam() == std::string("tcp");
 #else
     return false;
 #endif
   }
   void SetUp() override {
-#ifdef __SANITIZE_THREAD__
+#ifdef REFRAIN_TSAN
     if (GetParam() == std::string("ucx"))
       GTEST_SKIP() << "how UCX's ends meet, in memory that they share, is not seen";
 #endif
