@@ -166,9 +166,9 @@ async def main():
         async for output in engine.generate(prompt, params, lora_request=lora): pass
         return output.outputs[0].token_ids
     stream = engine.generate(prompt, params, lora_request=one)
-    await anext(stream)
+    rest = [await anext(stream)]  # of a busy machine it may hold all
     going = asyncio.create_task(engine.remove_lora(1))  # waits for the stream
-    rest = [output async for output in stream]
+    rest += [output async for output in stream]
     found = [await going, rest[-1].outputs[0].token_ids, await whole(two)]
     engine.shutdown()
     return found
