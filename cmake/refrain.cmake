@@ -83,12 +83,10 @@ function(refrain_library name)
   endif()
 endfunction()
 
-set(_cold_in_release $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
-
 # refrain_cold(target): of a release it is compiled at -O1, which takes a quarter less time than -O2: what runs once a process,
 # not for each request or step.
 function(refrain_cold target)
-  target_compile_options(${target} PRIVATE ${_cold_in_release})
+  target_compile_options(${target} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
 endfunction()
 
 # refrain_computes(target): of a sanitizer's build it is compiled at -O1, twice the time of the -O0 that all else is compiled at,

@@ -4,13 +4,7 @@
 #include "kernels/host/simd/prelude.h"
 #include "kernels/host/tables.h"
 
-#ifdef __clang__
-#pragma clang attribute push( \
-    __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")
-#endif
+REFRAIN_BEGIN_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")
 
 #include "kernels/host/ops/table.h"
 #include "kernels/host/simd/avx512.h"
@@ -21,8 +15,4 @@ KernelTable avx512_table() { return make_table<host_avx512::Simd>(); }
 
 }  // namespace refrain::kernels
 
-#ifdef __clang__
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+REFRAIN_END_TARGET

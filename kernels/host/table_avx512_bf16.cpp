@@ -3,14 +3,7 @@
 #include "kernels/host/simd/prelude.h"
 #include "kernels/host/tables.h"
 
-#ifdef __clang__
-#pragma clang attribute push(                                                          \
-    __attribute__((target("avx512bf16,avx512f,avx512bw,avx512vl,avx512dq,avx2,fma"))), \
-    apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx512bf16,avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")
-#endif
+REFRAIN_BEGIN_TARGET("avx512bf16,avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")
 
 #include "kernels/host/ops/linear.h"
 #include "kernels/host/simd/avx512.h"
@@ -69,8 +62,4 @@ KernelTable avx512_bf16_table() {
 
 }  // namespace refrain::kernels
 
-#ifdef __clang__
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+REFRAIN_END_TARGET
