@@ -16,6 +16,8 @@
 
 namespace refrain::kernels {
 
+inline constexpr DType kBf16 = DType::kBFloat16;
+
 class Harness {
  public:
   virtual ~Harness() = default;

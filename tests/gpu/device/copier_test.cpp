@@ -10,8 +10,6 @@
 namespace refrain::worker {
 namespace {
 
-constexpr size_t kMiB = size_t{1} << 20;
-
 class CopierTest : public CudaDeviceFixture {
  protected:
   std::vector<uint32_t> words_at(const void* from, size_t count) {

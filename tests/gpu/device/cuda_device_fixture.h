@@ -10,6 +10,8 @@
 
 namespace refrain::worker {
 
+inline constexpr size_t kMiB = size_t{1} << 20;
+
 class CudaDeviceFixture : public testing::Test {
  protected:
   void SetUp() override {

@@ -13,8 +13,6 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr size_t kMiB = size_t{1} << 20;
-
 size_t cache_bytes(const Device& device) {
   return device.memory().by_tag[static_cast<int>(MemoryTag::kKvCache)];
 }

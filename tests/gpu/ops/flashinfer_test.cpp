@@ -8,7 +8,6 @@
 namespace refrain::kernels {
 namespace {
 
-constexpr DType kBf16 = DType::kBFloat16;
 constexpr auto kKernel = &KernelTable::flashinfer_attention;
 
 class FlashinferTest : public OpsTest {

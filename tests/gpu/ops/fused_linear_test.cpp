@@ -6,8 +6,6 @@
 namespace refrain::kernels {
 namespace {
 
-constexpr DType kBf16 = DType::kBFloat16;
-
 struct FusedCase {
   int32_t m;
   int64_t n, k;  // of the weight

@@ -8,8 +8,6 @@
 namespace refrain::kernels {
 namespace {
 
-constexpr DType kBf16 = DType::kBFloat16;
-
 class InvariantTest : public OpsTest {};
 
 TEST_P(InvariantTest, CG28RowsOfALinearDoNotDependOnTheirNumber) {

@@ -9,7 +9,6 @@
 namespace refrain::kernels {
 namespace {
 
-constexpr DType kBf16 = DType::kBFloat16;
 constexpr int32_t kPlaces = 3;
 
 struct LoraCase {

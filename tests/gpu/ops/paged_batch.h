@@ -10,7 +10,6 @@
 
 namespace refrain::kernels {
 
-inline constexpr DType kBf16 = DType::kBFloat16;
 inline constexpr int32_t kBlock = 16, kMaxBlocks = 64, kBlocks = 200, kMostRows = 512;
 inline constexpr int32_t kGroup = 4;
 

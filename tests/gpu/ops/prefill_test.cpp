@@ -8,8 +8,6 @@
 namespace refrain::kernels {
 namespace {
 
-constexpr DType kBf16 = DType::kBFloat16;
-
 class PrefillTest : public OpsTest {
  protected:
   void SetUp() override {

@@ -9,8 +9,6 @@
 namespace refrain::kernels {
 namespace {
 
-constexpr DType kBf16 = DType::kBFloat16;
-
 struct RopeCase {
   int32_t q_heads, kv_heads, head_dim, rotary_dim, block_size;
   bool norm;

@@ -131,7 +131,7 @@ class Story {
 };
 
 #if defined(REFRAIN_ASAN)
-constexpr uint64_t kSeeds = 100;
+constexpr uint64_t kSeeds = 50;
 #elif defined(REFRAIN_TSAN)  // one thread runs it all
 constexpr uint64_t kSeeds = 20;
 #else
