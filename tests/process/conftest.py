@@ -25,6 +25,7 @@ BIN = Path(os.environ.get("REFRAIN_BUILD_DIR", ROOT / "build")) / "bin"
 SMOLLM2 = ROOT / "build/models/SmolLM2-135M-Instruct"
 TINY = ROOT / "tests/fixtures/models"
 READY_SECONDS = 60
+SANITIZED = BIN.parent.name in ("host-asan", "host-tsan")
 PATIENCE = float(os.environ.get("REFRAIN_TEST_PATIENCE", 1))  # tools/test raises it under sanitizers
 
 # Sockets of these tests go to a directory of their own (a short one: socket paths are limited), so that what others

@@ -6,9 +6,9 @@ import sys
 import venv
 
 import pytest
-from conftest import BIN, ROOT, SMOLLM2, descendants, wait_for, within
+from conftest import BIN, ROOT, SANITIZED, SMOLLM2, descendants, wait_for, within
 
-strangers = pytest.mark.skipif(BIN.parent.name in ("host-asan", "host-tsan"), reason="strangers link no sanitizer")
+strangers = pytest.mark.skipif(SANITIZED, reason="strangers link no sanitizer")
 ENGINE = f"LLM({str(SMOLLM2)!r}, tensor_parallel_size=2, max_model_len=512)"
 BEGIN = f"""
 import asyncio, json, os, signal, sys, time

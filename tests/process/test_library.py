@@ -3,9 +3,9 @@ import re
 import subprocess
 
 import pytest
-from conftest import BIN, ROOT, SMOLLM2, within
+from conftest import BIN, ROOT, SANITIZED, SMOLLM2, within
 
-pytestmark = pytest.mark.skipif(BIN.parent.name in ("host-asan", "host-tsan"), reason="strangers link no sanitizer")
+pytestmark = pytest.mark.skipif(SANITIZED, reason="strangers link no sanitizer")
 FRANCE = "The capital of France is"
 
 

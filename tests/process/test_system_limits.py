@@ -3,7 +3,7 @@ import concurrent.futures
 import subprocess
 
 import pytest
-from conftest import BIN, TINY, leftovers, wait_for, within
+from conftest import BIN, SANITIZED, TINY, leftovers, wait_for, within
 
 SMALL = ["--max-num-seqs", 8, "--max-model-len", 512]
 
@@ -27,6 +27,7 @@ def test_a_file_size_limit_of_zero_leaves_nothing_behind(tmp_path):
 
 # Who asks first depends on the machine: a thread's stack or scratch, a library that aborts, the worker's buffers, or its KV cache,
 # whose size is a matter of configuration.
+@pytest.mark.skipif(SANITIZED, reason="a sanitizer maps more than any of them")
 @pytest.mark.parametrize("kilobytes", [60000, 80000, 90000])
 def test_too_little_address_space_exits_75_and_says_so(tmp_path, kilobytes):
     def read():
