@@ -1,8 +1,10 @@
 #pragma once
 // The tiles of linears of up to 256 rows, bfloat16, that read the weights once: linear_silu.cu and
-// linear_best.cu, which say what becomes of a tile's sums. A tile is 128 rows of the input times
-// kCols rows of the weight. Of more than 128 rows two blocks of a cluster have the two halves; each
-// draws every second stage of the weights for both.
+// linear_best.cu, which say what becomes of a tile's sums. A tile is 128 rows of the input, or as
+// many as there are, times kCols rows of the weight: rows of a box that lie outside of the matrix
+// are not free (lm_head of 8B takes 355 us of one row in a box of 128, 250 in a box of eight). Of
+// more than 128 rows two blocks of a cluster have the two halves; each draws every second stage of
+// the weights for both.
 //
 // A block has a warp that draws weights and input through the copy engine and eight that multiply
 // and store, while the first goes on with the next tile. The ring is filled with weights before the
@@ -24,8 +26,9 @@
 
 namespace refrain::kernels::wide {
 
-constexpr int kTileRows = 128;  // of the input
-constexpr int kInputBytes = kTileRows * kAtom * 2;
+constexpr int kTileRows = 128;        // of the input
+constexpr int kRowBytes = kAtom * 2;  // of a row of the input, in a stage
+constexpr int kInputBytes = kTileRows * kRowBytes;
 constexpr int kMultiplyWarps = 8, kGroupWarps = 4;
 constexpr int kThreads = (kMultiplyWarps + 1) * 32;
 constexpr int kMaxStages = 8;
@@ -44,6 +47,7 @@ struct WideLinear {
   int64_t cols;    // of `out`
   int32_t chunks;  // of kAtom columns of K
   int32_t tiles;   // of the weight
+  int32_t drawn;   // rows of the input that a block draws, a multiple of eight
   Rows rows;
   Best best;  // of linear_best
 };
@@ -79,12 +83,16 @@ struct WideBlock {
         tile(static_cast<int32_t>(blockIdx.x / kBlocks)),
         tile_step(static_cast<int32_t>(gridDim.x / kBlocks)) {}
 
+  // Of few rows the second group has none.
+  __device__ int multiply_warps() const {
+    return args.drawn <= kTileRows / 2 ? kGroupWarps : kMultiplyWarps;
+  }
   __device__ static int lane() { return static_cast<int>(threadIdx.x) % 32; }
 
   __device__ void init_barriers() const {
     for (int s = 0; s < kStages; ++s) {
       init_barrier(full + s * 8, 1);
-      init_barrier(empty + s * 8, kMultiplyWarps * kBlocks);
+      init_barrier(empty + s * 8, multiply_warps() * kBlocks);
     }
     publish_barriers();
   }
@@ -159,7 +167,7 @@ struct WideBlock {
   __device__ void draw_weights(const CUtensorMap* weight, int32_t stage, int32_t of,
                                int32_t chunk) const {
     const uint32_t barrier = full + stage * 8, to = ring + stage * kStageBytes + kInputBytes;
-    expect_bytes(barrier, kStageBytes);
+    expect_bytes(barrier, kStageBytes - (kTileRows - args.drawn) * kRowBytes);
     if constexpr (kPair) {
       if (stage % kBlocks != rank) return;  // the other block draws them
       asm volatile(
@@ -213,7 +221,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncwarp();
   wait_for_predecessor();
   let_successor_start();
-  if (threadIdx.x < kMultiplyWarps * 32) {
+  if (threadIdx.x < block.multiply_warps() * 32) {
     block.multiply_tiles();
   } else if (draws) {
     block.draw(&weight, &input);
@@ -235,6 +243,7 @@ void run(StreamRef stream, const char* name, const LinearArgs& linear, WideLinea
   args.chunks = static_cast<int32_t>(linear.weight.k / kAtom);
   args.tiles = static_cast<int32_t>(ceil_div(linear.weight.n, kCols));
   args.rows = linear.rows;
+  args.drawn = kPair ? kTileRows : static_cast<int32_t>(ceil_div(linear.rows.padded, 8) * 8);
   LaunchShape shape;
   shape.threads = kThreads;
   shape.cluster = kPair ? 2 : 1;
@@ -242,8 +251,9 @@ void run(StreamRef stream, const char* name, const LinearArgs& linear, WideLinea
   const int64_t at_once = blocks_at_once(stream) / shape.cluster;
   shape.grid = dim3(
       static_cast<unsigned>(ceil_div(args.tiles, ceil_div(args.tiles, at_once)) * shape.cluster));
-  const CUtensorMap input = make_tensor_map(linear.in.data, linear.rows.padded, linear.weight.k,
-                                            linear.in.stride, kTileRows, kAtom, true);
+  const CUtensorMap input =
+      make_tensor_map(linear.in.data, linear.rows.padded, linear.weight.k, linear.in.stride,
+                      static_cast<uint32_t>(args.drawn), kAtom, true);
   launch<&linear_wide_kernel<kCols, kPair, Store>, kMaxSharedBytes>(stream, name, shape, args,
                                                                     weight, input);
 }
