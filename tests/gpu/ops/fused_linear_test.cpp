@@ -238,6 +238,10 @@ TEST_P(FusedLinearTest, TheBestOfARowIsTheFirstOfItsGreatestLogits) {
   }
   check(49, 49, 32, 320, true);
   check(81, 81, 4128, 192, false);
+  for (const int32_t padded : {1, 3, 8, 9, 63, 64, 65, 72, 127}) {  // boxes of every height
+    check(padded, padded, 2080, 1088, padded % 2 == 0);
+    check((padded + 1) / 2, padded, 320, 192, padded % 2 == 1);
+  }
   for (const int64_t tile : {128, 160, 192, 224, 256}) {
     check(3, 128, 2 * 132 * tile, 192, false);
     check(3, 128, 132 * tile - 16, 192, true);
