@@ -45,6 +45,10 @@ class Planner {
            .position = prefix.end,
            .part = part},
           true);
+    plan_[kPlanSharedRows] = before > 0 ? rows_.shared_rows : 0;
+    plan_[kPlanPrefixKeys] = rows_.shared_prefix;
+    plan_[kPlanPrefixUnits] = units_;
+    plan_[kPlanPrefixParts] = before;
     for (size_t row = 0; row < rows_.tokens.size(); ++row)
       add_row(row, row < shared_rows() ? before : 0);
     plan_[kPlanHeader + token_] = parts_;

@@ -28,8 +28,10 @@ inline constexpr int32_t kPlanPartKeys = 128;  // of a part at least
 inline constexpr int32_t kCascadePartKeys = 512;
 inline constexpr int32_t kMaxPlanParts = 8;  // of a token, half of them of a shared prefix
 
-// Its place in memory, in int32: [0] units, [1] tokens; from kPlanHeader on where each token's
-// parts begin, [max_tokens + 1]; then the units.
+// Its place in memory, in int32: [0] units, [1] tokens, what a shared prefix has; from kPlanHeader
+// on where each token's parts begin, [max_tokens + 1]; then the units, a shared prefix's first.
+inline constexpr int32_t kPlanSharedRows = 3, kPlanPrefixKeys = 4;
+inline constexpr int32_t kPlanPrefixUnits = 5, kPlanPrefixParts = 6;  // parts: of a token
 inline constexpr int32_t kPlanHeader = 8;
 inline constexpr int32_t kUnitInts = sizeof(AttentionUnit) / sizeof(int32_t);
 

@@ -319,6 +319,8 @@ struct ShareKeysArgs {
   int32_t sliding_window = 0;
   Rows reqs;
   int32_t* shares = nullptr;  // [KernelTable::key_shares_ints]
+  // Of planned_attention: keys of a prefix that rows share there are left out. Null: there is none.
+  const int32_t* plan = nullptr;
 };
 
 // Causal attention of every token over its own request's paged cache. Handles decode, prefill and
@@ -346,8 +348,8 @@ struct AttentionArgs {
 
 // What makes AttentionArgs::shares for attention of these arguments.
 inline ShareKeysArgs share_keys_for(const AttentionArgs& of, int32_t* shares) {
-  return {of.inputs,   of.block_table, of.max_blocks,     of.q_heads, of.kv_heads,
-          of.head_dim, of.block_size,  of.sliding_window, of.reqs,    shares};
+  return {of.inputs,     of.block_table,    of.max_blocks, of.q_heads, of.kv_heads,    of.head_dim,
+          of.block_size, of.sliding_window, of.reqs,       shares,     of.planned.plan};
 }
 
 // A gated linear recurrence over the tokens of each request, a state a slot:

@@ -3,8 +3,10 @@
 // and heads it crosses, with a ring of its own that the copy engine fills and that never runs
 // empty; no barriers of the block. What a warp has of a request and head that others of its block
 // share goes to shared memory, what a block has of one that other blocks share to a workspace, and
-// the last of them to come adds the parts, in their order. The launch shape is that of the device;
-// share_keys.cu has made the shares. Bound by memory, but for some 6 us of starting and adding up.
+// the last of them to come adds the parts, in their order. Of rows behind a shared prefix the list
+// has their own keys alone, and attention_prefix.cu the rest. The launch shape is that of the
+// device; share_keys.cu has made the shares. Bound by memory, but for some 6 us of starting and
+// adding up.
 
 #include "kernels/cuda/attention_stream.cuh"
 #include "kernels/cuda/launch.cuh"

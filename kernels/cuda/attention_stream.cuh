@@ -3,6 +3,7 @@
 // heads that it shares with others.
 
 #include "kernels/cuda/attention_math.cuh"
+#include "kernels/cuda/attention_parts.cuh"
 #include "kernels/cuda/barrier.cuh"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/key_shares.cuh"
@@ -347,6 +348,33 @@ struct Stream : WarpSoftmax<kDim, kStreamKeys, TileLayout::kSwizzled> {
     }
   }
 
+  // What attention_prefix.cu has made of the keys before the row's own.
+  __device__ void begin_with_prefix(const Cursor& c) {
+    const RowPlan& of = row_of(c);
+    const int32_t parts = __ldcg(args.planned.plan + kPlanPrefixParts);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int query = lane() / 4 + half * 8;
+      if (query >= of.tokens * group) continue;
+      for (int32_t i = 0; i < parts; ++i) {
+        const float* part =
+            part_of(args, of.token + query / group, i, c.head * group + query % group);
+        const float high = __ldcg(part + kDim), top = fmaxf(highest[half], high);
+        const float old = exp2f(highest[half] - top), fresh = exp2f(high - top);
+        highest[half] = top;
+        const float total = lane() % 4 == 0 ? __ldcg(part + kDim + 1) : 0.0f;  // of all lanes once
+        sum[half] = sum[half] * old + total * fresh;
+#pragma unroll
+        for (int d = 0; d < kDimTiles; ++d) {
+          const auto* x = reinterpret_cast<const float2*>(part + d * 8 + lane() % 4 * 2);
+          const float2 more = __ldcg(x);
+          acc[d][half * 2] = acc[d][half * 2] * old + more.x * fresh;
+          acc[d][half * 2 + 1] = acc[d][half * 2 + 1] * old + more.y * fresh;
+        }
+      }
+    }
+  }
+
   __device__ void start_unit(const Cursor& c, const uint32_t (&queries)[kDim / 16][4],
                              KeySpan (&seen)[2]) {
 #pragma unroll
@@ -356,6 +384,7 @@ struct Stream : WarpSoftmax<kDim, kStreamKeys, TileLayout::kSwizzled> {
     }
     this->clear();
     const RowPlan& of = row_of(c);
+    if (args.sliding_window == 0 && of.begin > 0 && c.tile == 0) begin_with_prefix(c);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int32_t position = of.end - of.tokens + (lane() / 4 + half * 8) / group;

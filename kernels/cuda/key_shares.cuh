@@ -19,7 +19,8 @@ inline constexpr int kStreamQueries = 16;  // of a row and KV head at most
 struct RowPlan {
   int32_t start;          // tiles of a KV head in the rows before
   int32_t token, tokens;  // of the batch
-  int32_t begin, end;     // visible positions, and those before them in the first one's tile
+  int32_t begin, end;     // visible positions behind a shared prefix, and what the first tile has
+                          // before them
   int32_t slot;
 };
 

@@ -86,7 +86,9 @@ void linear_simple(StreamRef stream, const LinearArgs& args);  // any type and a
 // `beside`: it may run beside the kernel launched before it, which has the others.
 // can_attend_stream, of those: a decode batch for attention_stream, rows of more tokens left out;
 // load_attention_stream loads its kernel before the first batch that wants it. wants_key_shares:
-// whether it may be for so many requests or fewer.
+// whether it may be for so many requests or fewer. can_attend_prefix, of those of
+// can_attend_flashinfer: attention_prefix makes the parts of the prefix that a plan's rows share,
+// which attention_stream adds to their own keys.
 bool can_attend_mma(const AttentionArgs& args);
 void attention_mma(StreamRef stream, const AttentionArgs& args, bool flashinfer);
 bool can_attend_flashinfer(StreamRef stream, const AttentionArgs& args);
@@ -96,6 +98,8 @@ bool can_attend_stream(StreamRef stream, const AttentionArgs& args);
 void attention_stream(StreamRef stream, const AttentionArgs& args, bool beside);
 bool wants_key_shares(StreamRef stream, int32_t reqs, int32_t kv_heads, int32_t block_size);
 void load_attention_stream(int32_t head_dim);
+bool can_attend_prefix(StreamRef stream, const AttentionArgs& args);
+void attention_prefix(StreamRef stream, const AttentionArgs& args);
 void attention_simple(StreamRef stream, const AttentionArgs& args);
 
 }  // namespace refrain::kernels

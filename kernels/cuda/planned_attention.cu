@@ -2,7 +2,8 @@
 // KV head, then a launch that merges each token's parts by log-sum-exp, in their order. The launch
 // shape follows from the counts that the launch is given (of a key in a graph); a block takes every
 // so many units. Decode is bound by memory; a shared prefix, read once for the queries of all
-// rows on tensor cores, by arithmetic. Prompts beside decodes that share a prefix go to
+// rows on tensor cores, by arithmetic. Of many decodes attention_prefix.cu reads the prefix and
+// attention_stream.cu their own keys; prompts beside decodes that share a prefix go to
 // attention_flashinfer.cu where it can take them. bfloat16 of the head sizes of attention_mma.cu;
 // all else on plain cores, a warp for each query.
 
@@ -10,6 +11,7 @@
 #include <limits>
 
 #include "kernels/core/attention_units.h"
+#include "kernels/cuda/attention_parts.cuh"
 #include "kernels/cuda/attention_tile.cuh"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -25,11 +27,6 @@ template <int kDim>
 using FewQueries = Attend<kDim, true, kWarps, kStages>;
 template <int kDim>
 using ManyQueries = Attend<kDim, false, kWarps, kStages>;
-
-__device__ const AttentionUnit& unit_of(const AttentionArgs& args, int32_t unit) {
-  return reinterpret_cast<const AttentionUnit*>(args.planned.plan + kPlanHeader +
-                                                args.planned.shape.max_tokens + 1)[unit];
-}
 
 // What a unit reads: its row's blocks, its first token's position, its keys.
 struct Work {
@@ -52,12 +49,6 @@ __device__ Work work_of(const AttentionArgs& args, const AttentionUnit& unit) {
     work.keys.begin = max(work.keys.begin, work.position - args.sliding_window + 1);
   work.keys.end = max(work.keys.begin, work.keys.end);
   return work;
-}
-
-// Where a token's part of a head lies: [head_dim] sums, the greatest score, the total weight.
-__device__ float* part_of(const AttentionArgs& args, int32_t token, int32_t part, int32_t head) {
-  const int64_t row = int64_t{args.planned.plan[kPlanHeader + token]} + part;
-  return args.planned.parts + (row * args.q_heads + head) * (args.head_dim + 2);
 }
 
 template <int kDim>
@@ -125,7 +116,7 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
   wait_for_predecessor();
   const int32_t units = args.planned.plan[0];
   for (auto u = static_cast<int32_t>(blockIdx.y); u < units; u += static_cast<int32_t>(gridDim.y)) {
-    const AttentionUnit unit = unit_of(args, u);
+    const AttentionUnit unit = unit_of(args.planned, u);
     if (unit.row_tokens > most_tokens) continue;
     const Work work = work_of(args, unit);
     QueryTile tile;
@@ -155,7 +146,7 @@ __global__ void __launch_bounds__(kWarps * 32) planned_simple_kernel(AttentionAr
   constexpr int kCols = (kMaxHeadDim + 31) / 32;
   for (auto u = static_cast<int32_t>(blockIdx.y); u < args.planned.plan[0];
        u += static_cast<int32_t>(gridDim.y)) {
-    const AttentionUnit unit = unit_of(args, u);
+    const AttentionUnit unit = unit_of(args.planned, u);
     const Work work = work_of(args, unit);
     for (int32_t i = warp; i < unit.tokens; i += kWarps) {
       const int32_t token = unit.token + i, position = work.position + i;
@@ -300,8 +291,14 @@ void planned_attention(StreamRef stream, const AttentionArgs& args) {
 }
 
 void cascade_attention(StreamRef stream, const AttentionArgs& args) {
-  const int32_t few = std::max(kWarpQueries / (args.q_heads / args.kv_heads),
-                               args.planned.shape.split_tokens);  // of a row that may be split
+  const int32_t stream_tokens = kWarpQueries / (args.q_heads / args.kv_heads);
+  // Of a row that may be split.
+  const int32_t few = std::max(stream_tokens, args.planned.shape.split_tokens);
+  if (few == stream_tokens && can_attend_mma(args) && can_attend_stream(stream, args) &&
+      can_attend_prefix(stream, args)) {
+    attention_prefix(stream, args);
+    return attention_mma(stream, args, /*flashinfer=*/true);
+  }
   const int32_t longest = args.uniform_query_len > 0 ? args.uniform_query_len : args.tokens.padded;
   if (longest <= few || !can_attend_mma(args) || !can_attend_flashinfer(stream, args))
     return planned_attention(stream, args);

@@ -2,6 +2,7 @@
 // rows and decides where all blocks' shares begin; then each of its warps looks up what the same
 // warp of attention_stream.cu begins with.
 
+#include "kernels/core/attention_units.h"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/key_shares.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -24,8 +25,12 @@ __device__ RowPlan plan_row(const ShareKeysArgs& args, int32_t r, int32_t live) 
   const int32_t length = __ldcg(args.inputs.seq_lens + r);
   const int32_t slot = __ldcg(args.inputs.row_slot + r);
   if (tokens * (args.q_heads / args.kv_heads) > kStreamQueries) return {};
-  const int32_t begin =
-      args.sliding_window > 0 ? max(0, length - tokens - args.sliding_window + 1) : 0;
+  int32_t begin = 0;
+  if (args.sliding_window > 0) {
+    begin = max(0, length - tokens - args.sliding_window + 1);
+  } else if (args.plan != nullptr && r < __ldcg(args.plan + kPlanSharedRows)) {
+    begin = __ldcg(args.plan + kPlanPrefixKeys);
+  }
   const int32_t first = begin / kStreamKeys * kStreamKeys;
   return {0, token, tokens, first, tokens > 0 ? length : first, slot};
 }

@@ -94,10 +94,36 @@ TEST_P(PlannedAttentionTest, DecodesBesidePromptsReadTheirPrefixOnce_CG13) {
   }
 }
 
-TEST_P(PlannedAttentionTest, ManyRowsBehindALongPrefix) {
-  std::vector<RowSpec> rows;
-  for (int32_t i = 0; i < 130; ++i) rows.push_back({1024 + i % 37, 1});
-  check({8, 2, 32, 16}, DType::kBFloat16, rows, {1, true, 1024});
+// So many that share_keys shares their own keys out, where the device has it.
+TEST_P(PlannedAttentionTest, ManyRowsBehindAPrefix) {
+  const auto rows = [](int32_t count, int32_t prefix, int32_t longest, int32_t drafts) {
+    std::vector<RowSpec> rows;
+    for (int32_t i = 0; i < count; ++i)
+      rows.push_back({prefix + i * 77 % longest, 1 + (drafts == 0 ? 0 : i % (drafts + 1))});
+    return rows;
+  };
+  check({8, 2, 32, 16}, DType::kBFloat16, rows(130, 1024, 37, 0), {1, true, 1024});
+  check({16, 8, 32, 16}, DType::kBFloat16, rows(17, 2080, 90, 0), {1, true, 2080, true});
+  for (const int32_t prefix : {32, 544}) {
+    check({32, 8, 128, 16}, DType::kBFloat16, rows(17, prefix, 200, 0), {1, true, prefix, true}, 3);
+    check({8, 8, 64, 32}, DType::kBFloat16, rows(20, prefix, 90, 3), {4, true, prefix, true}, 2);
+  }
+  // Some of one block of the device alone, and one that many have parts of.
+  std::vector<RowSpec> of_all_lengths = rows(40, 64, 30, 0);
+  of_all_lengths[7].context = 3900;
+  check({16, 4, 64, 16}, DType::kBFloat16, of_all_lengths, {1, true, 64});
+}
+
+// Of many decodes some share the prefix, and prompts stand behind them.
+TEST_P(PlannedAttentionTest, ManyDecodesBesidePromptsReadTheirPrefixOnce_CG13) {
+  for (const int32_t drafts : {0, 1}) {
+    std::vector<RowSpec> rows;
+    for (int32_t i = 0; i < 18; ++i) rows.push_back({208 + i * 77 % 300, 1 + drafts});
+    for (const RowSpec& chunk : {RowSpec{208, 3}, {100, 1}, {224, 70}, {0, 50}, {300, 1}, {640, 9}})
+      rows.push_back(chunk);
+    for (const int32_t dim : {64, 128})
+      check({32, 8, dim, 16}, DType::kBFloat16, rows, {1 + drafts, true, 208, true}, 3);
+  }
 }
 
 // A plan of the step before says less than there is: the last key is missing.
@@ -145,6 +171,8 @@ TEST(AttentionPlan, RowsBehindAPrefixHaveTheirOwnKeysAloneAndShareItsParts) {
   EXPECT_EQ(unit[2].begin, 1024);
   EXPECT_EQ(unit[2].part, 2);
   EXPECT_EQ(plan[kPlanHeader + 3], 3 + 3 + 4);
+  EXPECT_EQ(plan[kPlanPrefixUnits], 2);
+  EXPECT_EQ(plan[kPlanPrefixParts], 2);
 }
 
 TEST(AttentionPlan, OnlyTheFirstRowsReadASharedPrefixOnce) {
@@ -155,6 +183,8 @@ TEST(AttentionPlan, OnlyTheFirstRowsReadASharedPrefixOnce) {
   make_attention_plan(shape, {slots, tokens, contexts, 1024, 2}, plan.data());
   const auto* unit = reinterpret_cast<const AttentionUnit*>(plan.data() + shape.units_at());
   EXPECT_EQ(plan[0], 2 + 1 + 1 + 3);
+  EXPECT_EQ(plan[kPlanSharedRows], 2);
+  EXPECT_EQ(plan[kPlanPrefixKeys], 1024);
   EXPECT_EQ(unit[0].tokens, 2);
   EXPECT_EQ(unit[0].row_tokens, 0);
   EXPECT_EQ(unit[3].begin, 1024);

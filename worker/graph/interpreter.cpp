@@ -44,6 +44,8 @@ class Launch {
   }
   const Program& program() const { return *c_.program; }
   bool cascade() const { return batch_ != nullptr && batch_->cascade; }
+  // A graph serves steps with cascade attention and without.
+  bool may_cascade() const { return batch_ == nullptr || batch_->cascade; }
   kernels::PeerSum peer_sum(int32_t place, Rows rows) const {
     return c_.communicator->peer_sum(*c_.stream, place, rows);
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace refrain::worker {
 
@@ -33,12 +34,13 @@ AttentionPlanner::AttentionPlanner(Device& device, const Lowering& lowering,
 }
 
 void AttentionPlanner::plan(const kernels::AttentionRows& rows, uint32_t turn, Stream& stream) {
-  for (const Group& group : groups_) {
-    const bool cascade = group.backend->plan == kernels::AttentionPlanKind::kNone;
-    if (cascade && rows.shared_prefix == 0) continue;
+  for (Group& group : groups_) {
     kernels::AttentionRows of_group = rows;
     of_group.sliding_window = group.window;
     if (group.window > 0) of_group.shared_prefix = of_group.shared_rows = 0;
+    const bool had_prefix = std::exchange(group.has_prefix, of_group.shared_prefix > 0);
+    const bool every_step = group.backend->plan != kernels::AttentionPlanKind::kNone;
+    if (!every_step && !group.has_prefix && !had_prefix) continue;
     auto* plan =
         static_cast<int32_t*>(pinned_[turn % kernels::kTurns]->data()) + group.first_pinned;
     const auto make = group.backend->plan == kernels::AttentionPlanKind::kFlashinfer

@@ -26,7 +26,8 @@ class AttentionPlanner {
   AttentionPlanner(Device& device, const Lowering& lowering, const std::vector<Addresses>& own);
 
   // Copies of pinned memory of the turn, stream-ordered. shared_prefix > 0: a step with cascade
-  // attention; without it only backends that plan have one.
+  // attention; without it only backends that plan have one, and the step behind one that had a
+  // prefix, which share_keys must not find there any more.
   void plan(const kernels::AttentionRows& rows, uint32_t turn, Stream& stream);
   // The same of the rows that a step's block has.
   void plan(const kernels::StepLayout& layout, const uint8_t* block, int32_t rows, uint32_t turn,
@@ -39,6 +40,7 @@ class AttentionPlanner {
     int32_t window;                   // 0: all
     int32_t* memory;                  // on the device
     size_t first_pinned;              // of the turn's
+    bool has_prefix = false;          // in the plan that the device has
   };
   std::vector<Group> groups_;
   std::array<std::unique_ptr<Buffer>, kernels::kTurns> pinned_;

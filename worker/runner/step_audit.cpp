@@ -85,7 +85,7 @@ ipc::AuditResult StepAudit::run(const Audited& step, const Lowering& plain, Stre
   findings.result.audited = true;
   judge_inputs(step, stream, findings);
   keep(step, stream);
-  run_again(step, plain, stream);
+  run_again(step, plain, stream, bitwise);
   compare_and_restore(step, plain, stream);
   stream.synchronize();
   judge_cache(step, findings);
@@ -144,8 +144,11 @@ void StepAudit::add_to_counts(const Audited& step, const Lowering& plain, const 
 
 // The step counted its tokens when it sampled them: the second run samples without those, and what
 // it counts is taken back.
-void StepAudit::run_again(const Audited& step, const Lowering& plain, Stream& stream) {
-  const BatchShape& batch = step.batch;
+void StepAudit::run_again(const Audited& step, const Lowering& plain, Stream& stream,
+                          bool bitwise) {
+  BatchShape batch = step.batch;
+  // A prefix that was read once is read for each row, where other kernels may give other bits.
+  if (!bitwise) batch.cascade = false;
   const BatchDescriptor real = real_key(batch);
   const std::vector<Op>& ops = plain.program.ops;
   clear_rows(plain, batch.num_tokens, stream);

@@ -54,7 +54,7 @@ class StepAudit {
   // The first run's keys, values and logits, kept while the second overwrites them.
   void keep(const Audited& step, Stream& stream);
   void clear_rows(const Lowering& plain, int32_t tokens, Stream& stream);
-  void run_again(const Audited& step, const Lowering& plain, Stream& stream);
+  void run_again(const Audited& step, const Lowering& plain, Stream& stream, bool bitwise);
   void add_to_counts(const Audited& step, const Lowering& plain, const int32_t* tokens,
                      int32_t change, Stream& stream);
   // Fills distances_; the cache has the first run's keys and values again.

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "tests/graph/runner/session.h"
 #include "tests/graph/tiny_model.h"
 
@@ -73,6 +75,32 @@ TEST(Steps, RowWithoutAnyPossibleTokenIsNamedAndGivesNoToken_R22) {
   const ipc::StepResult result = session->runner().wait();
   EXPECT_EQ(result.tokens[0], ipc::kNoFiniteLogit);
   EXPECT_GE(result.tokens[1], 0);
+}
+
+// share_keys leaves out what the plan calls a shared prefix, in steps without one, too (CG-13).
+TEST(Steps, APlanForgetsItsPrefixWithTheFirstStepThatHasNone) {
+  const auto session = started();
+  worker::HostedProgram& hosted = session->runner().hosted();
+  const worker::ValueId plan = worker::attention_plan_of(hosted.program, 0).value;
+  ASSERT_NE(plan, worker::kNoValue);
+  const auto sharing_rows = [&] {
+    std::vector<int32_t> head(kernels::kPlanHeader);
+    const auto to = session->device().allocate_pinned(head.size() * sizeof(int32_t));
+    hosted.context.stream->copy(to->data(), hosted.context.address(plan), to->bytes());
+    hosted.context.stream->synchronize();
+    std::memcpy(head.data(), to->data(), to->bytes());
+    return head[kernels::kPlanSharedRows];
+  };
+  session->run({{0, prompt(12, 0), 0}, {1, prompt(12, 0), 0}});
+  ipc::Step step = session->make_step({{0, {kTokenOnDevice}, 12}, {1, {kTokenOnDevice}, 12}});
+  step.cascade = true;
+  step.shared_prefix = 8;
+  step.shared_rows = 2;
+  session->runner().submit(step);
+  session->runner().wait();
+  EXPECT_EQ(sharing_rows(), 2);
+  session->run({{0, {kTokenOnDevice}, 13}, {1, {kTokenOnDevice}, 13}});
+  EXPECT_EQ(sharing_rows(), 0);
 }
 
 TEST(Steps, TwoStepsMayBeInFlightAndNoMore) {

@@ -146,7 +146,8 @@ bool requests_agree(const Shapes& v, const O& op) {
 struct ShareKeysOp {  // once a step, for attention of many layers (add_key_shares)
   ValueId query_start = kNoValue, seq_lens = kNoValue, row_slot = kNoValue;  // of the requests
   ValueId block_table = kNoValue;                                            // by slot
-  ValueId out = kNoValue;  // [KernelTable::key_shares_ints]
+  ValueId plan = kNoValue;  // of the attention: keys of a shared prefix are left out
+  ValueId out = kNoValue;   // [KernelTable::key_shares_ints]
   int64_t q_heads = 0, kv_heads = 0, head_dim = 0, sliding_window = 0;
   bool operator==(const ShareKeysOp&) const = default;
 };
@@ -157,8 +158,8 @@ struct Definition<ShareKeysOp> {
   static constexpr const char* name = "share_keys";
   static constexpr Operand operands[] = {
       read("query_start", offsetof(O, query_start)), read("seq_lens", offsetof(O, seq_lens)),
-      read("row_slot", offsetof(O, row_slot)), read("block_table", offsetof(O, block_table)),
-      write("out", offsetof(O, out))};
+      read("row_slot", offsetof(O, row_slot)),       read("block_table", offsetof(O, block_table)),
+      optional_read("plan", offsetof(O, plan)),      write("out", offsetof(O, out))};
   static constexpr Attribute attributes[] = {
       of_rank(shown<"q_heads", &O::q_heads>()), of_rank(shown<"kv_heads", &O::kv_heads>()),
       shown<"head_dim", &O::head_dim>(), shown_unless<"window", &O::sliding_window, int64_t{0}>()};
@@ -176,6 +177,7 @@ struct Definition<ShareKeysOp> {
     set_requests(l, op, args);
     args.reqs = l.rows(op.row_slot);
     args.shares = l.at(op.out);
+    if (l.may_cascade()) args.plan = l.at(op.plan);
     l.kernels().share_keys(l.stream(), args);
   }
 };

@@ -11,6 +11,7 @@ ShareKeysOp shares_for(const AttentionOp& attention) {
           .seq_lens = attention.seq_lens,
           .row_slot = attention.row_slot,
           .block_table = attention.block_table,
+          .plan = attention.plan,
           .q_heads = attention.q_heads,
           .kv_heads = attention.kv_heads,
           .head_dim = attention.head_dim,
