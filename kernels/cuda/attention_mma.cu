@@ -92,10 +92,10 @@ __global__ void __launch_bounds__(kPrefillWarps * 32, 2)
 }
 
 template <int kDim>
-void launch_short(StreamRef stream, const AttentionArgs& args, bool beside) {
+void launch_short(StreamRef stream, const AttentionArgs& args, bool beside, bool behind_prefix) {
   load_decode<kDim, AttentionArgs>("attention");
   load_attention_stream(args.head_dim);
-  if (can_attend_stream(stream, args)) return attention_stream(stream, args, beside);
+  if (can_attend_stream(stream, args)) return attention_stream(stream, args, beside, behind_prefix);
   launch_decode<kDim>(stream, "attention", args, args, beside);
 }
 
@@ -113,13 +113,13 @@ void launch_prefill(StreamRef stream, const AttentionArgs& args, int32_t short_t
 }
 
 template <int kDim>
-void launch_mma(StreamRef stream, const AttentionArgs& args, bool flashinfer) {
+void launch_mma(StreamRef stream, const AttentionArgs& args, bool flashinfer, bool behind_prefix) {
   const int32_t group = args.q_heads / args.kv_heads;
   const int32_t longest = args.uniform_query_len > 0 ? args.uniform_query_len : args.tokens.padded;
   const bool exact = args.tokens.live == nullptr && args.reqs.live == nullptr;
   const bool one_prompt = exact && args.reqs.padded == 1 && !is_short(longest, group);
   const bool beside = flashinfer && !one_prompt && !is_short(longest, group);
-  if (!one_prompt) launch_short<kDim>(stream, args, beside);
+  if (!one_prompt) launch_short<kDim>(stream, args, beside, behind_prefix);
   if (is_short(longest, group)) return;  // so is every row
   if (flashinfer) return attention_flashinfer(stream, args, kWarpQueries / group, beside);
   launch_prefill<kDim>(stream, args, kWarpQueries / group);
@@ -136,9 +136,11 @@ bool can_attend_mma(const AttentionArgs& args) {
          is_wide(args.cache);
 }
 
-void attention_mma(StreamRef stream, const AttentionArgs& args, bool flashinfer) {
-  by_head_dim(args.head_dim,
-              [&](auto dim) { launch_mma<decltype(dim)::value>(stream, args, flashinfer); });
+void attention_mma(StreamRef stream, const AttentionArgs& args, bool flashinfer,
+                   bool behind_prefix) {
+  by_head_dim(args.head_dim, [&](auto dim) {
+    launch_mma<decltype(dim)::value>(stream, args, flashinfer, behind_prefix);
+  });
 }
 
 void invariant_attention_mma(StreamRef stream, const AttentionArgs& args) {

@@ -124,7 +124,7 @@ void attention_simple(StreamRef stream, const AttentionArgs& args) {
 
 void attention(StreamRef stream, const AttentionArgs& args) {
   if (can_attend_mma(args)) {
-    attention_mma(stream, args, can_attend_flashinfer(stream, args));
+    attention_mma(stream, args, can_attend_flashinfer(stream, args), /*behind_prefix=*/false);
   } else {
     attention_simple(stream, args);
   }
@@ -132,7 +132,7 @@ void attention(StreamRef stream, const AttentionArgs& args) {
 
 void plain_attention(StreamRef stream, const AttentionArgs& args) {
   if (can_attend_mma(args)) {
-    attention_mma(stream, args, false);
+    attention_mma(stream, args, /*flashinfer=*/false, /*behind_prefix=*/false);
   } else {
     attention_simple(stream, args);
   }

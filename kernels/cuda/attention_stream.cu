@@ -19,7 +19,7 @@ namespace {
 using namespace stream;
 
 // grid: one block for each multiprocessor.
-template <int kDim>
+template <int kDim, bool kBehindPrefix>
 __global__ void __launch_bounds__(kStreamThreads, 1)
     stream_kernel(const __grid_constant__ AttentionArgs args,
                   const __grid_constant__ CUtensorMap cache, float* parts, uint32_t* arrivals,
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kStreamThreads, 1)
   // Read before the wait, as in attention_decode.cuh: counts, shares, tables and the keys of
   // earlier steps.
   const int32_t live = live_rows(args.tokens);
-  stream.run(static_cast<int32_t>(blockIdx.x), beside);
+  stream.template run<kBehindPrefix>(static_cast<int32_t>(blockIdx.x), beside);
   // Padded tokens read as zeros.
   const int32_t cols = args.q_heads * kDim;
   for (int32_t t = live + static_cast<int32_t>(blockIdx.x); t < args.tokens.padded;
@@ -51,10 +51,10 @@ __global__ void __launch_bounds__(kStreamThreads, 1)
 
 template <int kDim>
 void load_stream() {
-  load_kernel<&stream_kernel<kDim>, Stream<kDim>::kSharedBytes>("attention");
+  load_kernel<&stream_kernel<kDim, false>, Stream<kDim>::kSharedBytes>("attention");
 }
 
-template <int kDim>
+template <int kDim, bool kBehindPrefix>
 void launch_stream(StreamRef stream, const AttentionArgs& args, bool beside) {
   using S = Stream<kDim>;
   const CudaLauncher& on = launcher(stream);
@@ -65,7 +65,7 @@ void launch_stream(StreamRef stream, const AttentionArgs& args, bool beside) {
   // Rows of keys and of values: those of a block's KV heads one after the other. How many there
   // are is not known here; the block tables name none beyond.
   const TensorDim dims[] = {{kDim, 1, S::kAtomCols}, {int64_t{1} << 31, kDim, kStreamKeys}};
-  launch<&stream_kernel<kDim>, S::kSharedBytes>(
+  launch<&stream_kernel<kDim, kBehindPrefix>, S::kSharedBytes>(
       stream, "attention", shape, args, make_tensor_map(args.cache, dims, true),
       static_cast<float*>(on.workspace), on.arrivals.attention, beside);
 }
@@ -93,9 +93,15 @@ bool can_attend_stream(StreamRef stream, const AttentionArgs& args) {
          aligned(args.out, 4);
 }
 
-void attention_stream(StreamRef stream, const AttentionArgs& args, bool beside) {
-  by_head_dim(args.head_dim,
-              [&](auto dim) { launch_stream<decltype(dim)::value>(stream, args, beside); });
+void attention_stream(StreamRef stream, const AttentionArgs& args, bool beside,
+                      bool behind_prefix) {
+  by_head_dim(args.head_dim, [&](auto dim) {
+    constexpr int kDim = decltype(dim)::value;
+    if constexpr (kDim == 64 || kDim == 128) {  // those of can_attend_prefix
+      if (behind_prefix) return launch_stream<kDim, true>(stream, args, beside);
+    }
+    launch_stream<kDim, false>(stream, args, beside);
+  });
 }
 
 }  // namespace refrain::kernels

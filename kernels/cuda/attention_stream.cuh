@@ -267,7 +267,9 @@ struct Stream : WarpSoftmax<kDim, kStreamKeys, TileLayout::kSwizzled> {
     __syncwarp();
   }
 
-  // beside: the next kernel runs beside this one, and needs what the one before has written.
+  // kBehindPrefix: some rows share a prefix. beside: the next kernel runs beside this one, and
+  // needs what the one before has written.
+  template <bool kBehindPrefix>
   __device__ void run(int32_t block, bool beside) {
     const auto& from = *reinterpret_cast<const KeyShares*>(args.shares);
     const WarpShare& own = from.warp[block * kStreamWarps + warp()];
@@ -319,7 +321,7 @@ struct Stream : WarpSoftmax<kDim, kStreamKeys, TileLayout::kSwizzled> {
     bool fresh = true;
     for (int32_t c = 0; c < count; ++c) {
       if (fresh) {
-        start_unit(now, next_q, seen);
+        start_unit<kBehindPrefix>(now, next_q, seen);
         Cursor unit = now;  // the next request and head, if they are this worker's
         unit.tile = unit.tiles - 1;
         if (c + now.tiles - now.tile < count) {
@@ -375,6 +377,7 @@ struct Stream : WarpSoftmax<kDim, kStreamKeys, TileLayout::kSwizzled> {
     }
   }
 
+  template <bool kBehindPrefix>
   __device__ void start_unit(const Cursor& c, const uint32_t (&queries)[kDim / 16][4],
                              KeySpan (&seen)[2]) {
 #pragma unroll
@@ -384,7 +387,7 @@ struct Stream : WarpSoftmax<kDim, kStreamKeys, TileLayout::kSwizzled> {
     }
     this->clear();
     const RowPlan& of = row_of(c);
-    if (args.sliding_window == 0 && of.begin > 0 && c.tile == 0) begin_with_prefix(c);
+    if (kBehindPrefix && of.begin > 0 && c.tile == 0) begin_with_prefix(c);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int32_t position = of.end - of.tokens + (lane() / 4 + half * 8) / group;

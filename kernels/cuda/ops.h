@@ -88,14 +88,15 @@ void linear_simple(StreamRef stream, const LinearArgs& args);  // any type and a
 // load_attention_stream loads its kernel before the first batch that wants it. wants_key_shares:
 // whether it may be for so many requests or fewer. can_attend_prefix, of those of
 // can_attend_flashinfer: attention_prefix makes the parts of the prefix that a plan's rows share,
-// which attention_stream adds to their own keys.
+// with which attention_stream begins (`behind_prefix`).
 bool can_attend_mma(const AttentionArgs& args);
-void attention_mma(StreamRef stream, const AttentionArgs& args, bool flashinfer);
+void attention_mma(StreamRef stream, const AttentionArgs& args, bool flashinfer,
+                   bool behind_prefix);
 bool can_attend_flashinfer(StreamRef stream, const AttentionArgs& args);
 void attention_flashinfer(StreamRef stream, const AttentionArgs& args, int32_t short_tokens,
                           bool beside);
 bool can_attend_stream(StreamRef stream, const AttentionArgs& args);
-void attention_stream(StreamRef stream, const AttentionArgs& args, bool beside);
+void attention_stream(StreamRef stream, const AttentionArgs& args, bool beside, bool behind_prefix);
 bool wants_key_shares(StreamRef stream, int32_t reqs, int32_t kv_heads, int32_t block_size);
 void load_attention_stream(int32_t head_dim);
 bool can_attend_prefix(StreamRef stream, const AttentionArgs& args);

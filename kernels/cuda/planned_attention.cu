@@ -297,7 +297,7 @@ void cascade_attention(StreamRef stream, const AttentionArgs& args) {
   if (few == stream_tokens && can_attend_mma(args) && can_attend_stream(stream, args) &&
       can_attend_prefix(stream, args)) {
     attention_prefix(stream, args);
-    return attention_mma(stream, args, /*flashinfer=*/true);
+    return attention_mma(stream, args, /*flashinfer=*/true, /*behind_prefix=*/true);
   }
   const int32_t longest = args.uniform_query_len > 0 ? args.uniform_query_len : args.tokens.padded;
   if (longest <= few || !can_attend_mma(args) || !can_attend_flashinfer(stream, args))

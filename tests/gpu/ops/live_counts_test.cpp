@@ -38,7 +38,7 @@ TEST_P(LiveCounts, CG37AttentionStreamAtEveryCapturedSize) {
     PagedBatch batch(harness(), kv_heads, dim);
     for (const int32_t size : captured_sizes()) {
       batch.check_decodes(size, [](StreamRef on, const AttentionArgs& args) {
-        attention_stream(on, args, /*beside=*/false);
+        attention_stream(on, args, /*beside=*/false, /*behind_prefix=*/false);
       });
       if (HasFatalFailure()) return;
     }
