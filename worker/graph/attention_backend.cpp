@@ -11,7 +11,7 @@ using PlanKind = kernels::AttentionPlanKind;
 
 // On CUDA a step with a shared prefix leaves its FULL graph, which is worth some 12 us a layer of
 // 8B: what is spared must be worth more (docs/gpu-results.md).
-constexpr int64_t kHostCascade = int64_t{1} << 18, kCudaCascade = int64_t{192} << 20;
+constexpr int64_t kHostCascade = int64_t{1} << 18, kCudaCascade = int64_t{256} << 20;
 
 constexpr AttentionName named(std::string_view name) {
   return *std::ranges::find(kAttentionNames, name,
