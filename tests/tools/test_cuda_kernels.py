@@ -59,16 +59,22 @@ def test_the_kernels_are_found():
 @pytest.mark.parametrize("file, name, body", all_kernels(), ids=lambda value: value if len(value) < 40 else "")
 def test_every_kernel_waits_for_its_predecessor(file, name, body):
     waits = WAIT in body or any(
-        re.search(rf"\b{helper}\(", body) for helper in helpers_that_wait(with_headers(file)))
+        re.search(rf"\b{helper}(<\w+>)?\(", body) for helper in helpers_that_wait(with_headers(file)))
     assert waits, f"{file}: {name} never waits; the end of a kernel must mean the end of all before it"
 
 
 def test_the_prefill_kernel_of_flashinfer_waits_where_every_block_begins_or_beside_another_where_the_last_one_ends():
-    text = (KERNELS / "attention_flashinfer.cuh").read_text()
+    text = (KERNELS / "attention_flashinfer.cu").read_text()
     begin = text.index("get_initial_work(")
     assert f"if (!params.beside) {WAIT}" in text[begin:text.index("return", begin)]
     end = text.index("return {};")
     assert f"if (params.beside && blockIdx.x + 1 == gridDim.x) {WAIT}" in text[text.rindex("before +=", 0, end):end]
+
+
+def test_flashinfers_kernel_over_a_shared_prefix_waits_where_every_block_begins():
+    text = (KERNELS / "attention_prefix.cu").read_text()
+    begin = text.index("get_initial_work(")
+    assert WAIT in text[begin:text.index("return", begin)]
 
 
 @pytest.mark.parametrize("file, name", [("attention_stream.cuh", "run"), ("attention_decode.cuh", "decode_kernel")])

@@ -77,8 +77,8 @@ TEST(Steps, RowWithoutAnyPossibleTokenIsNamedAndGivesNoToken_R22) {
   EXPECT_GE(result.tokens[1], 0);
 }
 
-// share_keys leaves out what the plan calls a shared prefix, in steps without one, too (CG-13).
-TEST(Steps, APlanForgetsItsPrefixWithTheFirstStepThatHasNone) {
+// share_keys leaves out what the plan calls a shared prefix, in steps without one, too.
+TEST(Steps, CG13APlanForgetsItsPrefixWithTheFirstStepThatHasNone) {
   const auto session = started();
   worker::HostedProgram& hosted = session->runner().hosted();
   const worker::ValueId plan = worker::attention_plan_of(hosted.program, 0).value;
