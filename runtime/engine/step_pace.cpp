@@ -75,13 +75,28 @@ int32_t StepPace::long_prompt_tokens() const {
   return std::min(prompt_tokens(), std::max(tokens_in(kLongChunk), kLeastLongChunk));
 }
 
+std::optional<double> StepPace::expected_seconds(const Waiting& step) const {
+  const auto known = [this](size_t index) { return classes_[index].seen >= kEnough; };
+  const auto expected = [&](size_t index, double doubt) {
+    return classes_[index].seconds * step.units * (1 - doubt);
+  };
+  if (known(step.index)) return expected(step.index, kDoubt);
+  const size_t first = kClasses / 2;  // of steps with prompts
+  if (step.index < first) return std::nullopt;
+  for (size_t away = 1; away <= kNear; ++away) {  // larger ones take less a token
+    if (step.index + away < kClasses && known(step.index + away))
+      return expected(step.index + away, kDoubt);
+    if (step.index >= first + away && known(step.index - away))
+      return expected(step.index - away, 2 * kDoubt);
+  }
+  return std::nullopt;
+}
+
 std::optional<TimePoint> StepPace::plan_at(Duration lead) const {
   if (steps_.empty()) return std::nullopt;
-  const Waiting& step = steps_.front();
-  const Class& known = classes_[step.index];
-  if (known.seen < kEnough) return std::nullopt;
-  const double seconds = known.seconds * step.units * (1 - kDoubt);
-  return step.begun + to_duration(seconds) - lead;
+  const auto seconds = expected_seconds(steps_.front());
+  if (!seconds) return std::nullopt;
+  return steps_.front().begun + to_duration(*seconds) - lead;
 }
 
 }  // namespace refrain

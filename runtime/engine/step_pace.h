@@ -29,7 +29,8 @@ class StepPace {
   Duration done(TimePoint now);  // the oldest step that was sent; how long it took
   void clear();                  // nothing is in flight any more; what is known of steps stays
   // When the next step should be planned, `lead` before the oldest one in flight ends. Nothing: at
-  // once, as none is in flight or too few like it were seen.
+  // once, as none is in flight or too few like it were seen. Too late costs little: a step is
+  // planned at once when none is in flight any more.
   std::optional<TimePoint> plan_at(Duration lead) const;
   int32_t prompt_tokens() const;  // of the next step, at most
   // Of these, of long prompts, where others decode.
@@ -38,11 +39,16 @@ class StepPace {
   std::optional<double> seconds_a_token() const { return seconds_a_token_; }
 
  private:
+  struct Waiting;
   int32_t tokens_in(double seconds) const;
+  std::optional<double> expected_seconds(const Waiting& step) const;
 
   static constexpr int kEnough = 4;                      // steps of a class before it predicts
   static constexpr double kFaster = 0.5, kSlower = 0.1;  // weight of a new duration
   static constexpr double kDoubt = 1.0 / 16;  // of the predicted time, planned that much earlier
+  // A step with prompts of a class that was seen too rarely takes as long a token as those of the
+  // nearest class that was not, at most so many classes away: an octave.
+  static constexpr size_t kNear = 4;
   struct Class {
     double seconds = 0;  // of a decode step; of any other, for each of its tokens
     int seen = 0;

@@ -58,6 +58,28 @@ TEST_F(StepPaceTest, ScalesAPromptsStepByItsTokens) {
   EXPECT_NEAR(seconds_of(left), 0.016 * 1.1 * 15 / 16, 1e-6);
 }
 
+// Long prompts are rare: a server would plan behind each of the first steps at once, and a request
+// that comes during one would miss the step behind it.
+TEST_F(StepPaceTest, ExpectsOfARareStepWithPromptsTheTimeATokenOfOneUpToAnOctaveAway) {
+  run(ipc::ForwardMode::kExtend, 1000, milliseconds(16), 8);
+  const auto left = [&](ipc::ForwardMode mode, size_t tokens) {
+    pace.clear();
+    pace.sent(step_of(mode, tokens), now);
+    const auto at = pace.plan_at(Duration::zero());
+    return at ? seconds_of(*at - now) : -1.0;
+  };
+  EXPECT_NEAR(left(ipc::ForwardMode::kMixed, 1500), 0.016 * 1.5 * 14 / 16, 1e-6);
+  EXPECT_NEAR(left(ipc::ForwardMode::kMixed, 600), 0.016 * 0.6 * 15 / 16, 1e-6);
+  EXPECT_LT(left(ipc::ForwardMode::kMixed, 3000), 0) << "more than an octave";
+  EXPECT_LT(left(ipc::ForwardMode::kMixed, 300), 0);
+  EXPECT_LT(left(ipc::ForwardMode::kDecode, 1000), 0) << "decodes are of another kind";
+  in_flight = false;
+  pace.clear();
+  run(ipc::ForwardMode::kExtend, 2000, milliseconds(28), 8);
+  EXPECT_NEAR(left(ipc::ForwardMode::kMixed, 1500), 0.028 * 0.75 * 15 / 16, 1e-6)
+      << "the larger of two";
+}
+
 TEST_F(StepPaceTest, BelievesFasterStepsSoonerThanSlowerOnes) {
   run(ipc::ForwardMode::kDecode, 8, milliseconds(16), 8);
   run(ipc::ForwardMode::kDecode, 8, milliseconds(32), 1);
