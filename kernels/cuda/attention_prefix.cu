@@ -66,13 +66,11 @@ struct PrefixTiles {
 template <class Traits>
 struct PartEpilogue : flashinfer::CollectiveEpilogue<Traits> {
   using Base = flashinfer::CollectiveEpilogue<Traits>;
-  struct Params {
-    AttentionArgs args;
-  };
+  using Params = AttentionArgs;
   __device__ static void prefetch_tma_descriptors(const Params&) {}
 
   template <class BlockCoord, class Storage, class Accumulators, class LogSums, class Mma>
-  __device__ void store(const Params& params, const Accumulators& sums, const LogSums& log_sums,
+  __device__ void store(const Params& args, const Accumulators& sums, const LogSums& log_sums,
                         Storage&, Mma mma, int thread, const BlockCoord& coord) {
     const auto [tile, q_head, kv_head, token, table, tokens, keys, part] = coord;
     const auto place = mma.get_thread_slice(thread).partition_C(
@@ -87,7 +85,7 @@ struct PartEpilogue : flashinfer::CollectiveEpilogue<Traits> {
     for (int row = 0; row < cute::size<0>(sum); ++row) {
       const int query = tile * Base::CTA_Q + static_cast<int>(cute::get<0>(at(row, 0)));
       if (query >= tokens) continue;
-      float* to = part_of(params.args, token + query, part, q_head);
+      float* to = part_of(args, token + query, part, q_head);
 #pragma unroll
       for (int col = 0; col < cute::size<1>(sum); col += 2) {
         *reinterpret_cast<float2*>(to + static_cast<int>(cute::get<1>(at(row, col)))) =
@@ -113,7 +111,7 @@ void run(StreamRef stream, const AttentionArgs& args) {
   tiles.group = args.q_heads / args.kv_heads;
   tiles.max_blocks = args.max_blocks;
   tiles.block_size = args.block_size;
-  Kernel::launch_tiles(stream, args, {args}, tiles);
+  Kernel::launch_tiles(stream, args, args, tiles);
 }
 
 }  // namespace
