@@ -83,7 +83,7 @@ std::optional<double> StepPace::expected_seconds(const Waiting& step) const {
   if (known(step.index)) return expected(step.index, kDoubt);
   const size_t first = kClasses / 2;  // of steps with prompts
   if (step.index < first) return std::nullopt;
-  for (size_t away = 1; away <= kNear; ++away) {  // larger ones take less a token
+  for (size_t away = 1; away < kClasses - first; ++away) {  // larger ones take less a token
     if (step.index + away < kClasses && known(step.index + away))
       return expected(step.index + away, kDoubt);
     if (step.index >= first + away && known(step.index - away))

@@ -47,8 +47,7 @@ class StepPace {
   static constexpr double kFaster = 0.5, kSlower = 0.1;  // weight of a new duration
   static constexpr double kDoubt = 1.0 / 16;  // of the predicted time, planned that much earlier
   // A step with prompts of a class that was seen too rarely takes as long a token as those of the
-  // nearest class that was not, at most so many classes away: an octave.
-  static constexpr size_t kNear = 4;
+  // nearest class that was not.
   struct Class {
     double seconds = 0;  // of a decode step; of any other, for each of its tokens
     int seen = 0;

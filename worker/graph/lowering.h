@@ -18,8 +18,7 @@ struct Lowering {
   std::vector<OpRange> warm_up;    // distinct_pieces(program): what a warm-up run launches
   MemoryPlan plan;
   OpContext context;
-  // Requests of the PIECEWISE keys that it is for, ascending: their warm-ups brought what a batch
-  // of so many needs.
+  // Requests that warm-ups of it had, ascending: they brought what a batch of so many needs.
   std::vector<int32_t> request_sizes;
   bool decode = false;  // for keys of one token a request alone
   bool lora = false;    // for batches with adapters alone (CG-15)

@@ -43,7 +43,8 @@ void ContextCaptures::prepare_batch(const BatchDescriptor& key) {
   planner_.plan(layout, block, rows, context_.buffers->begin_turn(), *context_.stream);
 }
 
-// One size of every range of rows beyond the largest graph for a prompt.
+// One size of every range of rows beyond the largest graph for a prompt, and of every range of
+// requests.
 std::vector<BatchDescriptor> ContextCaptures::uncaptured_sizes(const HostedProgram& program) const {
   const auto planned_rows = device_.kernels().planned_rows;
   std::vector<BatchDescriptor> sizes;
@@ -58,6 +59,16 @@ std::vector<BatchDescriptor> ContextCaptures::uncaptured_sizes(const HostedProgr
   while (rows < config.max_num_batched_tokens) {
     rows = std::min(planned_rows(rows + 1), config.max_num_batched_tokens);
     sizes.push_back({rows, std::min(rows, config.max_num_seqs)});
+  }
+  // What is of requests is launched for fewer of them than a step of many tokens may have.
+  int32_t few = 0;  // rows that other lowerings take
+  for (const auto& form : program.for_keys) few = std::max(few, form->lora ? 0 : form->rows);
+  const int32_t tokens = std::min(planned_rows(few + 1), config.max_num_batched_tokens);
+  const int32_t most_reqs = std::min(config.max_num_seqs, config.max_num_batched_tokens);
+  for (int32_t reqs = 0; reqs < most_reqs;) {
+    reqs = std::min(planned_rows(reqs + 1), most_reqs);
+    sizes.push_back({std::max(tokens, reqs), reqs});
+    if (program.lora != nullptr) sizes.push_back({std::max(tokens, reqs), reqs, false, true});
   }
   // What its linears choose is chosen by then; its own kernels are loaded once.
   if (program.lora != nullptr)
@@ -89,16 +100,21 @@ void ContextCaptures::capture(HostedProgram& program, const std::string& prefix)
       progress_(
           {ipc::StartPhase::kCapture, progress.done, progress.total, prefix + progress.detail});
   };
-  for (Lowering* lowering : program.lowerings()) lowering->request_sizes.clear();
-  for (const BatchDescriptor& key : program.dispatcher->keys(ipc::RuntimeMode::kPiecewise)) {
-    for (Lowering* lowering : program.lowerings())
-      if (lowering == &program.lowering(key)) lowering->request_sizes.push_back(key.num_reqs);
+  const std::vector<BatchDescriptor> uncaptured = uncaptured_sizes(program);
+  for (Lowering* lowering : program.lowerings()) {
+    std::vector<int32_t>& brought = lowering->request_sizes;
+    brought.clear();
+    const auto bring = [&](const BatchDescriptor& key) {
+      if (lowering == &program.lowering(key)) brought.push_back(key.num_reqs);
+    };
+    std::ranges::for_each(program.dispatcher->keys(ipc::RuntimeMode::kPiecewise), bring);
+    std::ranges::for_each(uncaptured, bring);
+    std::ranges::sort(brought);
   }
-  for (Lowering* lowering : program.lowerings()) std::ranges::sort(lowering->request_sizes);
   const CaptureJob<BatchDescriptor> job{
       [&program](const BatchDescriptor& key) -> const Lowering& { return program.lowering(key); },
       std::max(device_.warmup_runs(), options_.config.cudagraph_num_of_warmups),
-      options_.config.debug_cudagraph, uncaptured_sizes(program)};
+      options_.config.debug_cudagraph, uncaptured};
   CaptureResult result =
       capture_all(job, hooks, *context_.pool, *program.dispatcher, program.executables);
   for (ipc::ManifestEntry& entry : result.manifest) {
