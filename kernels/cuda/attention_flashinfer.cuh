@@ -37,6 +37,8 @@ struct FlashKernel {
                                             /*LEFT_SLIDING_WINDOW=*/false, kCausal, Tiles>;
   static constexpr size_t kSharedBytes = sizeof(typename Traits::SharedStorage);
 
+  static void load() { load_kernel<kKernel, kSharedBytes>("attention"); }
+
   static void launch_tiles(StreamRef stream, const AttentionArgs& args,
                            const typename Epilogue::Params& epilogue,
                            const typename Tiles::Params& tiles) {

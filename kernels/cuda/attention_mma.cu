@@ -95,6 +95,7 @@ template <int kDim>
 void launch_short(StreamRef stream, const AttentionArgs& args, bool beside, bool behind_prefix) {
   load_decode<kDim, AttentionArgs>("attention");
   load_attention_stream(args.head_dim);
+  load_cascade_attention(stream, args);
   if (can_attend_stream(stream, args)) return attention_stream(stream, args, beside, behind_prefix);
   launch_decode<kDim>(stream, "attention", args, args, beside);
 }

@@ -3,6 +3,8 @@
 // prompt, which sees all keys. What comes out are parts in float32, as planned_attention.cu has
 // them, which attention_stream.cu adds to each row's own keys. Bound by arithmetic.
 
+#include <type_traits>
+
 #include "kernels/cuda/attention_flashinfer.cuh"
 #include "kernels/cuda/attention_parts.cuh"
 
@@ -101,9 +103,14 @@ struct PartEpilogue : flashinfer::CollectiveEpilogue<Traits> {
   }  // no part is empty
 };
 
-template <int kDim, int kTileQueries, int kTileKeys>
+template <int kDim>
+using KernelOf =
+    std::conditional_t<kDim == 64, FlashKernel<64, 192, 96, false, PartEpilogue, PrefixTiles>,
+                       FlashKernel<128, 128, 128, false, PartEpilogue, PrefixTiles>>;
+
+template <int kDim>
 void run(StreamRef stream, const AttentionArgs& args) {
-  using Kernel = FlashKernel<kDim, kTileQueries, kTileKeys, false, PartEpilogue, PrefixTiles>;
+  using Kernel = KernelOf<kDim>;
   typename Kernel::Tiles::Params tiles;
   tiles.inputs = args.inputs;
   tiles.planned = args.planned;
@@ -122,9 +129,17 @@ bool can_attend_prefix(StreamRef stream, const AttentionArgs& args) {
 
 void attention_prefix(StreamRef stream, const AttentionArgs& args) {
   if (args.head_dim == 64) {
-    run<64, 192, 96>(stream, args);
+    run<64>(stream, args);
   } else {
-    run<128, 128, 128>(stream, args);
+    run<128>(stream, args);
+  }
+}
+
+void load_attention_prefix(int32_t head_dim) {
+  if (head_dim == 64) {
+    KernelOf<64>::load();
+  } else {
+    KernelOf<128>::load();
   }
 }
 

@@ -85,10 +85,10 @@ void linear_simple(StreamRef stream, const LinearArgs& args);  // any type and a
 // multiples of 16 bytes; for the rows of more than `short_tokens` tokens, all else is left alone.
 // `beside`: it may run beside the kernel launched before it, which has the others.
 // can_attend_stream, of those: a decode batch for attention_stream, rows of more tokens left out;
-// load_attention_stream loads its kernel before the first batch that wants it. wants_key_shares:
-// whether it may be for so many requests or fewer. can_attend_prefix, of those of
+// wants_key_shares: whether it may be for so many requests or fewer. can_attend_prefix, of those of
 // can_attend_flashinfer: attention_prefix makes the parts of the prefix that a plan's rows share,
-// with which attention_stream begins (`behind_prefix`).
+// with which attention_stream begins (`behind_prefix`). load_*: kernels, before the first batch
+// that wants them.
 bool can_attend_mma(const AttentionArgs& args);
 void attention_mma(StreamRef stream, const AttentionArgs& args, bool flashinfer,
                    bool behind_prefix);
@@ -101,6 +101,8 @@ bool wants_key_shares(StreamRef stream, int32_t reqs, int32_t kv_heads, int32_t 
 void load_attention_stream(int32_t head_dim);
 bool can_attend_prefix(StreamRef stream, const AttentionArgs& args);
 void attention_prefix(StreamRef stream, const AttentionArgs& args);
+void load_attention_prefix(int32_t head_dim);
+void load_cascade_attention(StreamRef stream, const AttentionArgs& args);
 void attention_simple(StreamRef stream, const AttentionArgs& args);
 
 }  // namespace refrain::kernels

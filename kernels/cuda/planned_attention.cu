@@ -290,6 +290,15 @@ void planned_attention(StreamRef stream, const AttentionArgs& args) {
   launch_merge(stream, args);
 }
 
+void load_cascade_attention(StreamRef stream, const AttentionArgs& args) {
+  by_head_dim(args.head_dim, [](auto dim) {
+    constexpr int kDim = decltype(dim)::value;
+    load_kernel<&planned_kernel<kDim>, kSharedBytes<kDim>>("attention");
+  });
+  load_kernel<&merge_parts_kernel>("merge_attention_parts");
+  if (can_attend_flashinfer(stream, args)) load_attention_prefix(args.head_dim);
+}
+
 void cascade_attention(StreamRef stream, const AttentionArgs& args) {
   const int32_t stream_tokens = kWarpQueries / (args.q_heads / args.kv_heads);
   // Of a row that may be split.
