@@ -121,9 +121,9 @@ struct TileEpilogue : flashinfer::CollectiveEpilogue<Traits> {
   }
 };
 
-template <int kDim, int kTileQueries, int kTileKeys>
+template <int kDim>
 void run(StreamRef stream, const AttentionArgs& args, int32_t short_tokens, bool beside) {
-  using Kernel = FlashKernel<kDim, kTileQueries, kTileKeys, true, TileEpilogue, RowTiles>;
+  using Kernel = FlashKernel<kDim, true, TileEpilogue, RowTiles>;
   // The output tile lies where the first stage of values does. Its refill for the next tile waits
   // for an arrival that the last warp of the last group makes after it has taken its first turn
   // there, and a group takes its turn only after all groups before it came to theirs: all warps
@@ -148,17 +148,14 @@ void run(StreamRef stream, const AttentionArgs& args, int32_t short_tokens, bool
 }  // namespace
 
 bool can_attend_flashinfer(StreamRef stream, const AttentionArgs& args) {
-  return launcher(stream).hopper && (args.head_dim == 64 || args.head_dim == 128) &&
-         args.sliding_window == 0 && rows_are_wide(args.q) && rows_are_wide(args.out);
+  return launcher(stream).hopper && is_flash_head(args.head_dim) && args.sliding_window == 0 &&
+         rows_are_wide(args.q) && rows_are_wide(args.out);
 }
 
 void attention_flashinfer(StreamRef stream, const AttentionArgs& args, int32_t short_tokens,
                           bool beside) {
-  if (args.head_dim == 64) {
-    run<64, 192, 96>(stream, args, short_tokens, beside);
-  } else {
-    run<128, 128, 128>(stream, args, short_tokens, beside);
-  }
+  by_flash_head(args.head_dim,
+                [&](auto dim) { run<decltype(dim)::value>(stream, args, short_tokens, beside); });
 }
 
 }  // namespace refrain::kernels

@@ -19,11 +19,18 @@ struct ScoreScale {
   float sm_scale = 1;  // FlashInfer's name
 };
 
-// kTileQueries a multiple of 64: a warp group for each 64 queries, and one that copies. Epilogue
-// and Tiles: templates of Traits and kTileQueries.
-template <int kDim, int kTileQueries, int kTileKeys, bool kCausal,
-          template <class> class EpilogueOf, template <int> class TilesOf>
+// `launch` with the size of a head as a constant, of those of is_flash_head().
+template <class Launch>
+void by_flash_head(int32_t head_dim, const Launch& launch) {
+  if (head_dim == 64) return launch(std::integral_constant<int, 64>());
+  launch(std::integral_constant<int, 128>());
+}
+
+// A warp group for each 64 queries of a tile, and one that copies. Epilogue and Tiles: templates of
+// Traits and kTileQueries.
+template <int kDim, bool kCausal, template <class> class EpilogueOf, template <int> class TilesOf>
 struct FlashKernel {
+  static constexpr int kTileQueries = kDim == 64 ? 192 : 128, kTileKeys = kDim == 64 ? 96 : 128;
   using Element = cutlass::bfloat16_t;
   using Traits =
       flashinfer::AttentionKernelTraits</*USE_TMA_LOAD_KV=*/false, kDim, kDim, kTileQueries,

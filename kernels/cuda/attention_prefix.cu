@@ -3,8 +3,6 @@
 // prompt, which sees all keys. What comes out are parts in float32, as planned_attention.cu has
 // them, which attention_stream.cu adds to each row's own keys. Bound by arithmetic.
 
-#include <type_traits>
-
 #include "kernels/cuda/attention_flashinfer.cuh"
 #include "kernels/cuda/attention_parts.cuh"
 
@@ -104,21 +102,18 @@ struct PartEpilogue : flashinfer::CollectiveEpilogue<Traits> {
 };
 
 template <int kDim>
-using KernelOf =
-    std::conditional_t<kDim == 64, FlashKernel<64, 192, 96, false, PartEpilogue, PrefixTiles>,
-                       FlashKernel<128, 128, 128, false, PartEpilogue, PrefixTiles>>;
+using PrefixKernel = FlashKernel<kDim, false, PartEpilogue, PrefixTiles>;
 
 template <int kDim>
 void run(StreamRef stream, const AttentionArgs& args) {
-  using Kernel = KernelOf<kDim>;
-  typename Kernel::Tiles::Params tiles;
+  typename PrefixKernel<kDim>::Tiles::Params tiles;
   tiles.inputs = args.inputs;
   tiles.planned = args.planned;
   tiles.q_heads = args.q_heads;
   tiles.group = args.q_heads / args.kv_heads;
   tiles.max_blocks = args.max_blocks;
   tiles.block_size = args.block_size;
-  Kernel::launch_tiles(stream, args, args, tiles);
+  PrefixKernel<kDim>::launch_tiles(stream, args, args, tiles);
 }
 
 }  // namespace
@@ -128,19 +123,11 @@ bool can_attend_prefix(StreamRef stream, const AttentionArgs& args) {
 }
 
 void attention_prefix(StreamRef stream, const AttentionArgs& args) {
-  if (args.head_dim == 64) {
-    run<64>(stream, args);
-  } else {
-    run<128>(stream, args);
-  }
+  by_flash_head(args.head_dim, [&](auto dim) { run<decltype(dim)::value>(stream, args); });
 }
 
 void load_attention_prefix(int32_t head_dim) {
-  if (head_dim == 64) {
-    KernelOf<64>::load();
-  } else {
-    KernelOf<128>::load();
-  }
+  by_flash_head(head_dim, [](auto dim) { PrefixKernel<decltype(dim)::value>::load(); });
 }
 
 }  // namespace refrain::kernels

@@ -50,12 +50,9 @@ __global__ void __launch_bounds__(kStreamThreads, 1)
 }
 
 template <int kDim>
-constexpr bool kTakesParts = kDim == 64 || kDim == 128;  // those of can_attend_prefix
-
-template <int kDim>
 void load_stream() {
   load_kernel<&stream_kernel<kDim, false>, Stream<kDim>::kSharedBytes>("attention");
-  if constexpr (kTakesParts<kDim>)
+  if constexpr (is_flash_head(kDim))
     load_kernel<&stream_kernel<kDim, true>, Stream<kDim>::kSharedBytes>("attention");
 }
 
@@ -102,7 +99,7 @@ void attention_stream(StreamRef stream, const AttentionArgs& args, bool beside,
                       bool behind_prefix) {
   by_head_dim(args.head_dim, [&](auto dim) {
     constexpr int kDim = decltype(dim)::value;
-    if constexpr (kTakesParts<kDim>) {
+    if constexpr (is_flash_head(kDim)) {
       if (behind_prefix) return launch_stream<kDim, true>(stream, args, beside);
     }
     launch_stream<kDim, false>(stream, args, beside);

@@ -81,7 +81,7 @@ void linear_cluster(StreamRef stream, const FusedLinearArgs& args);
 void linear_simple(StreamRef stream, const LinearArgs& args);  // any type and alignment, slow
 
 // The lowerings of attention. can_attend_mma: bfloat16, head_dim 32, 64, 80, 96 or 128, aligned.
-// can_attend_flashinfer, of those: on Hopper, head_dim 64 or 128, no window, rows of q and out at
+// can_attend_flashinfer, of those: on Hopper, is_flash_head, no window, rows of q and out at
 // multiples of 16 bytes; for the rows of more than `short_tokens` tokens, all else is left alone.
 // `beside`: it may run beside the kernel launched before it, which has the others.
 // can_attend_stream, of those: a decode batch for attention_stream, rows of more tokens left out;
@@ -92,6 +92,7 @@ void linear_simple(StreamRef stream, const LinearArgs& args);  // any type and a
 bool can_attend_mma(const AttentionArgs& args);
 void attention_mma(StreamRef stream, const AttentionArgs& args, bool flashinfer,
                    bool behind_prefix);
+constexpr bool is_flash_head(int32_t head_dim) { return head_dim == 64 || head_dim == 128; }
 bool can_attend_flashinfer(StreamRef stream, const AttentionArgs& args);
 void attention_flashinfer(StreamRef stream, const AttentionArgs& args, int32_t short_tokens,
                           bool beside);

@@ -55,31 +55,32 @@ std::vector<BatchDescriptor> ContextCaptures::uncaptured_sizes(const HostedProgr
       if (!key.uniform) rows = std::max(rows, key.num_tokens);
     }
   }
+  const auto ranges = [planned_rows](int32_t begin, int32_t end) {  // the most rows of each
+    std::vector<int32_t> most;
+    while (begin < end) most.push_back(begin = std::min(planned_rows(begin + 1), end));
+    return most;
+  };
   const ipc::WorkerConfig& config = options_.config;
-  while (rows < config.max_num_batched_tokens) {
-    rows = std::min(planned_rows(rows + 1), config.max_num_batched_tokens);
-    sizes.push_back({rows, std::min(rows, config.max_num_seqs)});
-  }
-  // What is of requests is launched for fewer of them than a step of many tokens may have.
+  for (const int32_t tokens : ranges(rows, config.max_num_batched_tokens))
+    sizes.push_back({tokens, std::min(tokens, config.max_num_seqs)});
+  // What is of requests is launched for fewer of them than a step of many tokens may have. Kernels
+  // of adapters, too, differ by rows.
   int32_t few = 0;  // rows that other lowerings take
   for (const auto& form : program.for_keys) few = std::max(few, form->lora ? 0 : form->rows);
-  const int32_t tokens = std::min(planned_rows(few + 1), config.max_num_batched_tokens);
-  const int32_t most_reqs = std::min(config.max_num_seqs, config.max_num_batched_tokens);
-  for (int32_t reqs = 0; reqs < most_reqs;) {
-    reqs = std::min(planned_rows(reqs + 1), most_reqs);
-    sizes.push_back({std::max(tokens, reqs), reqs});
-    if (program.lora != nullptr) sizes.push_back({std::max(tokens, reqs), reqs, false, true});
+  const int32_t many = std::min(planned_rows(few + 1), config.max_num_batched_tokens);
+  for (const int32_t reqs :
+       ranges(0, std::min(config.max_num_seqs, config.max_num_batched_tokens))) {
+    sizes.push_back({std::max(many, reqs), reqs});
+    if (program.lora != nullptr) sizes.push_back({std::max(many, reqs), reqs, false, true});
   }
-  // What its linears choose is chosen by then; its own kernels are loaded once.
+  // Many rows with adapters: what linears choose is chosen by then, so one size will do.
   if (program.lora != nullptr)
     sizes.push_back({config.max_num_batched_tokens, config.max_num_seqs, false, true});
   for (const auto& form : program.for_keys) {
     if (!form->lora) continue;
-    for (rows = 0; rows < form->rows;) {
-      rows = planned_rows(rows + 1);
-      if (rows > config.max_num_batched_tokens) break;
-      sizes.push_back({rows, std::min(rows, config.max_num_seqs), false, true});
-    }
+    for (const int32_t tokens : ranges(0, planned_rows(form->rows)))
+      if (tokens <= config.max_num_batched_tokens)
+        sizes.push_back({tokens, std::min(tokens, config.max_num_seqs), false, true});
   }
   return sizes;
 }
