@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/result.h"
 #include "worker/device/copier.h"
+#include "worker/device/copy_piece.h"
 
 namespace refrain::worker {
 
@@ -116,9 +118,9 @@ class Stream {
   virtual ~Stream() = default;
   virtual kernels::StreamRef ref() = 0;
   virtual void copy(void* to, const void* from, size_t bytes) = 0;  // stream-ordered, capturable
-  // `rows` rows of `bytes`, each `stride` bytes behind the one before; of `from` without a gap. Not
-  // capturable.
-  virtual void copy_rows(void* to, size_t stride, const void* from, size_t bytes, size_t rows) = 0;
+  // All pieces into place `place`. They lie in pinned memory themselves and are left alone until
+  // that has happened; addresses and sizes are multiples of 2. Not capturable.
+  virtual void copy_rows(std::span<const CopyRows> pieces, size_t place) = 0;
   virtual void synchronize() = 0;                    // refused while capturing
   virtual std::unique_ptr<Event> record() = 0;       // refused while capturing
   virtual std::unique_ptr<Event> record_time() = 0;  // record(), and the device notes the time

@@ -174,6 +174,8 @@ Status AdapterPlaces::load(AdapterId id, const PeftAdapter& adapter, const OpenM
     bytes += aligned(rank * static_cast<size_t>(target.b_rows) * size_of(value(target.b).dtype));
     loaded.parts.push_back(part);
   }
+  const size_t rows_at = bytes;
+  bytes += (1 + 2 * loaded.parts.size()) * sizeof(CopyRows);
   loaded.memory = device_.allocate_pinned(bytes);
   auto* memory = static_cast<std::byte*>(loaded.memory->data());
   auto* ranks = reinterpret_cast<int32_t*>(memory);
@@ -181,9 +183,41 @@ Status AdapterPlaces::load(AdapterId id, const PeftAdapter& adapter, const OpenM
   for (const Part& part : loaded.parts)
     ranks[part.target->rank_column] = static_cast<int32_t>(loaded.rank);
   REFRAIN_RETURN_IF_ERROR(read_all(adapter, loaded.parts, memory, threads, alive));
+  loaded.rows = list_rows(loaded, reinterpret_cast<CopyRows*>(memory + rows_at));
   REFRAIN_CHECK(!knows(id), "LoRA adapter {} is there already", id);
   adapters_[id] = std::move(loaded);
   return {};
+}
+
+// Written to `list`: A's rows of a place lie one behind the other, B's between those of the others.
+std::span<const CopyRows> AdapterPlaces::list_rows(const Adapter& adapter, CopyRows* list) const {
+  const auto* memory = static_cast<const std::byte*>(adapter.memory->data());
+  const auto rank = static_cast<size_t>(adapter.rank);
+  const size_t places = in_place_.size();
+  size_t count = 0;
+  const size_t ranks = static_cast<size_t>(value(lora_.ranks).cols) * sizeof(int32_t);
+  list[count++] = {address(lora_.ranks), ranks, ranks, memory, ranks, 1};
+  for (const Part& part : adapter.parts) {
+    const LoraTarget& target = *part.target;
+    const Value &a = value(target.a), &b = value(target.b);
+    const size_t a_row = static_cast<size_t>(a.cols) * size_of(a.dtype);
+    const size_t a_bytes =
+        rank * static_cast<size_t>(target.col_end - target.col_begin) * size_of(a.dtype);
+    list[count++] = {address(target.a) + static_cast<size_t>(target.a_row) * a_row,
+                     static_cast<size_t>(a.rows.scale) / places * a_row,
+                     0,
+                     memory + part.a,
+                     a_bytes,
+                     1};
+    const size_t b_row = static_cast<size_t>(b.cols) * size_of(b.dtype);
+    list[count++] = {address(target.b) + static_cast<size_t>(target.b_begin) * b_row,
+                     b_row / places,
+                     b_row,
+                     memory + part.b,
+                     rank * size_of(b.dtype),
+                     static_cast<size_t>(target.b_rows)};
+  }
+  return {list, count};
 }
 
 void AdapterPlaces::unload(AdapterId id, Stream& stream) {
@@ -205,27 +239,8 @@ void AdapterPlaces::place(int32_t place, AdapterId id, Stream& stream) {
                 place, num_places());
   const auto found = adapters_.find(id);
   REFRAIN_CHECK(found != adapters_.end(), "LoRA adapter {} is not loaded", id);
-  const Adapter& adapter = found->second;
-  const auto* memory = static_cast<const std::byte*>(adapter.memory->data());
-  const auto rank = static_cast<size_t>(adapter.rank);
-  const auto at = static_cast<size_t>(place);
-  for (const Part& part : adapter.parts) {
-    const LoraTarget& target = *part.target;
-    const Value &a = value(target.a), &b = value(target.b);
-    const auto places = in_place_.size();
-    const auto a_cols = static_cast<size_t>(a.cols);
-    const size_t a_rows = static_cast<size_t>(a.rows.scale) / places;
-    const auto b_cols = static_cast<size_t>(b.cols);
-    const size_t a_at = (at * a_rows + static_cast<size_t>(target.a_row)) * a_cols;
-    stream.copy(address(target.a) + a_at * size_of(a.dtype), memory + part.a,
-                rank * static_cast<size_t>(target.col_end - target.col_begin) * size_of(a.dtype));
-    const size_t b_at = static_cast<size_t>(target.b_begin) * b_cols + at * (b_cols / places);
-    stream.copy_rows(address(target.b) + b_at * size_of(b.dtype), b_cols * size_of(b.dtype),
-                     memory + part.b, rank * size_of(b.dtype), static_cast<size_t>(target.b_rows));
-  }
-  const size_t columns = static_cast<size_t>(value(lora_.ranks).cols) * sizeof(int32_t);
-  stream.copy(address(lora_.ranks) + at * columns, memory, columns);
-  in_place_[at] = id;
+  stream.copy_rows(found->second.rows, static_cast<size_t>(place));
+  in_place_[static_cast<size_t>(place)] = id;
 }
 
 }  // namespace refrain::worker

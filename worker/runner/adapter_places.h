@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -53,7 +54,7 @@ class AdapterPlaces {
   struct Adapter {
     int64_t rank = 0;
     std::vector<Part> parts;
-    size_t ranks = 0;  // offset of int32 [rank columns]
+    std::span<const CopyRows> rows;  // of all of it, in its memory
     std::unique_ptr<Buffer> memory;
   };
 
@@ -64,6 +65,7 @@ class AdapterPlaces {
               std::byte* memory) const;
   Status read_all(const PeftAdapter& adapter, const std::vector<Part>& parts, std::byte* memory,
                   int threads, const std::function<void()>& alive) const;
+  std::span<const CopyRows> list_rows(const Adapter& adapter, CopyRows* list) const;
   const Value& value(ValueId id) const { return lora_.program.value(id); }
   std::byte* address(ValueId id) const {
     return static_cast<std::byte*>(addresses_[static_cast<size_t>(id)][0]);

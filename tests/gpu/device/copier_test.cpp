@@ -81,6 +81,39 @@ TEST_F(CopierTest, PiecesOfAllSizesAndAlignmentsComeWhole) {
     ASSERT_EQ(words[i], copied[i] ? i : 0xffffffffu) << "word " << i;
 }
 
+// Every piece has rows of its own number of bytes, which three places share.
+TEST_F(CopierTest, RowsOfAllSizesAndAlignmentsGoIntoTheirPlace) {
+  constexpr size_t kPlaces = 3, kRows = 1000;
+  const std::vector<size_t> row_bytes = {16, 32, 8, 24, 4, 2, 6, 5120};
+  size_t bytes = 0;
+  for (const size_t row : row_bytes) bytes += row * kRows;
+  const auto from = device_->allocate_pinned(bytes);
+  const auto list = device_->allocate_pinned(row_bytes.size() * sizeof(CopyRows));
+  const auto to = device_->allocate(kPlaces * bytes, MemoryTag::kOther);
+  const auto seen = device_->allocate_pinned(kPlaces * bytes);
+  auto* values = static_cast<uint16_t*>(from->data());
+  for (size_t i = 0; i < bytes / 2; ++i) values[i] = static_cast<uint16_t>(i % 65521 + 1);
+  std::memset(seen->data(), 0, seen->bytes());
+  stream_->copy(to->data(), seen->data(), seen->bytes());
+  auto* pieces = static_cast<CopyRows*>(list->data());
+  std::vector<uint16_t> expected(kPlaces * bytes / 2, 0);
+  size_t at = 0;
+  for (size_t i = 0; i < row_bytes.size(); ++i) {
+    const size_t row = row_bytes[i];
+    pieces[i] = {static_cast<std::byte*>(to->data()) + kPlaces * at, row, kPlaces * row,
+                 static_cast<const std::byte*>(from->data()) + at,   row, kRows};
+    for (size_t r = 0; r < kRows; ++r)
+      std::copy_n(values + (at + r * row) / 2, row / 2,
+                  expected.begin() + static_cast<int64_t>(kPlaces * (at + r * row) + 2 * row) / 2);
+    at += row * kRows;
+  }
+  stream_->copy_rows({pieces, row_bytes.size()}, 2);
+  stream_->copy(seen->data(), to->data(), seen->bytes());
+  stream_->synchronize();
+  const auto* got = static_cast<const uint16_t*>(seen->data());
+  for (size_t i = 0; i < expected.size(); ++i) ASSERT_EQ(got[i], expected[i]) << "at " << i;
+}
+
 TEST_F(CopierTest, ManyMorePiecesThanAListHolds) {
   constexpr size_t kCount = 40000, kBytes = 256;
   const auto from = device_->allocate(kCount * kBytes, MemoryTag::kOther);

@@ -91,8 +91,8 @@ class LateStream final : public Stream, public kernels::HostLauncher {
   void copy(void* to, const void* from, size_t bytes) override {
     when_its_turn_comes([this, to, from, bytes] { host_->copy(to, from, bytes); });
   }
-  void copy_rows(void* to, size_t stride, const void* from, size_t bytes, size_t rows) override {
-    when_its_turn_comes([=, this] { host_->copy_rows(to, stride, from, bytes, rows); });
+  void copy_rows(std::span<const worker::CopyRows> pieces, size_t place) override {
+    when_its_turn_comes([=, this] { host_->copy_rows(pieces, place); });
   }
   void launch(kernels::HostFunction function, const void* args, size_t bytes, const char* name,
               bool single) override {

@@ -62,6 +62,22 @@ TEST_P(HostStreamTest, CopiesAreRecorded) {
   }
 }
 
+TEST_P(HostStreamTest, RowsOfManyPiecesGoIntoTheirPlace) {
+  std::vector<uint16_t> from(12), to(40, 0);
+  for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<uint16_t>(i + 1);
+  const auto* in = reinterpret_cast<const std::byte*>(from.data());
+  auto* out = reinterpret_cast<std::byte*>(to.data());
+  const std::vector<CopyRows> pieces = {
+      {out, 4, 8, in, 4, 3},               // three rows of two, of two places side by side
+      {out + 24, 12, 0, in + 12, 12, 1}};  // one of six, places one behind the other
+  stream_->copy_rows(pieces, 1);
+  stream_->synchronize();
+  const std::vector<uint16_t> expected = {0, 0, 1, 2, 0, 0, 3, 4, 0, 0,  5,  6,
+                                          0, 0, 0, 0, 0, 0, 7, 8, 9, 10, 11, 12};
+  to.resize(expected.size());
+  EXPECT_EQ(to, expected);
+}
+
 TEST_P(HostStreamTest, AnEmptyGraphReplays) {
   stream_->begin_capture();
   auto graph = stream_->end_capture();

@@ -1,5 +1,6 @@
 #pragma once
-// Many small pieces of device memory in one launch (Copier::copy_all).
+// Many pieces in one launch: of device memory (Copier::copy_all), of pinned memory
+// (Stream::copy_rows).
 
 #include <cuda_runtime.h>
 
@@ -12,5 +13,8 @@ inline constexpr size_t kCopyPieceBytes = 16 << 10;
 // Of at most kCopyPieceBytes each, addresses and sizes multiples of 16. `pieces` is pinned memory,
 // which nobody writes until the copies are done.
 cudaError_t launch_copy_pieces(cudaStream_t stream, const CopyPiece* pieces, int count);
+
+// `pieces` likewise.
+cudaError_t launch_copy_rows(cudaStream_t stream, const CopyRows* pieces, int count, size_t place);
 
 }  // namespace refrain::worker

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/cuda/limits.h"
+#include "worker/device/cuda/copy_pieces.h"
 #include "worker/device/cuda/cuda_graph.h"
 
 namespace refrain::worker {
@@ -87,13 +88,13 @@ void CudaStream::copy(void* to, const void* from, size_t bytes) {
                   "cudaMemcpyAsync");
 }
 
-void CudaStream::copy_rows(void* to, size_t stride, const void* from, size_t bytes, size_t rows) {
+void CudaStream::copy_rows(std::span<const CopyRows> pieces, size_t place) {
   context_->refuse_in_capture("copy_rows");
   context_->note("copy");
-  if (bytes == 0 || rows == 0) return;
+  if (pieces.empty()) return;
   context_->check(
-      cudaMemcpy2DAsync(to, stride, from, bytes, bytes, rows, cudaMemcpyDefault, launcher_.stream),
-      "cudaMemcpy2DAsync");
+      launch_copy_rows(launcher_.stream, pieces.data(), static_cast<int>(pieces.size()), place),
+      "a copy of rows");
 }
 
 void CudaStream::tune(bool on) {

@@ -21,7 +21,7 @@ class CudaStream final : public Stream {
 
   kernels::StreamRef ref() override { return {&launcher_}; }
   void copy(void* to, const void* from, size_t bytes) override;
-  void copy_rows(void* to, size_t stride, const void* from, size_t bytes, size_t rows) override;
+  void copy_rows(std::span<const CopyRows> pieces, size_t place) override;
   void synchronize() override;
   std::unique_ptr<Event> record() override;
   std::unique_ptr<Event> record_time() override;

@@ -25,17 +25,17 @@ void copy_kernel(const CopyArgs& args, const kernels::Team& team) {
 }
 
 struct CopyRowsArgs {
-  void* to;
-  const void* from;
-  int64_t stride, bytes, rows;
+  const CopyRows* pieces;
+  size_t count, place;
 };
 
 void copy_rows_kernel(const CopyRowsArgs& args, const kernels::Team& team) {
-  const kernels::Range range = kernels::share_of(args.rows, team);
-  for (int64_t row = range.begin; row < range.end; ++row)
-    std::memcpy(static_cast<std::byte*>(args.to) + row * args.stride,
-                static_cast<const std::byte*>(args.from) + row * args.bytes,
-                static_cast<size_t>(args.bytes));
+  for (const CopyRows& piece : std::span(args.pieces, args.count)) {
+    const kernels::Range range = kernels::share_of(static_cast<int64_t>(piece.rows), team);
+    for (auto row = static_cast<size_t>(range.begin); row < static_cast<size_t>(range.end); ++row)
+      std::memcpy(piece.to + args.place * piece.step + row * piece.stride,
+                  piece.from + row * piece.bytes, piece.bytes);
+  }
 }
 
 // Of a stream whose launches run at once: it has always happened.
@@ -93,10 +93,9 @@ void HostStream::copy(void* to, const void* from, size_t bytes) {
                                bytes <= kOneThread);
 }
 
-void HostStream::copy_rows(void* to, size_t stride, const void* from, size_t bytes, size_t rows) {
+void HostStream::copy_rows(std::span<const CopyRows> pieces, size_t place) {
   context_->refuse_in_capture("copy_rows");
-  const CopyRowsArgs args{to, from, static_cast<int64_t>(stride), static_cast<int64_t>(bytes),
-                          static_cast<int64_t>(rows)};
+  const CopyRowsArgs args{pieces.data(), pieces.size(), place};
   kernels::launch<copy_rows_kernel>(ref(), args, "copy", false);
 }
 
