@@ -5,13 +5,6 @@
 
 namespace refrain {
 
-bool PromptAdmission::adapter_may_enter(const Sequence& sequence) {
-  const AdapterId adapter = sequence.params.adapter;
-  if (adapter == 0) return true;
-  adapter_waits_ = adapter_waits_ || !resources_.adapters().has_room(adapter);
-  return !adapter_waits_;
-}
-
 bool PromptAdmission::is_long(const Sequence& sequence) const {
   const auto cached = static_cast<int32_t>(sequence.prefix.hits) * options_.block_size;
   const int32_t step = std::min(options_.max_num_batched_tokens, step_.chunk_limit());

@@ -17,11 +17,11 @@ class PromptAdmission {
                   SequenceResources& resources, const StepBuilder& step)
       : options_(options), queues_(queues), resources_(resources), step_(step) {}
 
-  // A step is planned.
-  void begin() { adapter_waits_ = false; }
-  // Who waits for a place of its LoRA adapter is passed by requests without one; others with
-  // adapters wait behind it, so that places get free.
-  bool adapter_may_enter(const Sequence& sequence);
+  // Who waits for its LoRA adapter is passed by those whose adapter has a place, as long as
+  // AdapterPlaces lets them.
+  bool adapter_may_enter(const Sequence& sequence) {
+    return resources_.adapters().may_enter(sequence.params.adapter, sequence.id);
+  }
   // More of it is to be computed than a step has for prompts, or than the threshold says. Of a
   // waiting one: what is cached of it, as far as was looked, does not count.
   bool is_long(const Sequence& sequence) const;
@@ -41,7 +41,6 @@ class PromptAdmission {
   const SequenceQueues& queues_;
   SequenceResources& resources_;
   const StepBuilder& step_;
-  bool adapter_waits_ = false;  // somebody waits for a LoRA adapter's place
   uint64_t prompt_tokens_ = 0, cached_prompt_tokens_ = 0;
 };
 

@@ -73,6 +73,7 @@ Status Scheduler::add(std::unique_ptr<Sequence> sequence, const TokenDigest& giv
   }
   if (sequence->id == kCanaryRequest) sequence->params.priority = kBeforeAll;
   transfers_.comes(*sequence);
+  resources_.adapters().arrived(sequence->id);
   queues_.add(std::move(sequence));
   return {};
 }
@@ -94,7 +95,7 @@ const StepPlan* Scheduler::schedule(TimePoint now) {
   now_ = now;
   step_.begin(now, decodes_.query_len());
   preemption_.begin();
-  admission_.begin();
+  resources_.adapters().begin();
   bool part = split_.on() && split_.plan(decodes_.any());
   if (!part) {
     const bool chunks_left = decodes_.plan();

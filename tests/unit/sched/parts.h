@@ -48,7 +48,7 @@ struct Parts {
   void begin(int32_t query_len = 1) {
     step.begin({}, query_len);
     preemption.begin();
-    admission.begin();
+    resources.adapters().begin();
   }
   std::vector<RequestId> running() const { return ids(queues.running()); }
   std::vector<RequestId> waiting() const { return ids(queues.waiting()); }

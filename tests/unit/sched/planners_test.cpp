@@ -88,7 +88,7 @@ TEST(PrefillPlanner, LooksAtFewOfTheLongPromptsThatWaitInEachStep) {
   EXPECT_EQ(parts.running(), (std::vector<RequestId>{1, 102}));
 }
 
-TEST(PromptAdmission, WhoWaitsForAPlaceIsPassedByRequestsWithoutAdapters) {
+TEST(PromptAdmission, AnAdapterThatNoRankHasYetKeepsNobodyFromAPlace) {
   SchedulerOptions options = small_options();
   options.max_loras = 1;
   Parts parts(options);
@@ -98,12 +98,9 @@ TEST(PromptAdmission, WhoWaitsForAPlaceIsPassedByRequestsWithoutAdapters) {
   loaded.params.adapter = 6;
   parts.resources.adapters().loaded(6);
   parts.begin();
+  EXPECT_FALSE(parts.admission.adapter_may_enter(waits));
   EXPECT_TRUE(parts.admission.adapter_may_enter(loaded));
-  EXPECT_FALSE(parts.admission.adapter_may_enter(waits));   // no rank has it yet
-  EXPECT_FALSE(parts.admission.adapter_may_enter(loaded));  // behind it
   EXPECT_TRUE(parts.admission.adapter_may_enter(parts.add(3, 4)));
-  parts.begin();
-  EXPECT_TRUE(parts.admission.adapter_may_enter(loaded));
 }
 
 TEST(SplitPrefill, PartsOfARowTakeTurnsWithDecodes_CG39) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "tests/unit/sched/harness.h"
 
 namespace refrain {
@@ -15,6 +17,8 @@ using testing::solo_run;
 SchedulerOptions lora_options(int32_t places) {
   SchedulerOptions options = small_options();
   options.max_loras = places;
+  options.max_num_seqs = 8;
+  options.max_num_batched_tokens = 32;
   return options;
 }
 
@@ -22,6 +26,12 @@ SequenceParams adapter_params(AdapterId adapter, int64_t max_tokens = 6) {
   SequenceParams params;
   params.max_tokens = max_tokens;
   params.adapter = adapter;
+  return params;
+}
+
+SequenceParams seeded_params(RequestId id, AdapterId adapter, int64_t max_tokens) {
+  SequenceParams params = adapter_params(adapter, max_tokens);
+  params.setup.seed = id;
   return params;
 }
 
@@ -89,7 +99,7 @@ TEST(SchedulerLora, TheAdapterLongestOutOfUseGivesItsPlace) {
   EXPECT_EQ(placed, (std::vector<AdapterId>{1, 2, 0, 3, 0, 2, 0}));
 }
 
-TEST(SchedulerLora, RequestsWithoutAnAdapterPassWhoWaitsForAPlaceAndNobodyElseDoes) {
+TEST(SchedulerLora, RequestsWithoutAnAdapterPassWhoWaitsForAPlaceThoseOfTheTurnThatEndsDoNot) {
   Harness harness(lora_options(1), 1);
   harness.scheduler.adapter_loaded(1);
   harness.scheduler.adapter_loaded(2);
@@ -108,6 +118,66 @@ TEST(SchedulerLora, RequestsWithoutAnAdapterPassWhoWaitsForAPlaceAndNobodyElseDo
   for (RequestId id = 1; id <= 4; ++id) EXPECT_EQ(harness.outcomes[id].finishes, 1) << id;
   EXPECT_EQ(harness.outcomes[2].output, expected(2, 6, 4));
   EXPECT_EQ(harness.outcomes[3].output, expected(1, 6, 4));
+}
+
+// Requests that begin to run in the next step: their seeds.
+std::set<RequestId> begin_next(Harness& harness) {
+  while (harness.receive()) {
+  }
+  std::set<RequestId> begun;
+  if (!harness.send()) return begun;
+  for (const ipc::SlotSetup& setup : harness.steps.back().setups) begun.insert(setup.seed);
+  return begun;
+}
+
+TEST(SchedulerLora, ATurnHasAllWhoWereThereWhenItBegan) {
+  Harness harness(lora_options(1), 1);
+  for (AdapterId adapter = 1; adapter <= 2; ++adapter) harness.scheduler.adapter_loaded(adapter);
+  for (RequestId id = 1; id <= 6; ++id)
+    ASSERT_TRUE(harness.add(id, prompt_of(4), seeded_params(id, id % 2 == 1 ? 1 : 2, 3)));
+  EXPECT_EQ(begin_next(harness), (std::set<RequestId>{1, 3, 5})) << "2 waits";
+  ASSERT_TRUE(harness.add(7, prompt_of(4), seeded_params(7, 1, 3)));
+  EXPECT_EQ(begin_next(harness), std::set<RequestId>{}) << "7 came later";
+  EXPECT_EQ(begin_next(harness), std::set<RequestId>{});
+  EXPECT_EQ(begin_next(harness), (std::set<RequestId>{2, 4, 6}));
+  ASSERT_TRUE(harness.run());
+  for (RequestId id = 1; id <= 7; ++id) EXPECT_EQ(harness.outcomes[id].finishes, 1) << id;
+}
+
+TEST(SchedulerLora, ForEachAdapterThatWaitsOneTurnEndsTheOldestFirst) {
+  Harness harness(lora_options(3), 1);
+  for (AdapterId adapter = 1; adapter <= 5; ++adapter) harness.scheduler.adapter_loaded(adapter);
+  RequestId id = 0;
+  const auto add = [&](AdapterId adapter) {
+    ++id;
+    ASSERT_TRUE(harness.add(id, prompt_of(4), seeded_params(id, adapter, 30)));
+  };
+  for (AdapterId adapter = 1; adapter <= 3; ++adapter) {
+    add(adapter);
+    EXPECT_EQ(begin_next(harness), std::set<RequestId>{id});
+  }
+  for (const AdapterId adapter : {4, 1, 2, 3, 4}) add(adapter);  // requests 4 to 8
+  EXPECT_EQ(begin_next(harness), (std::set<RequestId>{6, 7})) << "the turn of 1 ends for 4";
+  for (const AdapterId adapter : {5, 2, 3}) add(adapter);  // 9 to 11
+  EXPECT_EQ(begin_next(harness), std::set<RequestId>{11}) << "that of 2 ends for 5";
+  ASSERT_TRUE(harness.run());
+  for (RequestId at = 1; at <= id; ++at) EXPECT_EQ(harness.outcomes[at].finishes, 1) << at;
+}
+
+// Requests of one adapter that never stop coming.
+TEST(SchedulerLora, EverybodysTurnComes) {
+  Harness harness(lora_options(1), 2);
+  harness.scheduler.adapter_loaded(1);
+  harness.scheduler.adapter_loaded(2);
+  constexpr RequestId kOther = 3;
+  for (RequestId id = 1; id <= 60 && harness.outcomes[kOther].finishes == 0; ++id) {
+    ASSERT_TRUE(harness.add(id, prompt_of(4), adapter_params(id == kOther ? 2 : 1)));
+    harness.send();
+    harness.receive();
+  }
+  EXPECT_EQ(harness.outcomes[kOther].finishes, 1);
+  EXPECT_EQ(harness.outcomes[kOther].output, expected(2, 6, 4));
+  ASSERT_TRUE(harness.run());
 }
 
 TEST(SchedulerLora, ARequestWaitsUntilAllRanksHaveItsAdapterAndAnAdapterStaysWhileARowIsInFlight) {
