@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <filesystem>
-#include <thread>
 
 #include "ipc/protocol/limits.h"
+#include "runtime/base/processors.h"
 #include "runtime/config/group_options.h"
 #include "runtime/config/options.h"
 #include "runtime/config/pooling_config.h"
@@ -89,8 +89,7 @@ Status finish_lora(EngineConfig& config) {
 
 void finish_host_threads(EngineConfig& config) {
   if (config.host_threads != 0) return;
-  const auto cores = static_cast<int32_t>(std::thread::hardware_concurrency());
-  config.host_threads = std::max(1, cores / config.num_workers());
+  config.host_threads = std::max(1, usable_processors() / config.num_workers());
 }
 
 int32_t max_num_seqs(const EngineConfig& config) {

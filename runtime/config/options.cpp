@@ -64,8 +64,10 @@ void add_parallel_options(CLI::App& app, EngineConfig& config) {
   app.add_option("--device", config.device, "auto, host or cuda")
       ->check(CLI::IsMember({"auto", "host", "cuda"}))
       ->group(group);
-  app.add_option("--host-threads", config.host_threads,
-                 "Host device: threads a worker (default: cores / workers)")
+  app.add_option(
+         "--host-threads", config.host_threads,
+         "Host device: threads a worker (default: cores, or what the container may use of them, "
+         "/ workers)")
       ->check(CLI::Range(0, 1024))
       ->group(group);
   app.add_option("--host-isa", config.host_isa,

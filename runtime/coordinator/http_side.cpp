@@ -4,8 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <thread>
 
+#include "runtime/base/processors.h"
 #include "runtime/server/api_response.h"
 
 namespace refrain {
@@ -42,7 +42,7 @@ HttpOptions http_options(const EngineConfig& config, ApiServer& api) {
 
 int half_of_the_cores() {
   constexpr int kMost = 16;
-  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 2, kMost);
+  return std::clamp(usable_processors() / 2, 2, kMost);
 }
 
 Result<std::unique_ptr<HttpSide>> HttpSide::listen(Engine& engine, const TextSide& text,

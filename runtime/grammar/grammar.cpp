@@ -8,9 +8,9 @@
 #include <new>
 #include <stdexcept>
 #include <string_view>
-#include <thread>
 
 #include "runtime/base/check.h"
+#include "runtime/base/processors.h"
 #include "runtime/base/shared_library.h"
 #include "runtime/grammar/automata.h"
 #include "runtime/grammar/library/grammar_library.h"
@@ -22,9 +22,7 @@ constexpr int64_t kCacheBytes = int64_t{64} << 20;
 
 // A bounded string costs a second of a processor: some of them share the work, and most are left to
 // those that serve.
-int compile_threads() {
-  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 4, 1, 8);
-}
+int compile_threads() { return std::clamp(usable_processors() / 4, 1, 8); }
 
 // Special tokens have no text: the library never allows them.
 std::vector<std::string> token_texts(const text::Tokenizer& tokenizer, int64_t vocab_size) {

@@ -1,8 +1,8 @@
 #include "worker/runner/program_runner.h"
 
 #include <algorithm>
-#include <thread>
 
+#include "runtime/base/processors.h"
 #include "worker/runner/value_memory.h"
 #include "worker/weights/weights.h"
 
@@ -20,10 +20,7 @@ namespace {
 
 // Threads beside the device's own, for masks and adapters: half of this rank's share of the cores,
 // eight at most.
-int num_helpers(int32_t ranks) {
-  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
-  return std::clamp(cores / (2 * ranks), 1, 8);
-}
+int num_helpers(int32_t ranks) { return std::clamp(usable_processors() / (2 * ranks), 1, 8); }
 
 }  // namespace
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "runtime/base/log.h"
+#include "runtime/base/processors.h"
 #include "worker/device/host/wait.h"
 
 namespace refrain::worker {
@@ -67,7 +68,7 @@ Result<std::unique_ptr<HostGroup>> TcpGroup::join(const GroupOptions& options,
   std::unique_ptr<TcpGroup> group(new TcpGroup(options, std::move(sockets), ranks));
   REFRAIN_RETURN_IF_ERROR(group->sockets_->connect(ranks, options.rank));
   REFRAIN_RETURN_IF_ERROR(group->meet_first());
-  group->crowded_ = threads > usable_cores();
+  group->crowded_ = threads > usable_processors();
   log::info("group {} meets over tcp, rank {} at {}", options.token, options.rank,
             group->sockets_->address());
   return std::unique_ptr<HostGroup>(std::move(group));

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "runtime/base/check.h"
+#include "runtime/base/processors.h"
 
 namespace refrain::worker {
 
@@ -45,7 +46,7 @@ void pin_to_core(int index) {
 
 ThreadTeam::ThreadTeam(int threads, bool pin, int first_core) {
   REFRAIN_CHECK(threads >= 1, "a team needs at least one thread, not {}", threads);
-  crowded_ = threads > usable_cores();
+  crowded_ = threads > usable_processors();
   for (int rank = 0; rank < threads; ++rank) {
     scratch_.emplace_back(map_scratch(), release_scratch);
     members_.push_back({rank, threads, scratch_.back().get(), kernels::kTeamScratchBytes});

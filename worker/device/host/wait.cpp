@@ -4,12 +4,6 @@
 
 namespace refrain::worker {
 
-int usable_cores() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return CPU_COUNT(&set);
-}
-
 bool WakeWord::wait_while(uint32_t old, const WaitPolicy& policy, std::chrono::nanoseconds sleep) {
   using Clock = std::chrono::steady_clock;
   const auto changed = [&] { return value.load(std::memory_order_acquire) != old; };

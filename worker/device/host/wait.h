@@ -22,8 +22,6 @@ struct WaitPolicy {
 inline constexpr WaitPolicy kSpinWait{std::chrono::microseconds(5), 100};
 inline constexpr WaitPolicy kCrowdedWait{std::chrono::nanoseconds(400), 32};
 
-int usable_cores();  // cores this process may run on
-
 // A word with waiters. set() costs a system call only when somebody sleeps.
 struct alignas(64) WakeWord {
   std::atomic<uint32_t> value{0};
