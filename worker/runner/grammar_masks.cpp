@@ -224,17 +224,19 @@ void GrammarMasks::begin(Follower& follower, const ipc::SlotSetup& setup) {
 }
 
 void GrammarMasks::post(std::vector<Taken> taken, uint32_t turn, std::vector<Row> rows) {
+  std::vector<PatientStrands::Work> all;
+  all.reserve(taken.size() + rows.size());
   for (Taken& one : taken) {
     const auto strand = one.follower->strand;
-    strands_.post(
-        strand, [one = std::move(one)] { take(*one.follower, one.tokens); }, [] {});
+    all.push_back({strand, [one = std::move(one)] { take(*one.follower, one.tokens); }, [] {}});
   }
   for (Row& row : rows) {
     const auto job = std::make_shared<Job>(Job{std::move(row)});
-    strands_.post(
-        job->row.follower->strand, [job, turn, vocab = vocab_size_] { make(*job, turn, vocab); },
-        [job, turn, vocab = vocab_size_] { make_none(*job, turn, vocab); });
+    all.push_back({job->row.follower->strand,
+                   [job, turn, vocab = vocab_size_] { make(*job, turn, vocab); },
+                   [job, turn, vocab = vocab_size_] { make_none(*job, turn, vocab); }});
   }
+  strands_.post(std::move(all));
 }
 
 }  // namespace refrain::worker

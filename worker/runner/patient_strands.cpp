@@ -44,28 +44,37 @@ std::shared_ptr<PatientStrands::Strand> PatientStrands::make_held() {
 void PatientStrands::release(const std::shared_ptr<Strand>& strand) {
   const std::lock_guard lock(shared_->mutex);
   strand->state_ = Strand::State::kIdle;
-  if (!strand->tasks_.empty()) enqueue(strand);
+  if (strand->tasks_.empty()) return;
+  enqueue(strand);
+  shared_->changed.notify_one();
 }
 
 // Threads are there since the first task.
-void PatientStrands::post(const std::shared_ptr<Strand>& strand, std::function<void()> run,
-                          std::function<void()> instead) {
-  const std::lock_guard lock(shared_->mutex);
-  if (strand->given_up()) return instead();
-  if (!watcher_.joinable()) watcher_ = std::thread([this] { watch(); });
-  while (shared_->threads < num_threads_) start_thread();
-  strand->tasks_.push_back({std::move(run), std::move(instead), steady_clock().now() + patience_});
-  if (!std::exchange(strand->watched_, true)) {
-    shared_->watched.push_back(strand);
-    shared_->watch_changed.notify_one();
+void PatientStrands::post(std::vector<Work> all) {
+  if (all.empty()) return;
+  {
+    const std::lock_guard lock(shared_->mutex);
+    if (!watcher_.joinable()) watcher_ = std::thread([this] { watch(); });
+    while (shared_->threads < num_threads_) start_thread();
+    const TimePoint until = steady_clock().now() + patience_;
+    for (Work& work : all) {
+      Strand& strand = *work.strand;
+      if (strand.given_up()) {
+        work.instead();
+        continue;
+      }
+      strand.tasks_.push_back({std::move(work.run), std::move(work.instead), until});
+      if (!std::exchange(strand.watched_, true)) shared_->watched.push_back(work.strand);
+      if (strand.state_ == Strand::State::kIdle) enqueue(work.strand);
+    }
   }
-  if (strand->state_ == Strand::State::kIdle) enqueue(strand);
+  shared_->changed.notify_all();
+  shared_->watch_changed.notify_one();
 }
 
 void PatientStrands::enqueue(const std::shared_ptr<Strand>& strand) {
   strand->state_ = Strand::State::kWaiting;
   shared_->waiting.push_back(strand);
-  shared_->changed.notify_one();
 }
 
 void PatientStrands::start_thread() {

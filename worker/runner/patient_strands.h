@@ -56,8 +56,13 @@ class PatientStrands {
   void release(const std::shared_ptr<Strand>& strand);
   // `instead` runs in place of what `run` has not published, when the strand has been given up: at
   // once where it has been before.
-  void post(const std::shared_ptr<Strand>& strand, std::function<void()> run,
-            std::function<void()> instead);
+  struct Work {
+    std::shared_ptr<Strand> strand;
+    std::function<void()> run, instead;
+  };
+  // Threads are woken once for all of it: waking and meeting them for each one of many would take
+  // milliseconds.
+  void post(std::vector<Work> all);
   // Gives up what is overdue then. A thread does so all the time; for tests.
   void give_up_overdue(TimePoint now);
 
@@ -74,7 +79,7 @@ class PatientStrands {
   void watch();
   void give_up(Strand& strand);
   void start_thread();
-  void enqueue(const std::shared_ptr<Strand>& strand);
+  void enqueue(const std::shared_ptr<Strand>& strand);  // who waits for it is not woken
 
   const int num_threads_;
   const Duration patience_;

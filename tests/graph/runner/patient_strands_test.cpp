@@ -20,14 +20,19 @@ std::shared_ptr<PatientStrands::Strand> make(PatientStrands& threads) {
   return strand;
 }
 
+void post(PatientStrands& threads, const std::shared_ptr<PatientStrands::Strand>& strand,
+          std::function<void()> run, std::function<void()> instead) {
+  threads.post({{strand, std::move(run), std::move(instead)}});
+}
+
 TEST(PatientStrands, ATaskThatDoesNotComeBackIsGivenUpAndAnotherThreadGoesOn) {
   std::promise<void> back, done;
   std::atomic<bool> begun = false, replaced = false, left = false;
   std::atomic<int> others = 0;
   PatientStrands threads(1, kLong);
   const auto stuck = make(threads), other = make(threads);
-  threads.post(
-      stuck,
+  post(
+      threads, stuck,
       [&, wait = back.get_future().share()] {
         begun = true;
         wait.wait();
@@ -41,11 +46,11 @@ TEST(PatientStrands, ATaskThatDoesNotComeBackIsGivenUpAndAnotherThreadGoesOn) {
   EXPECT_FALSE(replaced || stuck->given_up());
   threads.give_up_overdue(now + 2 * kLong);
   EXPECT_TRUE(replaced && stuck->given_up());
-  threads.post(
-      other, [&] { ++others; }, [] {});
+  post(
+      threads, other, [&] { ++others; }, [] {});
   while (others == 0) std::this_thread::yield();
-  threads.post(
-      stuck, [&] { left = true; }, [&] { ++others; });
+  post(
+      threads, stuck, [&] { left = true; }, [&] { ++others; });
   EXPECT_EQ(others, 2) << "at once";
   back.set_value();
   done.get_future().wait();
@@ -61,8 +66,8 @@ TEST(PatientStrands, AStrandThatWaitsForAThreadIsGivenOne) {
   const auto wait = back.get_future().share();
   PatientStrands threads(1, kLong);
   const auto stuck = make(threads), other = make(threads);
-  threads.post(
-      stuck,
+  post(
+      threads, stuck,
       [&, wait] {
         begun = true;
         wait.wait();
@@ -70,8 +75,8 @@ TEST(PatientStrands, AStrandThatWaitsForAThreadIsGivenOne) {
       [] {});
   while (!begun) std::this_thread::yield();
   for (int i = 0; i < 3; ++i)
-    threads.post(
-        other, [&] { ++others; }, [] {});
+    post(
+        threads, other, [&] { ++others; }, [] {});
   threads.give_up_overdue(steady_clock().now() + kLong);
   while (others < 3) std::this_thread::yield();
   EXPECT_FALSE(other->given_up());
@@ -84,19 +89,36 @@ TEST(PatientStrands, ATaskMayGiveItsOwnStrandUp) {
   std::atomic<int> ran = 0, replaced = 0;
   std::promise<void> done;
   for (int i = 0; i < 3; ++i)
-    threads.post(
-        strand,
+    post(
+        threads, strand,
         [&] {
           ++ran;
           strand->give_up();
         },
         [&] { ++replaced; });
   threads.release(strand);
-  threads.post(
-      other, [&] { done.set_value(); }, [] {});  // behind it, by the same thread
+  post(
+      threads, other, [&] { done.set_value(); }, [] {});  // behind it, by the same thread
   done.get_future().wait();
   EXPECT_EQ(ran, 1);
   EXPECT_EQ(replaced, 2);
+}
+
+TEST(PatientStrands, WorkOfManyStrandsIsPostedAtOnceAndThatOfOneGivenUpIsReplaced) {
+  constexpr int kStrands = 50;
+  PatientStrands threads(4, kLong);
+  std::vector<PatientStrands::Work> all;
+  std::atomic<int> ran = 0, replaced = 0;
+  for (int i = 0; i < kStrands; ++i) {
+    const auto strand = make(threads);
+    if (i == 7) strand->give_up();
+    for (int task = 0; task < 2; ++task)
+      all.push_back({strand, [&] { ++ran; }, [&] { ++replaced; }});
+  }
+  threads.post(std::move(all));
+  EXPECT_EQ(replaced, 2) << "at once";
+  while (ran < 2 * (kStrands - 1)) std::this_thread::yield();
+  threads.post({});
 }
 
 TEST(PatientStrands, TasksOfAStrandKeepTheirOrder) {
@@ -105,8 +127,8 @@ TEST(PatientStrands, TasksOfAStrandKeepTheirOrder) {
   std::vector<int> order;
   std::promise<void> done;
   for (int i = 0; i < 100; ++i)
-    threads.post(
-        strand,
+    post(
+        threads, strand,
         [&, i] {
           order.push_back(i);
           if (i == 99) done.set_value();
