@@ -24,8 +24,8 @@ constexpr int kChunk = 32;  // columns of two mma: a lane reads eight
 constexpr int kExpandWarps = 4;
 constexpr int kWarpCols = 32;
 constexpr int kExpandCols = kExpandWarps * kWarpCols;
-constexpr int kExpandTurns = 8;  // of a block: its search for its rows costs as much as several
-constexpr int kDepth = 16;       // of an mma: ranks
+constexpr int kExpandTurns = 8, kManyRows = 512;
+constexpr int kDepth = 16;                  // of an mma: ranks
 constexpr int kColBytes = kDepth * 2 + 16;  // an odd number of 16-byte units
 
 // The most that a window has, whatever its rows take.
@@ -246,7 +246,8 @@ __device__ inline void expand_rows(const LoraExpandArgs& args, const int32_t* li
   }
 }
 
-// A block kExpandTurns times 128 columns of a part, one after the other.
+// A block kTurns times 128 columns of a part, one after the other.
+template <int kTurns>
 __global__ void __launch_bounds__(kExpandWarps * 32) expand_mma_kernel(LoraExpandArgs args) {
   __shared__ int32_t list[kTileRows];
   __shared__ __align__(16) unsigned char of_b[kExpandCols * kColBytes];
@@ -262,9 +263,8 @@ __global__ void __launch_bounds__(kExpandWarps * 32) expand_mma_kernel(LoraExpan
   if (rank == 0) return;
   const int64_t first_in = int64_t{part} * places.max_rank;
 #pragma unroll 1
-  for (int turn = 0; turn < kExpandTurns; ++turn) {
-    const int64_t col = (int64_t{blockIdx.y} * kExpandTurns + turn) * kExpandCols,
-                  n = part_cols - col;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    const int64_t col = (int64_t{blockIdx.y} * kTurns + turn) * kExpandCols, n = part_cols - col;
     if (n <= 0) return;
     const auto* b = static_cast<const __nv_bfloat16*>(args.b) +
                     ((begin + col) * places.count + item.place) * places.max_rank;
@@ -295,12 +295,15 @@ void lora_expand_mma(StreamRef stream, const LoraExpandArgs& args) {
     widest = std::max(widest, args.part_end[part] - begin);
     begin = args.part_end[part];
   }
+  // Of many rows a block's search for its own costs more than a launch of fewer blocks.
+  const int turns = args.rows.padded > kManyRows ? kExpandTurns : 1;
   LaunchShape shape;
   shape.grid = dim3(items_of(args.rows, args.places.count),
-                    static_cast<unsigned>(ceil_div(widest, kExpandTurns * kExpandCols)),
+                    static_cast<unsigned>(ceil_div(widest, turns * kExpandCols)),
                     static_cast<unsigned>(args.places.parts));
   shape.threads = kExpandWarps * 32;
-  launch<&expand_mma_kernel>(stream, "lora_expand", shape, args);
+  if (turns == 1) return launch<&expand_mma_kernel<1>>(stream, "lora_expand", shape, args);
+  launch<&expand_mma_kernel<kExpandTurns>>(stream, "lora_expand", shape, args);
 }
 
 }  // namespace refrain::kernels
