@@ -4,8 +4,7 @@
 // usage: step_bench MODEL_DIRECTORY CONTEXT BATCH...      decode, two steps in flight, of CONTEXT
 //        tokens in the mean (at least 70)
 //        step_bench MODEL_DIRECTORY prefill TOKENS...     a prompt's only step
-//        step_bench MODEL_DIRECTORY lora ADAPTERS CONTEXT BATCH...   the same with LoRA adapters of
-//        rank 16
+//        step_bench MODEL_DIRECTORY lora ADAPTERS CONTEXT BATCH...   the same with LoRA adapters
 //        step_bench MODEL_DIRECTORY mixed CONTEXT BATCH TOKENS...   decode rows beside prompts of
 //        230
 //                                   in sum TOKENS, default mode and sizes, two steps in flight;
@@ -158,13 +157,27 @@ double time_steps(Session& session, const std::function<ipc::Step(int)>& step, i
   return (second - first) / (many - few);
 }
 
-// `adapters`: places of rank 16 that the rows take in turns, zeros in all; 0: none.
+constexpr int32_t kLoraRank = 16;
+
+// All places have adapters of that rank, of zeros: the products are computed as of any numbers.
+// Where a place has no rank they are left out.
+void fill_places(worker::HostedProgram& hosted) {
+  const worker::OpContext& context = hosted.lora->context;
+  const worker::ValueId id = hosted.lora_program->ranks;
+  const worker::Value& value = context.program->value(id);
+  const std::vector<int32_t> ranks(static_cast<size_t>(value.rows.scale * value.cols), kLoraRank);
+  context.stream->copy(context.address(id), ranks.data(), ranks.size() * sizeof ranks[0]);
+  context.stream->synchronize();
+}
+
+// `adapters`: places that the rows take in turns; 0: none.
 void bench_decode(const std::string& model, int context, int batch, int adapters) {
   SessionOptions options = bench_options("FULL_DECODE_ONLY", batch, context + 512, batch);
   options.config.max_loras = adapters;
-  options.config.max_lora_rank = 16;
+  options.config.max_lora_rank = kLoraRank;
   Session session(model, options);
   session.start();
+  if (adapters > 0) fill_places(session.runner().hosted());
   constexpr int kFew = 20, kMany = 120, kMiddle = (kFew + kMany) / 2;
   const int first = std::max(1, context - kMiddle);
   const auto step_of = [&](const std::vector<Row>& rows) {
