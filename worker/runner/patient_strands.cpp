@@ -52,8 +52,10 @@ void PatientStrands::release(const std::shared_ptr<Strand>& strand) {
 // Threads are there since the first task.
 void PatientStrands::post(std::vector<Work> all) {
   if (all.empty()) return;
+  bool watcher_sleeps = false;
   {
     const std::lock_guard lock(shared_->mutex);
+    watcher_sleeps = shared_->watched.empty();
     if (!watcher_.joinable()) watcher_ = std::thread([this] { watch(); });
     while (shared_->threads < num_threads_) start_thread();
     const TimePoint until = steady_clock().now() + patience_;
@@ -69,7 +71,7 @@ void PatientStrands::post(std::vector<Work> all) {
     }
   }
   shared_->changed.notify_all();
-  shared_->watch_changed.notify_one();
+  if (watcher_sleeps) shared_->watch_changed.notify_one();
 }
 
 void PatientStrands::enqueue(const std::shared_ptr<Strand>& strand) {
