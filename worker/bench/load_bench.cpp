@@ -6,6 +6,7 @@
 #include <cstring>
 #include <thread>
 
+#include "runtime/base/processors.h"
 #include "runtime/base/unique_handle.h"
 #include "worker/bench/kinds.h"
 #include "worker/weights/weight_source.h"
@@ -99,7 +100,7 @@ Result<LoadBench::Copied> LoadBench::copy_limit() {
     device.stream().copy(to->data(), from->data(), from->bytes());
   });
   REFRAIN_ASSIGN_OR_RETURN(const auto files, checkpoint_files(s_.options.model));
-  const unsigned cores = std::clamp(std::thread::hardware_concurrency(), 1u, kMostReaders);
+  const unsigned cores = std::min(static_cast<unsigned>(usable_processors()), kMostReaders);
   double read = 0;
   for (int run = 0; run < kReadRuns; ++run) {
     read = std::max({read, read_files(files, 1), read_files(files, cores)});

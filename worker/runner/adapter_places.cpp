@@ -161,9 +161,8 @@ Status AdapterPlaces::load(AdapterId id, const PeftAdapter& adapter, const OpenM
                            int threads, const std::function<void()>& alive) {
   REFRAIN_RETURN_IF_ERROR(check(adapter));
   REFRAIN_RETURN_IF_ERROR(check_base(adapter, open_model, alive));
-  Adapter loaded;
-  loaded.rank = adapter.rank();
-  const auto rank = static_cast<size_t>(loaded.rank);
+  std::vector<Part> parts;
+  const auto rank = static_cast<size_t>(adapter.rank());
   size_t bytes = aligned(static_cast<size_t>(value(lora_.ranks).cols) * sizeof(int32_t));
   for (const LoraTarget& target : lora_.targets) {
     if (!adapter.modules().contains(target.module)) continue;
@@ -172,32 +171,31 @@ Status AdapterPlaces::load(AdapterId id, const PeftAdapter& adapter, const OpenM
                      size_of(value(target.a).dtype));
     part.b = bytes;
     bytes += aligned(rank * static_cast<size_t>(target.b_rows) * size_of(value(target.b).dtype));
-    loaded.parts.push_back(part);
+    parts.push_back(part);
   }
   const size_t rows_at = bytes;
-  bytes += (1 + 2 * loaded.parts.size()) * sizeof(CopyRows);
+  bytes += (1 + 2 * parts.size()) * sizeof(CopyRows);
+  Adapter loaded;
   loaded.memory = device_.allocate_pinned(bytes);
   auto* memory = static_cast<std::byte*>(loaded.memory->data());
   auto* ranks = reinterpret_cast<int32_t*>(memory);
   std::fill_n(ranks, value(lora_.ranks).cols, 0);
-  for (const Part& part : loaded.parts)
-    ranks[part.target->rank_column] = static_cast<int32_t>(loaded.rank);
-  REFRAIN_RETURN_IF_ERROR(read_all(adapter, loaded.parts, memory, threads, alive));
-  loaded.rows = list_rows(loaded, reinterpret_cast<CopyRows*>(memory + rows_at));
+  for (const Part& part : parts) ranks[part.target->rank_column] = static_cast<int32_t>(rank);
+  REFRAIN_RETURN_IF_ERROR(read_all(adapter, parts, memory, threads, alive));
+  loaded.rows = list_rows(rank, parts, memory, reinterpret_cast<CopyRows*>(memory + rows_at));
   REFRAIN_CHECK(!knows(id), "LoRA adapter {} is there already", id);
   adapters_[id] = std::move(loaded);
   return {};
 }
 
 // Written to `list`: A's rows of a place lie one behind the other, B's between those of the others.
-std::span<const CopyRows> AdapterPlaces::list_rows(const Adapter& adapter, CopyRows* list) const {
-  const auto* memory = static_cast<const std::byte*>(adapter.memory->data());
-  const auto rank = static_cast<size_t>(adapter.rank);
+std::span<const CopyRows> AdapterPlaces::list_rows(size_t rank, const std::vector<Part>& parts,
+                                                   const std::byte* memory, CopyRows* list) const {
   const size_t places = in_place_.size();
   size_t count = 0;
   const size_t ranks = static_cast<size_t>(value(lora_.ranks).cols) * sizeof(int32_t);
   list[count++] = {address(lora_.ranks), ranks, ranks, memory, ranks, 1};
-  for (const Part& part : adapter.parts) {
+  for (const Part& part : parts) {
     const LoraTarget& target = *part.target;
     const Value &a = value(target.a), &b = value(target.b);
     const size_t a_row = static_cast<size_t>(a.cols) * size_of(a.dtype);

@@ -52,8 +52,6 @@ class AdapterPlaces {
                   // [rows and padding, rank]
   };
   struct Adapter {
-    int64_t rank = 0;
-    std::vector<Part> parts;
     std::span<const CopyRows> rows;  // of all of it, in its memory
     std::unique_ptr<Buffer> memory;
   };
@@ -65,7 +63,8 @@ class AdapterPlaces {
               std::byte* memory) const;
   Status read_all(const PeftAdapter& adapter, const std::vector<Part>& parts, std::byte* memory,
                   int threads, const std::function<void()>& alive) const;
-  std::span<const CopyRows> list_rows(const Adapter& adapter, CopyRows* list) const;
+  std::span<const CopyRows> list_rows(size_t rank, const std::vector<Part>& parts,
+                                      const std::byte* memory, CopyRows* list) const;
   const Value& value(ValueId id) const { return lora_.program.value(id); }
   std::byte* address(ValueId id) const {
     return static_cast<std::byte*>(addresses_[static_cast<size_t>(id)][0]);
