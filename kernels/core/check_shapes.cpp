@@ -135,7 +135,8 @@ void check_shapes(const LinearArgs& args) {
 void check_shapes(const LoraRowsArgs& args) {
   REFRAIN_CHECK(args.query_start != nullptr && args.row_slot != nullptr &&
                     args.sample_slot != nullptr && args.params != nullptr &&
-                    args.of_tokens != nullptr && args.of_samples != nullptr,
+                    args.of_tokens != nullptr && args.of_samples != nullptr &&
+                    args.token_groups != nullptr && args.sample_groups != nullptr,
                 "lora_rows: an operand is null");
 }
 
@@ -154,8 +155,9 @@ void check_places(const char* op, const LoraPlaces& places) {
 void check_shapes(const LoraShrinkArgs& args) {
   check_matrix("lora_shrink", "in", args.in, args.cols);
   check_places("lora_shrink", args.places);
-  REFRAIN_CHECK(args.adapter != nullptr && args.a != nullptr && args.out != nullptr,
-                "lora_shrink: adapter, a or out is null");
+  REFRAIN_CHECK(
+      args.adapter != nullptr && args.groups != nullptr && args.a != nullptr && args.out != nullptr,
+      "lora_shrink: adapter, groups, a or out is null");
 }
 
 void check_shapes(const LoraEmbedArgs& args) {
@@ -172,8 +174,9 @@ void check_shapes(const LoraEmbedArgs& args) {
 void check_shapes(const LoraExpandArgs& args) {
   check_places("lora_expand", args.places);
   check_matrix("lora_expand", "out", args.out, args.part_end[args.places.parts - 1]);
-  REFRAIN_CHECK(args.in != nullptr && args.adapter != nullptr && args.b != nullptr,
-                "lora_expand: in, adapter or b is null");
+  REFRAIN_CHECK(
+      args.in != nullptr && args.adapter != nullptr && args.groups != nullptr && args.b != nullptr,
+      "lora_expand: in, adapter, groups or b is null");
   for (int part = 0; part < args.places.parts; ++part)
     REFRAIN_CHECK(args.part_end[part] > (part == 0 ? 0 : args.part_end[part - 1]),
                   "lora_expand: part {} has no column", part);

@@ -4,6 +4,7 @@
 // program, thrown as FatalError with the op and the operand. Called by each device's check_args.
 
 #include "kernels/core/draft_args.h"
+#include "kernels/core/lora_args.h"
 #include "kernels/core/op_args.h"
 #include "kernels/core/pool_args.h"
 #include "kernels/core/sample_args.h"

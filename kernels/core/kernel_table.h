@@ -4,6 +4,7 @@
 // the device cannot run that op; program validation finds it when the worker starts.
 
 #include "kernels/core/draft_args.h"
+#include "kernels/core/lora_args.h"
 #include "kernels/core/op_args.h"
 #include "kernels/core/pool_args.h"
 #include "kernels/core/sample_args.h"

@@ -3,6 +3,7 @@
 // A miss is a mistake of the program, thrown as FatalError with the op and the field.
 
 #include "kernels/core/draft_args.h"
+#include "kernels/core/lora_args.h"
 #include "kernels/core/op_args.h"
 #include "kernels/core/pool_args.h"
 #include "kernels/core/sample_args.h"

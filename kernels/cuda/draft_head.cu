@@ -33,7 +33,8 @@ __global__ void __launch_bounds__(kThreads) next_tokens_kernel(NextTokensArgs ar
 constexpr int kColsPerBlock = kThreads * 8;
 
 // A part for each index of the grid's third dimension.
-__global__ void __launch_bounds__(kThreads) concat_kernel(ConcatArgs args, bool wide) {
+__global__ void __launch_bounds__(kThreads)
+    concat_kernel(const __grid_constant__ ConcatArgs args, bool wide) {
   let_successor_start();
   wait_for_predecessor();
   static_assert(kMaxParts == 3);

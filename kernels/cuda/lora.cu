@@ -1,4 +1,4 @@
-// LoRA: which adapter a row takes, and the two products row by row, for any type and alignment.
+// LoRA's two products row by row, for any type and alignment.
 // What counts where rows are few is how soon a kernel ends: all that it reads is on its way at
 // once. Of many rows in bfloat16 lora_mma.cu takes those of an adapter together.
 
@@ -12,7 +12,6 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kShrinkThreads = 256;
 constexpr int kShrinkOutputs = 4;
-constexpr int kFewRowsMost = 64;
 
 constexpr int kSpreadOutputs = 4;
 
@@ -25,34 +24,6 @@ struct SpreadArgs {
   int32_t cols;
   Rows rows;
 };
-
-// The row whose tokens begin at or before `token`.
-__device__ int32_t row_of(const int32_t* query_start, int32_t reqs, int32_t token) {
-  int32_t low = 0, high = reqs;
-  while (high - low > 1) {
-    const int32_t middle = (low + high) / 2;
-    (query_start[middle] <= token ? low : high) = middle;
-  }
-  return low;
-}
-
-// Whoever comes after it may read what it writes without a wait: its successor starts when it has
-// ended.
-__global__ void __launch_bounds__(kThreads) rows_kernel(LoraRowsArgs args) {
-  wait_for_predecessor();
-  const auto at = static_cast<int32_t>(blockIdx.x * kThreads + threadIdx.x);
-  if (at < args.tokens.padded) {
-    const int32_t reqs = live_rows(args.reqs);
-    args.of_tokens[at] =
-        at >= live_rows(args.tokens) || reqs == 0
-            ? -1
-            : args.params[args.row_slot[row_of(args.query_start, reqs, at)]].adapter;
-  }
-  if (at < args.samples.padded) {
-    args.of_samples[at] =
-        at < live_rows(args.samples) ? args.params[args.sample_slot[at]].adapter : -1;
-  }
-}
 
 // Of row's eight columns from `col` on, as load8 reads them; `packed`: bfloat16, every row wide and
 // a multiple of eight columns, so that loads of several can be on their way at once.
@@ -209,11 +180,12 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(LoraEmbedArgs args) {
 }
 
 // Of a block. The head's values are float32: many columns, which most adapters leave alone.
-constexpr int64_t expand_cols(bool packed) { return packed ? kThreads : kThreads * 8; }
+constexpr int64_t expand_cols(bool packed) { return packed ? kThreads : kThreads * 32; }
 
 // A thread one column after the other; it reads what the place has there eight ranks at a time.
 template <bool packed>
-__global__ void __launch_bounds__(kThreads) expand_kernel(LoraExpandArgs args, bool wide) {
+__global__ void __launch_bounds__(kThreads)
+    expand_kernel(const __grid_constant__ LoraExpandArgs args, bool wide) {
   let_successor_start();
   wait_for_predecessor();
   const LoraPlaces& places = args.places;
@@ -224,10 +196,12 @@ __global__ void __launch_bounds__(kThreads) expand_kernel(LoraExpandArgs args, b
   for_each_row(args.rows, [&](int64_t row) {
     const int64_t place = args.adapter[row];
     if (place < 0) return;
+    const int32_t* ranks = places.ranks + place * places.rank_stride;
     int32_t part = 0;
+    if (places.parts == 1 && ranks[part] == 0) return;
     for (int64_t col = begin + threadIdx.x; col < end; col += kThreads) {
       while (col >= args.part_end[part]) ++part;
-      const int32_t rank = places.ranks[place * places.rank_stride + part];
+      const int32_t rank = ranks[part];
       if (rank == 0) continue;
       const float* in = args.in + (row * places.parts + part) * places.max_rank;
       float sum = 0;
@@ -253,15 +227,6 @@ bool is_packed(const Matrix& m, bool wide, int64_t cols) {
 
 }  // namespace
 
-void lora_rows(StreamRef stream, const LoraRowsArgs& args) {
-  LaunchShape shape;
-  const int32_t most =
-      args.tokens.padded > args.samples.padded ? args.tokens.padded : args.samples.padded;
-  shape.grid = dim3(static_cast<unsigned>(ceil_div(most, kThreads)));
-  shape.threads = kThreads;
-  launch<&rows_kernel>(stream, "lora_rows", shape, args);
-}
-
 void lora_shrink(StreamRef stream, const LoraShrinkArgs& args) {
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(args.places.parts * blocks_of(args.places.max_rank)),
@@ -269,7 +234,7 @@ void lora_shrink(StreamRef stream, const LoraShrinkArgs& args) {
   shape.threads = kShrinkThreads;
   const Matrix a{const_cast<void*>(args.a), args.in.dtype, args.cols};
   const bool wide = rows_are_wide(args.in) && rows_are_wide(a);
-  if (args.rows.padded > kFewRowsMost && is_packed(args.in, wide, args.cols))
+  if (args.rows.padded > kLoraFewRows && is_packed(args.in, wide, args.cols))
     return lora_shrink_mma(stream, args);
   if (is_packed(args.in, wide, args.cols)) {
     launch<&shrink_kernel<true>>(stream, "lora_shrink", shape, args, wide);
@@ -317,7 +282,7 @@ void lora_expand(StreamRef stream, const LoraExpandArgs& args) {
   const bool packed = is_packed(b, wide, places.max_rank);
   bool eights = rows_are_wide(args.out);
   for (int part = 0; part < places.parts; ++part) eights = eights && args.part_end[part] % 8 == 0;
-  if (args.rows.padded > kFewRowsMost && packed && eights) return lora_expand_mma(stream, args);
+  if (args.rows.padded > kLoraFewRows && packed && eights) return lora_expand_mma(stream, args);
   LaunchShape shape;
   shape.grid =
       dim3(static_cast<unsigned>(ceil_div(cols, expand_cols(packed))), grid_y(args.rows.padded));

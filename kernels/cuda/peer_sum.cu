@@ -33,8 +33,8 @@ __device__ bool await_packets(const PeerSum& sum, int32_t row, int32_t col, int6
 
 // out = in + the sum over ranks. A thread: four columns of a row. The sum is in rank order.
 __global__ void __launch_bounds__(kPullThreads)
-    pull_kernel(const PeerSum sum, const Matrix in, const Matrix out, const Rows rows,
-                int32_t cols) {
+    pull_kernel(const __grid_constant__ PeerSum sum, const Matrix in, const Matrix out,
+                const Rows rows, int32_t cols) {
   let_successor_start();
   const int32_t thread = static_cast<int32_t>(blockIdx.x * kPullThreads + threadIdx.x);
   const int32_t row = thread / (cols / 4), col = thread % (cols / 4) * 4;

@@ -3,6 +3,26 @@
 #include <algorithm>
 
 namespace refrain::kernels {
+namespace {
+
+void make_groups(const int32_t* adapter, int32_t rows, LoraGroup* groups) {
+  int32_t last = 0;
+  for (int32_t place = 0; place < kMaxLoraPlaces && rows > kLoraFewRows; ++place) {
+    int32_t taken = LoraGroup::kRows;  // of the last group
+    for (int32_t row = 0; row < rows; ++row) {
+      if (adapter[row] != place) continue;
+      if (taken == LoraGroup::kRows) {
+        groups[++last].place = place;
+        taken = 0;
+      }
+      groups[last].rows[taken] = row;
+      groups[last].count = ++taken;
+    }
+  }
+  groups[0].count = last;
+}
+
+}  // namespace
 
 void lora_rows(const LoraRowsArgs& args, const Team& /*team*/) {
   std::fill_n(args.of_tokens, args.tokens.padded, -1);
@@ -15,6 +35,8 @@ void lora_rows(const LoraRowsArgs& args, const Team& /*team*/) {
   const int32_t samples = live_rows(args.samples);
   for (int32_t row = 0; row < args.samples.padded; ++row)
     args.of_samples[row] = row < samples ? args.params[args.sample_slot[row]].adapter : -1;
+  make_groups(args.of_tokens, args.tokens.padded, args.token_groups);
+  make_groups(args.of_samples, args.samples.padded, args.sample_groups);
 }
 
 void lora_embed(const LoraEmbedArgs& args, const Team& team) {

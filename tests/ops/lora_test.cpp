@@ -55,17 +55,38 @@ class LoraTest : public OpsTest {
     }
   };
 
+  // As lora_rows makes them; of each row by itself none.
+  static std::vector<LoraGroup> groups_of(const std::vector<int32_t>& adapter) {
+    std::vector<LoraGroup> groups(1);
+    for (int32_t place = 0; place < kPlaces && std::ssize(adapter) > kLoraFewRows; ++place) {
+      for (size_t row = 0; row < adapter.size(); ++row) {
+        if (adapter[row] != place) continue;
+        LoraGroup* last = &groups.back();
+        if (groups.size() == 1 || last->place != place || last->count == LoraGroup::kRows)
+          last = &groups.emplace_back(LoraGroup{.place = place, .count = 0, .rows = {}});
+        last->rows[last->count++] = static_cast<int32_t>(row);
+      }
+    }
+    groups[0].count = static_cast<int32_t>(groups.size() - 1);
+    groups.resize(std::max(groups.size(), adapter.size() * LoraGroup::kPerRow));
+    return groups;
+  }
+
   std::vector<float> run(const Case& c, int32_t live) {
     LoraPlaces places;
     places.ranks = harness().put(c.ranks);
     places.rank_stride = places.parts = static_cast<int32_t>(c.ends.size());
     places.max_rank = kMaxRank;
     places.count = kPlaces;
-    const auto* adapter = harness().put(c.adapter);
+    std::vector<int32_t> of_rows = c.adapter;  // beyond the live ones there is none
+    std::fill(of_rows.begin() + live, of_rows.end(), -1);
+    const auto* adapter = harness().put(of_rows);
+    const auto* groups = harness().put(groups_of(of_rows));
     const Rows rows{static_cast<int32_t>(c.rows), put_int(harness(), live)};
     LoraShrinkArgs shrink;
     shrink.in = put_matrix(harness(), c.in, c.rows, c.cols, c.dtype, 0);
     shrink.adapter = adapter;
+    shrink.groups = groups;
     shrink.a = put_matrix(harness(), c.a, kPlaces * c.width(), c.cols, c.dtype).data;
     shrink.places = places;
     shrink.out = harness().fresh<float>(static_cast<size_t>(c.rows * c.width()));
@@ -75,6 +96,7 @@ class LoraTest : public OpsTest {
     LoraExpandArgs expand;
     expand.in = shrink.out;
     expand.adapter = adapter;
+    expand.groups = groups;
     expand.b = put_matrix(harness(), c.b, c.out_cols(), kPlaces * kMaxRank, c.dtype).data;
     expand.places = places;
     std::ranges::copy(c.ends, expand.part_end);
@@ -197,6 +219,8 @@ TEST_P(LoraTest, EveryTokenAndLogitRowHasTheAdapterOfItsRequestsSlot) {
   args.params = harness().put(params);
   args.of_tokens = harness().fresh<int32_t>(12);
   args.of_samples = harness().fresh<int32_t>(6);
+  args.token_groups = harness().fresh<LoraGroup>(12 * LoraGroup::kPerRow);
+  args.sample_groups = harness().fresh<LoraGroup>(6 * LoraGroup::kPerRow);
   args.tokens = {12, put_int(harness(), 9)};
   args.reqs = {5, put_int(harness(), 3)};
   args.samples = {6, put_int(harness(), 4)};
@@ -204,6 +228,50 @@ TEST_P(LoraTest, EveryTokenAndLogitRowHasTheAdapterOfItsRequestsSlot) {
   EXPECT_EQ(harness().get(args.of_tokens, 12),
             (std::vector<int32_t>{0, 0, 0, -1, 2, 2, 2, 2, 2, -1, -1, -1}));
   EXPECT_EQ(harness().get(args.of_samples, 6), (std::vector<int32_t>{0, 0, -1, 2, -1, -1}));
+  EXPECT_EQ(harness().get(args.token_groups, 1)[0].count, 0) << "so few are taken one by one";
+  EXPECT_EQ(harness().get(args.sample_groups, 1)[0].count, 0);
+}
+
+// Requests of 1 to 4 tokens each whose slots have adapters in no order.
+TEST_P(LoraTest, ManyRowsAreGroupedByPlaceInTheirOrder) {
+  for (const int32_t live : {65, 100, 1500, 3000}) {
+    std::vector<SlotParams> params(40);
+    for (size_t slot = 0; slot < params.size(); ++slot)
+      params[slot].adapter = static_cast<int32_t>(slot * 7 % (kPlaces + 1)) - 1;
+    std::vector<int32_t> starts = {0}, slots;
+    while (starts.back() < live) {
+      slots.push_back(static_cast<int32_t>(slots.size() * 11 % params.size()));
+      starts.push_back(std::min(live, starts.back() + 1 + slots.back() % 4));
+    }
+    const auto reqs = static_cast<int32_t>(slots.size()), padded = live + 7;
+    const auto room = static_cast<size_t>(padded) * LoraGroup::kPerRow;
+    const Rows samples{reqs, put_int(harness(), reqs)};
+    LoraRowsArgs args;
+    args.query_start = harness().put(starts);
+    args.row_slot = args.sample_slot = harness().put(slots);
+    args.params = harness().put(params);
+    args.of_tokens = harness().fresh<int32_t>(static_cast<size_t>(padded));
+    args.of_samples = harness().fresh<int32_t>(static_cast<size_t>(reqs));
+    args.token_groups = harness().fresh<LoraGroup>(room);
+    args.sample_groups = harness().fresh<LoraGroup>(room);
+    args.tokens = {padded, put_int(harness(), live)};
+    args.reqs = args.samples = samples;
+    table().lora_rows(stream(), args);
+    for (const bool tokens : {true, false}) {
+      const auto adapter =
+          harness().get(tokens ? args.of_tokens : args.of_samples, tokens ? padded : reqs);
+      const auto got = harness().get(tokens ? args.token_groups : args.sample_groups, room);
+      const auto expected = groups_of(adapter);
+      ASSERT_EQ(got[0].count, expected[0].count) << live << " tokens";
+      for (int32_t i = 1; i <= got[0].count; ++i) {
+        const LoraGroup &mine = got[static_cast<size_t>(i)],
+                        &its = expected[static_cast<size_t>(i)];
+        ASSERT_EQ(mine.place, its.place) << "group " << i << " of " << live << " tokens";
+        ASSERT_EQ(std::vector(mine.rows, mine.rows + mine.count),
+                  std::vector(its.rows, its.rows + its.count));
+      }
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Device, LoraTest, testing::ValuesIn(all_harnesses()), choice_name);

@@ -92,8 +92,8 @@ def test_a_kernel_that_another_runs_beside_lets_it_start_after_its_own_wait_alon
 
 
 def test_lora_rows_starts_its_successor_when_it_has_ended():
-    body = kernels_of((KERNELS / "lora.cu").read_text())["rows_kernel"]
-    assert START not in body, "lora_linear reads each row's adapter before its wait and relies on this"
+    body = kernels_of((KERNELS / "lora_rows.cu").read_text())["rows_kernel"]
+    assert START not in body, "ops of adapters read the rows' adapters and groups before their waits and rely on this"
 
 
 @pytest.mark.parametrize("file", ["linear_cluster.cu", "fused_linear.cu", "prepare_inputs.cu"])

@@ -56,12 +56,21 @@ worker::ValueId weight_of(const worker::Op& op) {
   return fused == nullptr ? worker::kNoValue : fused->weight;
 }
 
-// "linear mlp.down_proj.weight": the op and, of a linear, its weight without the layer's name.
+// What tells ops of a name apart: a linear's weight, or an adapter's matrix.
+std::string tensor_of(const worker::Program& program, const worker::Op& op) {
+  if (const auto* shrink = std::get_if<worker::LoraShrinkOp>(&op))
+    return program.value(shrink->a).name;
+  if (const auto* expand = std::get_if<worker::LoraExpandOp>(&op))
+    return program.value(expand->b).name;
+  const worker::ValueId weight = weight_of(op);
+  return weight == worker::kNoValue ? "" : program.value(weight).parts.front().tensor;
+}
+
+// "linear mlp.down_proj.weight": the op and its tensor without the layer's name.
 std::string kind_of(const worker::Program& program, const worker::Op& op) {
   std::string kind = worker::op_name(op);
-  const worker::ValueId weight = weight_of(op);
-  if (weight == worker::kNoValue) return kind;
-  const std::string& tensor = program.value(weight).parts.front().tensor;
+  const std::string tensor = tensor_of(program, op);
+  if (tensor.empty()) return kind;
   const size_t layers = tensor.find("layers.");
   if (layers == std::string::npos) return kind + " " + tensor;
   return kind + " " + tensor.substr(tensor.find('.', layers + 7) + 1);
@@ -160,12 +169,21 @@ double time_steps(Session& session, const std::function<ipc::Step(int)>& step, i
 constexpr int32_t kLoraRank = 16;
 
 // All places have adapters of that rank, of zeros: the products are computed as of any numbers.
-// Where a place has no rank they are left out.
+// Where a place has no rank they are left out, as most adapters have none for embedding and head.
 void fill_places(worker::HostedProgram& hosted) {
   const worker::OpContext& context = hosted.lora->context;
   const worker::ValueId id = hosted.lora_program->ranks;
   const worker::Value& value = context.program->value(id);
-  const std::vector<int32_t> ranks(static_cast<size_t>(value.rows.scale * value.cols), kLoraRank);
+  std::vector<int32_t> ranks(static_cast<size_t>(value.rows.scale * value.cols));
+  std::vector<worker::LoraLinear> linears;
+  for (const worker::Op& op : context.program->ops) {
+    if (const auto* shrink = std::get_if<worker::LoraShrinkOp>(&op)) linears.push_back(shrink->of);
+  }
+  linears.pop_back();  // the head's
+  for (int64_t place = 0; place < value.rows.scale; ++place) {
+    for (const worker::LoraLinear& of : linears)
+      std::fill_n(ranks.begin() + place * value.cols + of.first, of.parts, kLoraRank);
+  }
   context.stream->copy(context.address(id), ranks.data(), ranks.size() * sizeof ranks[0]);
   context.stream->synchronize();
 }

@@ -10,9 +10,14 @@
 
 namespace refrain::worker {
 
+// Of a value of LoraGroups that has the rows of `adapter`; its type is kInt32.
+inline constexpr int64_t kLoraGroupCols =
+    kernels::LoraGroup::kPerRow * sizeof(kernels::LoraGroup) / sizeof(int32_t);
+
 struct LoraRowsOp {  // sample_slot: as row_slot where a request has one row of logits
   ValueId query_start = kNoValue, row_slot = kNoValue, sample_slot = kNoValue, params = kNoValue;
   ValueId of_tokens = kNoValue, of_samples = kNoValue;
+  ValueId token_groups = kNoValue, sample_groups = kNoValue;
   bool operator==(const LoraRowsOp&) const = default;
 };
 
@@ -21,12 +26,20 @@ struct Definition<LoraRowsOp> {
   using O = LoraRowsOp;
   static constexpr const char* name = "lora_rows";
   static constexpr bool ends_itself = true;
-  static constexpr Operand operands[] = {
-      read("query_start", offsetof(O, query_start)), read("row_slot", offsetof(O, row_slot)),
-      read("sample_slot", offsetof(O, sample_slot)), read("params", offsetof(O, params)),
-      write("of_tokens", offsetof(O, of_tokens)),    write("of_samples", offsetof(O, of_samples))};
+  static constexpr Operand operands[] = {read("query_start", offsetof(O, query_start)),
+                                         read("row_slot", offsetof(O, row_slot)),
+                                         read("sample_slot", offsetof(O, sample_slot)),
+                                         read("params", offsetof(O, params)),
+                                         write("of_tokens", offsetof(O, of_tokens)),
+                                         write("of_samples", offsetof(O, of_samples)),
+                                         write("token_groups", offsetof(O, token_groups)),
+                                         write("sample_groups", offsetof(O, sample_groups))};
   static std::string shape(const Shapes& v, const O& op) {
     return expect(v[op.of_tokens].cols == 1 && v.same_rows(op.of_samples, op.sample_slot) &&
+                      v.same_rows(op.of_tokens, op.token_groups) &&
+                      v.same_rows(op.of_samples, op.sample_groups) &&
+                      v[op.token_groups].cols == kLoraGroupCols &&
+                      v[op.sample_groups].cols == kLoraGroupCols &&
                       v[op.of_tokens].dtype == DType::kInt32 &&
                       v[op.of_samples].dtype == DType::kInt32,
                   "tokens, logit rows and results disagree");
@@ -43,6 +56,8 @@ struct Definition<LoraRowsOp> {
     args.params = l.at(op.params);
     args.of_tokens = l.at(op.of_tokens);
     args.of_samples = l.at(op.of_samples);
+    args.token_groups = l.at(op.token_groups);
+    args.sample_groups = l.at(op.sample_groups);
     args.tokens = l.rows(op.of_tokens);
     args.reqs = l.rows(op.row_slot);
     args.samples = l.rows(op.of_samples);
@@ -52,7 +67,7 @@ struct Definition<LoraRowsOp> {
 
 // Of both products: where a linear's adapters are. `first`: its first column in `ranks`.
 struct LoraLinear {
-  ValueId adapter = kNoValue, ranks = kNoValue;
+  ValueId adapter = kNoValue, groups = kNoValue, ranks = kNoValue;
   int32_t first = 0, parts = 1, max_rank = 0;
   bool operator==(const LoraLinear&) const = default;
 
@@ -96,10 +111,12 @@ struct Definition<LoraShrinkOp> {
   using O = LoraShrinkOp;
   static constexpr const char* name = "lora_shrink";
   static constexpr bool row_wise = true;
-  static constexpr Operand operands[] = {
-      read("in", offsetof(O, in)), early_read("adapter", offsetof(O, of.adapter)),
-      read("a", offsetof(O, a)), early_read("ranks", offsetof(O, of.ranks)),
-      write("out", offsetof(O, out))};
+  static constexpr Operand operands[] = {read("in", offsetof(O, in)),
+                                         early_read("adapter", offsetof(O, of.adapter)),
+                                         early_read("groups", offsetof(O, of.groups)),
+                                         read("a", offsetof(O, a)),
+                                         early_read("ranks", offsetof(O, of.ranks)),
+                                         write("out", offsetof(O, out))};
   static std::string parts(const O& op) {
     return fmt::format("parts={}x{}", op.of.parts, op.of.max_rank);
   }
@@ -120,6 +137,7 @@ struct Definition<LoraShrinkOp> {
     kernels::LoraShrinkArgs args;
     args.in = l.matrix(op.in);
     args.adapter = l.at(op.of.adapter);
+    args.groups = l.at(op.of.groups);
     args.a = l.at(op.a);
     args.places = op.of.places(l);
     args.out = l.at(op.out);
@@ -189,10 +207,13 @@ struct Definition<LoraExpandOp> {
   using O = LoraExpandOp;
   static constexpr const char* name = "lora_expand";
   static constexpr bool row_wise = true;
-  static constexpr Operand operands[] = {
-      read("in", offsetof(O, in)),       early_read("adapter", offsetof(O, of.adapter)),
-      read("b", offsetof(O, b)),         early_read("ranks", offsetof(O, of.ranks)),
-      read("value", offsetof(O, value)), in_place("out", offsetof(O, out), offsetof(O, value))};
+  static constexpr Operand operands[] = {read("in", offsetof(O, in)),
+                                         early_read("adapter", offsetof(O, of.adapter)),
+                                         early_read("groups", offsetof(O, of.groups)),
+                                         early_read("b", offsetof(O, b)),
+                                         early_read("ranks", offsetof(O, of.ranks)),
+                                         read("value", offsetof(O, value)),
+                                         in_place("out", offsetof(O, out), offsetof(O, value))};
   static std::string parts(const O& op) { return lora_parts(op.of, op.part_end); }
   static constexpr Attribute attributes[] = {lora_module<O>(), of_rank(shown_as<O, &parts>())};
   static std::string shape(const Shapes& v, const O& op) {
@@ -212,6 +233,7 @@ struct Definition<LoraExpandOp> {
     kernels::LoraExpandArgs args;
     args.in = l.at(op.in);
     args.adapter = l.at(op.of.adapter);
+    args.groups = l.at(op.of.groups);
     args.b = l.at(op.b);
     args.places = op.of.places(l);
     std::copy(op.part_end.begin(), op.part_end.end(), args.part_end);

@@ -80,8 +80,11 @@ class LoraRewriter {
     rows_.sample_slot = prepare.sample_slot == kNoValue ? prepare.row_slot : prepare.sample_slot;
     rows_.params = prepare.params;
     rows_.of_tokens = activation("lora.of_tokens", DType::kInt32, Dim::tokens(), 1);
-    rows_.of_samples = activation("lora.of_samples", DType::kInt32,
-                                  lora_.program.value(rows_.sample_slot).rows, 1);
+    const Dim samples = lora_.program.value(rows_.sample_slot).rows;
+    rows_.of_samples = activation("lora.of_samples", DType::kInt32, samples, 1);
+    rows_.token_groups =
+        activation("lora.token_groups", DType::kInt32, Dim::tokens(), kLoraGroupCols);
+    rows_.sample_groups = activation("lora.sample_groups", DType::kInt32, samples, kLoraGroupCols);
     ops.emplace_back(rows_);
   }
 
@@ -92,8 +95,9 @@ class LoraRewriter {
   // `parts` columns of `ranks` for the adapters of what defines `out`.
   LoraLinear take_columns(const Value& out, int32_t parts) {
     LoraLinear of;
-    of.adapter =
-        out.rows == lora_.program.value(rows_.of_tokens).rows ? rows_.of_tokens : rows_.of_samples;
+    const bool tokens = out.rows == lora_.program.value(rows_.of_tokens).rows;
+    of.adapter = tokens ? rows_.of_tokens : rows_.of_samples;
+    of.groups = tokens ? rows_.token_groups : rows_.sample_groups;
     of.ranks = lora_.ranks;
     of.parts = parts;
     of.max_rank = limits_.max_rank;
