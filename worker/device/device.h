@@ -195,7 +195,7 @@ class Device {
   virtual bool runs_at_once() const { return false; }
   virtual int warmup_runs() const = 0;  // before each capture (CG-21): 0 on the host, ≥ 1 on CUDA
   virtual std::unique_ptr<Buffer> allocate(size_t bytes, MemoryTag tag) = 0;
-  virtual std::unique_ptr<Buffer> allocate_pinned(size_t bytes) = 0;
+  virtual std::unique_ptr<Buffer> allocate_pinned(size_t bytes) = 0;  // any thread
   // Addresses for `bytes`, without memory (the account does not change).
   virtual std::unique_ptr<Reservation> reserve(size_t bytes, MemoryTag tag) = 0;
   // Launches of a stream are made for its share of the device. One of the whole device is not used

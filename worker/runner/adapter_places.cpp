@@ -93,8 +93,8 @@ Status AdapterPlaces::check(const PeftAdapter& adapter) const {
 
 // B's scale is in it, and zeros for padding. A value that is no finite number would reach the rows
 // of other adapters.
-Status AdapterPlaces::read(const PeftAdapter& adapter, const LoraTarget& target, const Part& part,
-                           std::byte* memory) const {
+Status AdapterPlaces::read_part(const PeftAdapter& adapter, const LoraTarget& target,
+                                const Part& part, std::byte* memory) const {
   const PeftAdapter::Pair& pair = adapter.modules().at(target.module);
   const int64_t rank = adapter.rank(), rows = target.row_end - target.row_begin;
   const int64_t cols = target.col_end - target.col_begin;
@@ -121,8 +121,7 @@ Status AdapterPlaces::read(const PeftAdapter& adapter, const LoraTarget& target,
   return {};
 }
 
-Status AdapterPlaces::check_base(const PeftAdapter& adapter, const OpenModel& open_model,
-                                 const std::function<void()>& alive) const {
+Status AdapterPlaces::check_base(const PeftAdapter& adapter, const OpenModel& open_model) const {
   if (adapter.base_weights().empty()) return {};
   REFRAIN_ASSIGN_OR_RETURN(const std::unique_ptr<WeightSource> model, open_model());
   for (const auto& [module, tensor] : adapter.base_weights()) {
@@ -130,37 +129,34 @@ Status AdapterPlaces::check_base(const PeftAdapter& adapter, const OpenModel& op
     if (target == lora_.targets.end())
       return fail(ErrorCode::kInvalidArgument, "{}: tensor \"{}\": the model has no such module",
                   adapter.path(), tensor.name);
-    REFRAIN_RETURN_IF_ERROR(adapter.check_base(tensor, target->weight, *model, alive));
+    REFRAIN_RETURN_IF_ERROR(adapter.check_base(tensor, target->weight, *model));
   }
   return {};
 }
 
 // Each part's values are converted one by one, so that threads share the parts. The error of the
 // first one that has any.
-Status AdapterPlaces::read_all(const PeftAdapter& adapter, const std::vector<Part>& parts,
-                               std::byte* memory, int threads,
-                               const std::function<void()>& alive) const {
+Status AdapterPlaces::read_parts(const PeftAdapter& adapter, const std::vector<Part>& parts,
+                                 std::byte* memory, int threads) const {
   std::vector<Status> ended(parts.size());
   std::atomic<size_t> next{0};
-  const auto work = [&](const std::function<void()>& after_each) {
-    for (size_t i = next++; i < parts.size(); i = next++) {
-      ended[i] = read(adapter, *parts[i].target, parts[i], memory);
-      after_each();
-    }
+  const auto work = [&] {
+    for (size_t i = next++; i < parts.size(); i = next++)
+      ended[i] = read_part(adapter, *parts[i].target, parts[i], memory);
   };
   {
     std::vector<std::jthread> others;
-    for (int i = 1; i < threads; ++i) others.emplace_back([&work] { work([] {}); });
-    work(alive);
+    for (int i = 1; i < threads; ++i) others.emplace_back(work);
+    work();
   }
   for (const Status& status : ended) REFRAIN_RETURN_IF_ERROR(status);
   return {};
 }
 
-Status AdapterPlaces::load(AdapterId id, const PeftAdapter& adapter, const OpenModel& open_model,
-                           int threads, const std::function<void()>& alive) {
+Result<AdapterPlaces::Adapter> AdapterPlaces::read(const PeftAdapter& adapter,
+                                                   const OpenModel& open_model, int threads) const {
   REFRAIN_RETURN_IF_ERROR(check(adapter));
-  REFRAIN_RETURN_IF_ERROR(check_base(adapter, open_model, alive));
+  REFRAIN_RETURN_IF_ERROR(check_base(adapter, open_model));
   std::vector<Part> parts;
   const auto rank = static_cast<size_t>(adapter.rank());
   size_t bytes = aligned(static_cast<size_t>(value(lora_.ranks).cols) * sizeof(int32_t));
@@ -175,17 +171,20 @@ Status AdapterPlaces::load(AdapterId id, const PeftAdapter& adapter, const OpenM
   }
   const size_t rows_at = bytes;
   bytes += (1 + 2 * parts.size()) * sizeof(CopyRows);
-  Adapter loaded;
-  loaded.memory = device_.allocate_pinned(bytes);
-  auto* memory = static_cast<std::byte*>(loaded.memory->data());
+  Adapter here;
+  here.memory = device_.allocate_pinned(bytes);
+  auto* memory = static_cast<std::byte*>(here.memory->data());
   auto* ranks = reinterpret_cast<int32_t*>(memory);
   std::fill_n(ranks, value(lora_.ranks).cols, 0);
   for (const Part& part : parts) ranks[part.target->rank_column] = static_cast<int32_t>(rank);
-  REFRAIN_RETURN_IF_ERROR(read_all(adapter, parts, memory, threads, alive));
-  loaded.rows = list_rows(rank, parts, memory, reinterpret_cast<CopyRows*>(memory + rows_at));
+  REFRAIN_RETURN_IF_ERROR(read_parts(adapter, parts, memory, threads));
+  here.rows = list_rows(rank, parts, memory, reinterpret_cast<CopyRows*>(memory + rows_at));
+  return here;
+}
+
+void AdapterPlaces::add(AdapterId id, Adapter adapter) {
   REFRAIN_CHECK(!knows(id), "LoRA adapter {} is there already", id);
-  adapters_[id] = std::move(loaded);
-  return {};
+  adapters_[id] = std::move(adapter);
 }
 
 // Written to `list`: A's rows of a place lie one behind the other, B's between those of the others.

@@ -1,7 +1,8 @@
 #pragma once
 // LoRA adapters of a worker: those it knows, in pinned memory in the form of their places, and the
 // places on the device, at addresses that graphs have recorded. A place takes an adapter by copies
-// in stream order, so no step that uses the one before is still to run. Device thread.
+// in stream order, so no step that uses the one before is still to run. Device thread, but for
+// read().
 
 #include <cstdint>
 #include <functional>
@@ -21,6 +22,11 @@ namespace refrain::worker {
 
 class AdapterPlaces {
  public:
+  struct Adapter {
+    std::span<const CopyRows> rows;  // of all of it, in its memory
+    std::unique_ptr<Buffer> memory;
+  };
+
   // Memory for the values that add_lora() put behind the first `num_values`; `folded`: of the
   // model's weights. Throws OutOfMemory.
   AdapterPlaces(Device& device, Stream& stream, LoraProgram lora, size_t num_values,
@@ -28,12 +34,12 @@ class AdapterPlaces {
 
   // By ValueId; null for what is not here.
   const std::vector<Addresses>& addresses() const { return addresses_; }
-  // Reads this rank's share of the adapter. A tensor that the model has no place for is an error
-  // that names file and tensor. `open_model` is called where the adapter has base weights; `alive`
-  // now and then. By `threads`, of which the calling one is one.
+  // This rank's share of the adapter; any thread. A tensor that the model has no place for is an
+  // error that names file and tensor. `open_model` is called where the adapter has base weights. By
+  // `threads`, of which the calling one is one.
   using OpenModel = std::function<Result<std::unique_ptr<WeightSource>>()>;
-  Status load(AdapterId id, const PeftAdapter& adapter, const OpenModel& open_model, int threads,
-              const std::function<void()>& alive);
+  Result<Adapter> read(const PeftAdapter& adapter, const OpenModel& open_model, int threads) const;
+  void add(AdapterId id, Adapter adapter);
   void unload(AdapterId id, Stream& stream);
   bool knows(AdapterId id) const { return adapters_.contains(id); }
   int32_t num_places() const { return static_cast<int32_t>(in_place_.size()); }
@@ -51,18 +57,12 @@ class AdapterPlaces {
     size_t a, b;  // offsets of [rank, columns] (by token: [columns, rank]) and
                   // [rows and padding, rank]
   };
-  struct Adapter {
-    std::span<const CopyRows> rows;  // of all of it, in its memory
-    std::unique_ptr<Buffer> memory;
-  };
-
   Status check(const PeftAdapter& adapter) const;
-  Status check_base(const PeftAdapter& adapter, const OpenModel& open_model,
-                    const std::function<void()>& alive) const;
-  Status read(const PeftAdapter& adapter, const LoraTarget& target, const Part& part,
-              std::byte* memory) const;
-  Status read_all(const PeftAdapter& adapter, const std::vector<Part>& parts, std::byte* memory,
-                  int threads, const std::function<void()>& alive) const;
+  Status check_base(const PeftAdapter& adapter, const OpenModel& open_model) const;
+  Status read_part(const PeftAdapter& adapter, const LoraTarget& target, const Part& part,
+                   std::byte* memory) const;
+  Status read_parts(const PeftAdapter& adapter, const std::vector<Part>& parts, std::byte* memory,
+                    int threads) const;
   std::span<const CopyRows> list_rows(size_t rank, const std::vector<Part>& parts,
                                       const std::byte* memory, CopyRows* list) const;
   const Value& value(ValueId id) const { return lora_.program.value(id); }

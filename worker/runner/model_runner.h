@@ -76,11 +76,18 @@ class ModelRunner {
   // Checks, fills the pinned block, dispatches, pads, runs the pieces (CG-34). Scheduling
   // mistakes (unknown slot, more tokens than the budget) are FatalErrors.
   virtual void submit(const ipc::Step& step) = 0;
-  // Reads a LoRA adapter into host memory, of which steps put it into a place. Errors name file and
-  // tensor. Calls `alive` now and then.
-  virtual Status load_adapter(const ipc::LoadAdapter& /*message*/,
-                              const std::function<void()>& /*alive*/) {
+  // Begins to read a LoRA adapter into host memory, beside the steps. `done` is called by another
+  // thread when add_adapter need not wait.
+  virtual Status read_adapter(ipc::LoadAdapter /*message*/, std::function<void()> /*done*/) {
     return fail(ErrorCode::kInvalidArgument, "this runner has no LoRA adapters");
+  }
+  virtual bool reads_adapter(AdapterId /*id*/) const {
+    return false;
+  }  // and add_adapter is to come
+  // Steps may put it into a place now. What is wrong with it names file and tensor. Waits for the
+  // end of its reading, and calls `alive` meanwhile.
+  virtual Status add_adapter(AdapterId /*id*/, const std::function<void()>& /*alive*/) {
+    return {};
   }
   virtual void unload_adapter(AdapterId /*id*/) {}
   virtual void forget_adapters() {}  // of a coordinator that is gone

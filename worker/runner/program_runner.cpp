@@ -122,6 +122,8 @@ Status ProgramRunner::prepare_steps() {
     slots_.adapters =
         std::make_unique<AdapterPlaces>(device_, stream, std::move(*hosted().lora_program),
                                         hosted().program.values.size(), hosted().weights->folded);
+    reader_ = std::make_unique<AdapterReader>(
+        [this](const ipc::LoadAdapter& message) { return read(message); });
   }
   for (const auto& context : contexts_) {
     context->allocate(device_, *slots_.states, options_.config.block_size);
@@ -213,10 +215,15 @@ ipc::Ready ProgramRunner::make_ready() const {
   return ready;
 }
 
-Status ProgramRunner::load_adapter(const ipc::LoadAdapter& message,
-                                   const std::function<void()>& alive) {
-  if (slots_.adapters == nullptr)
+Status ProgramRunner::read_adapter(ipc::LoadAdapter message, std::function<void()> done) {
+  if (reader_ == nullptr)
     return fail(ErrorCode::kInvalidArgument, "LoRA adapters are off (--enable-lora)");
+  reader_->post(std::move(message), std::move(done));
+  return {};
+}
+
+// The reader's thread.
+Result<AdapterPlaces::Adapter> ProgramRunner::read(const ipc::LoadAdapter& message) const {
   REFRAIN_ASSIGN_OR_RETURN(const std::filesystem::path directory,
                            options_.adapters.find(message.name, message.digest));
   REFRAIN_ASSIGN_OR_RETURN(const PeftAdapter adapter, PeftAdapter::open(directory));
@@ -224,8 +231,14 @@ Status ProgramRunner::load_adapter(const ipc::LoadAdapter& message,
     if (options_.config.load_dummy) return dummy_weights(options_.config.seed);
     return open_checkpoint(options_.model_directory);
   };
-  return slots_.adapters->load(message.id, adapter, open_model,
-                               num_helpers(options_.config.tensor_parallel_size), alive);
+  return slots_.adapters->read(adapter, open_model,
+                               num_helpers(options_.config.tensor_parallel_size));
+}
+
+Status ProgramRunner::add_adapter(AdapterId id, const std::function<void()>& alive) {
+  REFRAIN_ASSIGN_OR_RETURN(AdapterPlaces::Adapter adapter, reader_->take(id, alive));
+  slots_.adapters->add(id, std::move(adapter));
+  return {};
 }
 
 void ProgramRunner::unload_adapter(AdapterId id) {
@@ -233,7 +246,9 @@ void ProgramRunner::unload_adapter(AdapterId id) {
 }
 
 void ProgramRunner::forget_adapters() {
-  if (slots_.adapters != nullptr) slots_.adapters->forget_all(*context().stream);
+  if (slots_.adapters == nullptr) return;
+  reader_->forget();
+  slots_.adapters->forget_all(*context().stream);
 }
 
 KvMemory ProgramRunner::kv_memory() const {

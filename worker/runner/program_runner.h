@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "worker/runner/adapter_reader.h"
 #include "worker/runner/execution_context.h"
 #include "worker/runner/program_caches.h"
 #include "worker/runner/step_runner.h"
@@ -33,7 +34,9 @@ class ProgramRunner final : public ModelRunner {
   std::optional<ipc::StepResult> wait_unless(const StopFn& stop) override {
     return runner().wait_unless(stop);
   }
-  Status load_adapter(const ipc::LoadAdapter& message, const std::function<void()>& alive) override;
+  Status read_adapter(ipc::LoadAdapter message, std::function<void()> done) override;
+  bool reads_adapter(AdapterId id) const override { return reader_ && reader_->has(id); }
+  Status add_adapter(AdapterId id, const std::function<void()>& alive) override;
   void unload_adapter(AdapterId id) override;
   void forget_adapters() override;
   void forget_steps() override;
@@ -55,6 +58,7 @@ class ProgramRunner final : public ModelRunner {
 
   Result<HostedPrograms> plan() const;
   Result<std::vector<HostedPrograms>> plan_contexts() const;
+  Result<AdapterPlaces::Adapter> read(const ipc::LoadAdapter& message) const;
   Status prepare_steps();
   Status bind();
   Result<Weights> load_checkpoint(const HostedProgram& of, const ModelConfig& model,
@@ -70,6 +74,7 @@ class ProgramRunner final : public ModelRunner {
   std::unique_ptr<ProgramCaches> caches_;
   std::vector<std::unique_ptr<StepRunner>> runners_;  // by context
   CaptureResult captured_;                            // of all
+  std::unique_ptr<AdapterReader> reader_;             // null without LoRA
 };
 
 }  // namespace refrain::worker

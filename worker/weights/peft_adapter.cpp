@@ -199,7 +199,7 @@ Status PeftAdapter::check_pairs() const {
 }
 
 Status PeftAdapter::check_base(const TensorInfo& tensor, const WeightPart& part,
-                               WeightSource& model, const std::function<void()>& alive) const {
+                               WeightSource& model) const {
   if (tensor.shape != std::vector<int64_t>{part.tensor_rows, part.tensor_cols})
     return refuse(tensor, fmt::format("has another shape than the model's [{}, {}]",
                                       part.tensor_rows, part.tensor_cols));
@@ -216,7 +216,6 @@ Status PeftAdapter::check_base(const TensorInfo& tensor, const WeightPart& part,
                     fmt::format("is not the model's weight: row {} differs. An adapter that needs "
                                 "a base of its own is served with that as the model",
                                 row + differs / part.tensor_cols));
-    alive();
   }
   return {};
 }

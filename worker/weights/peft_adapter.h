@@ -4,7 +4,6 @@
 // name. Immutable after open; any thread.
 
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -31,9 +30,8 @@ class PeftAdapter {
   // Beside adapters of the embeddings and of lm_head PEFT saves the base model's weights of these
   // modules. They are no part of the adapter: each must be what the model has.
   const std::map<std::string, TensorInfo>& base_weights() const { return base_weights_; }
-  // Of the rows that this rank has. `alive` is called now and then.
-  Status check_base(const TensorInfo& tensor, const WeightPart& part, WeightSource& model,
-                    const std::function<void()>& alive) const;
+  // Of the rows that this rank has.
+  Status check_base(const TensorInfo& tensor, const WeightPart& part, WeightSource& model) const;
   int64_t rank() const { return rank_; }
   float scale() const { return scale_; }  // lora_alpha / r, or / sqrt(r) with use_rslora
   const std::string& path() const { return file_->path(); }

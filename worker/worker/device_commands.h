@@ -28,8 +28,13 @@ struct GrammarCompiled {
   Epoch epoch;
   RequestId request;
 };
-using DeviceCommand = std::variant<StartGroup, Adopt, ipc::InitCache, ipc::Step, ipc::Grammar,
-                                   GrammarCompiled, ipc::LoadAdapter, ipc::UnloadAdapter>;
+struct AdapterRead {
+  Epoch epoch;
+  AdapterId id;
+};
+using DeviceCommand =
+    std::variant<StartGroup, Adopt, ipc::InitCache, ipc::Step, ipc::Grammar, GrammarCompiled,
+                 ipc::LoadAdapter, AdapterRead, ipc::UnloadAdapter>;
 
 class DeviceCommands {
  public:

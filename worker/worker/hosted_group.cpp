@@ -167,18 +167,29 @@ Status HostedGroup::compile(const ipc::Grammar& message) {
   return {};
 }
 
-// Steps wait meanwhile. An adapter that cannot be read is its client's mistake, not the worker's
-// end.
-Status HostedGroup::load_adapter(const ipc::LoadAdapter& message) {
+Status HostedGroup::load_adapter(ipc::LoadAdapter message) {
   REFRAIN_CHECK(ready_, "LoadAdapter before Ready");
-  const Status loaded = runner_->load_adapter(message, [this] { signs_.beat(); });
-  if (loaded) {
-    log::info("LoRA adapter {} is loaded", message.name);
-  } else {
-    log::warn("LoRA adapter {}: {}", message.name, loaded.error().message);
-  }
-  signs_.report(ipc::AdapterLoaded{message.id, loaded ? "" : loaded.error().message});
+  const AdapterRead read{signs_.epoch(), message.id};
+  const Status begun =
+      runner_->read_adapter(std::move(message), [this, read] { commands_.post(read); });
+  if (!begun) report_adapter(read.id, begun);
   return {};
+}
+
+Status HostedGroup::adapter_read(const AdapterRead& message) {
+  if (message.epoch == signs_.epoch() && runner_->reads_adapter(message.id))
+    add_adapter(message.id);
+  return {};
+}
+
+void HostedGroup::add_adapter(AdapterId id) {
+  report_adapter(id, runner_->add_adapter(id, [this] { signs_.beat(); }));
+}
+
+// An adapter that cannot be read is its client's mistake, not the worker's end.
+void HostedGroup::report_adapter(AdapterId id, const Status& loaded) {
+  if (!loaded) log::warn("LoRA adapter: {}", loaded.error().message);
+  signs_.report(ipc::AdapterLoaded{id, loaded ? "" : loaded.error().message});
 }
 
 void HostedGroup::finish(ipc::StepResult result) {
@@ -202,6 +213,7 @@ Status HostedGroup::compiled(const GrammarCompiled& message) {
 
 Status HostedGroup::unload_adapter(const ipc::UnloadAdapter& message) {
   REFRAIN_CHECK(ready_, "UnloadAdapter before Ready");
+  if (runner_->reads_adapter(message.id)) add_adapter(message.id);  // in the order of the messages
   runner_->unload_adapter(message.id);
   return {};
 }

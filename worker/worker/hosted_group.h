@@ -36,7 +36,8 @@ class HostedGroup {
   Status submit(const ipc::Step& message);
   Status compile(const ipc::Grammar& message);
   Status compiled(const GrammarCompiled& message);
-  Status load_adapter(const ipc::LoadAdapter& message);
+  Status load_adapter(ipc::LoadAdapter message);
+  Status adapter_read(const AdapterRead& message);
   Status unload_adapter(const ipc::UnloadAdapter& message);
 
   bool ready() const { return ready_; }
@@ -50,6 +51,8 @@ class HostedGroup {
   void check_kept_blocks(const std::vector<int64_t>& num_blocks) const;
   void tell_ready() const;
   void finish(ipc::StepResult result);
+  void add_adapter(AdapterId id);
+  void report_adapter(AdapterId id, const Status& loaded);
 
   Device& device_;
   DeviceCommands& commands_;

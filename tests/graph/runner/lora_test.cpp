@@ -2,9 +2,12 @@
 // in one batch as each alone, changing under the graphs that were captured without them.
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <exception>
+#include <fstream>
+#include <future>
 #include <map>
 #include <set>
 #include <thread>
@@ -33,7 +36,8 @@ SessionOptions lora_options(const std::string& mode, const std::vector<const Tin
 void load_adapter_of(Session& session, AdapterId id) {
   const std::string name = "adapter-" + std::to_string(id);
   const auto path = session.options().adapters.find_module(name);
-  const Status loaded = session.runner().load_adapter({id, name, *adapter_digest(*path)}, [] {});
+  ASSERT_TRUE(session.runner().read_adapter({id, name, *adapter_digest(*path)}, [] {}));
+  const Status loaded = session.runner().add_adapter(id, [] {});
   ASSERT_TRUE(loaded) << loaded.error().message;
 }
 
@@ -219,6 +223,30 @@ TEST(Lora, APlacesNextAdapterRunsUnderTheSameGraphs) {
     EXPECT_EQ(generate_with(*session, 0, {{0, 1}}).logits, first.logits);
     EXPECT_EQ(session->counters().num_graphs_captured, captured) << "captured on the fly";
   }
+}
+
+// Of which one file is a pipe that nobody has written to yet.
+TEST(Lora, StepsGoOnWhileAnAdapterIsRead) {
+  const TinyAdapter one(model().shape(), {}), slow(model().shape(), {.seed = 12});
+  const auto session = started(lora_options("FULL", {&one, &slow}));
+  load_adapter_of(*session, 1);
+  const LoraTrace before = generate_with(*session, 0, {{0, 1}});
+  const std::filesystem::path config = slow.directory() / "adapter_config.json";
+  const std::string digest = *adapter_digest(slow.directory());
+  std::filesystem::remove(config);
+  ASSERT_EQ(mkfifo(config.c_str(), 0600), 0);
+  std::promise<void> read;
+  ASSERT_TRUE(
+      session->runner().read_adapter({2, "adapter-2", digest}, [&read] { read.set_value(); }));
+  EXPECT_EQ(generate_with(*session, 0, {{0, 1}}).logits, before.logits);
+  EXPECT_TRUE(session->runner().reads_adapter(2));
+  EXPECT_FALSE(session->runner().reads_adapter(1)) << "it was added";
+  std::ofstream(config) << "{}";  // waits for the reader
+  read.get_future().wait();
+  const Status added = session->runner().add_adapter(2, [] {});
+  ASSERT_FALSE(added);
+  EXPECT_NE(added.error().message.find("has digest"), std::string::npos) << added.error().message;
+  EXPECT_FALSE(session->runner().reads_adapter(2));
 }
 
 // Two adapters and none in one batch, prompts beside decodes: each row as it is alone.

@@ -177,6 +177,7 @@ class PinnedBuffer final : public Buffer {
  public:
   PinnedBuffer(std::shared_ptr<CudaContext> context, size_t bytes)
       : context_(std::move(context)), bytes_(bytes) {
+    context_->check(cudaSetDevice(context_->device()), "cudaSetDevice");  // of this thread
     const cudaError_t status =
         cudaHostAlloc(&data_, std::max(bytes, kAlignment), cudaHostAllocDefault);
     if (status == cudaErrorMemoryAllocation) {

@@ -172,6 +172,7 @@ size_t HostMemory::free_bytes() const {
 void HostMemory::reserve(size_t bytes, MemoryTag tag) {
   // Small blocks of a machine without a limit are not worth reading /proc for.
   const bool small = limit_ == 0 && bytes < kHugePage;
+  const std::lock_guard lock(mutex_);
   const size_t free = small ? total_ - std::min(total_, used()) : free_bytes();
   if (bytes > free) {
     throw OutOfMemory(fmt::format("{} needs {} bytes and {} of {} are free on the host device",
@@ -181,10 +182,14 @@ void HostMemory::reserve(size_t bytes, MemoryTag tag) {
   by_tag_[static_cast<int>(tag)] += bytes;
 }
 
-void HostMemory::release(size_t bytes, MemoryTag tag) { by_tag_[static_cast<int>(tag)] -= bytes; }
+void HostMemory::release(size_t bytes, MemoryTag tag) {
+  const std::lock_guard lock(mutex_);
+  by_tag_[static_cast<int>(tag)] -= bytes;
+}
 
 MemoryAccount HostMemory::account() const {
   MemoryAccount account;
+  const std::lock_guard lock(mutex_);
   account.total = total_;
   account.free = free_bytes();
   std::copy(std::begin(by_tag_), std::end(by_tag_), std::begin(account.by_tag));

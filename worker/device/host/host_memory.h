@@ -1,9 +1,10 @@
 #pragma once
 // The host device's memory: aligned allocation, huge pages for large blocks, an exact account by
-// tag and a limit. Shared by the device and every buffer and graph it made; device thread only.
+// tag and a limit. Shared by the device and every buffer and graph it made; any thread.
 
 #include <cstddef>
 #include <memory>
+#include <mutex>
 
 #include "worker/device/device.h"
 
@@ -26,9 +27,10 @@ class HostMemory {
   MemoryAccount account() const;
 
  private:
-  size_t used() const;
+  size_t used() const;  // these two under the mutex
   size_t free_bytes() const;
 
+  mutable std::mutex mutex_;
   size_t limit_;  // 0: the machine's memory
   size_t total_;
   size_t by_tag_[kNumMemoryTags] = {};
