@@ -9,7 +9,7 @@ namespace refrain::kernels {
 // multiplies together.
 struct LoraGroup {
   static constexpr int kRows = 16;
-  // Groups that have room for those of one row; more rows need fewer of each.
+  // Groups a row there is room for: the first, one for its rows, one that its place has not filled.
   static constexpr int kPerRow = 3;
   int32_t place, count;
   int32_t rows[kRows];
@@ -17,8 +17,8 @@ struct LoraGroup {
 inline constexpr int32_t kLoraFewRows = 64;  // kernels of so many take each row by itself
 
 // Which adapter each token and each logit row of a batch takes: that of its request's slot. -1:
-// none; so have padded rows. And their groups, by place, the first of which has no rows but the
-// number of groups behind it: none where rows.padded is kLoraFewRows or less.
+// none; so have padded rows. And their groups by place, behind a first one whose `count` says how
+// many they are: none of kLoraFewRows padded rows or less.
 struct LoraRowsArgs {
   const int32_t* query_start = nullptr;  // [R+1]
   const int32_t* row_slot = nullptr;     // [R]

@@ -78,7 +78,8 @@ class ModelRunner {
   virtual void submit(const ipc::Step& step) = 0;
   // Begins to read a LoRA adapter into host memory, beside the steps. `done` is called by another
   // thread when add_adapter need not wait.
-  virtual Status read_adapter(ipc::LoadAdapter /*message*/, std::function<void()> /*done*/) {
+  virtual Status read_adapter(const ipc::LoadAdapter& /*message*/,
+                              const std::function<void()>& /*done*/) {
     return fail(ErrorCode::kInvalidArgument, "this runner has no LoRA adapters");
   }
   virtual bool reads_adapter(AdapterId /*id*/) const {

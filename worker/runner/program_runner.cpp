@@ -215,10 +215,11 @@ ipc::Ready ProgramRunner::make_ready() const {
   return ready;
 }
 
-Status ProgramRunner::read_adapter(ipc::LoadAdapter message, std::function<void()> done) {
+Status ProgramRunner::read_adapter(const ipc::LoadAdapter& message,
+                                   const std::function<void()>& done) {
   if (reader_ == nullptr)
     return fail(ErrorCode::kInvalidArgument, "LoRA adapters are off (--enable-lora)");
-  reader_->post(std::move(message), std::move(done));
+  reader_->post(message, done);
   return {};
 }
 

@@ -34,7 +34,7 @@ class ProgramRunner final : public ModelRunner {
   std::optional<ipc::StepResult> wait_unless(const StopFn& stop) override {
     return runner().wait_unless(stop);
   }
-  Status read_adapter(ipc::LoadAdapter message, std::function<void()> done) override;
+  Status read_adapter(const ipc::LoadAdapter& message, const std::function<void()>& done) override;
   bool reads_adapter(AdapterId id) const override { return reader_ && reader_->has(id); }
   Status add_adapter(AdapterId id, const std::function<void()>& alive) override;
   void unload_adapter(AdapterId id) override;

@@ -108,7 +108,7 @@ Status DeviceThread::handle(DeviceCommand command) {
           [&](const ipc::Step& message) { return group.submit(message); },
           [&](const ipc::Grammar& message) { return group.compile(message); },
           [&](const GrammarCompiled& message) { return group.compiled(message); },
-          [&](ipc::LoadAdapter& message) { return group.load_adapter(std::move(message)); },
+          [&](const ipc::LoadAdapter& message) { return group.load_adapter(message); },
           [&](const AdapterRead& message) { return group.adapter_read(message); },
           [&](const ipc::UnloadAdapter& message) { return group.unload_adapter(message); },
       },

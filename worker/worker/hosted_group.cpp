@@ -167,11 +167,10 @@ Status HostedGroup::compile(const ipc::Grammar& message) {
   return {};
 }
 
-Status HostedGroup::load_adapter(ipc::LoadAdapter message) {
+Status HostedGroup::load_adapter(const ipc::LoadAdapter& message) {
   REFRAIN_CHECK(ready_, "LoadAdapter before Ready");
   const AdapterRead read{signs_.epoch(), message.id};
-  const Status begun =
-      runner_->read_adapter(std::move(message), [this, read] { commands_.post(read); });
+  const Status begun = runner_->read_adapter(message, [this, read] { commands_.post(read); });
   if (!begun) report_adapter(read.id, begun);
   return {};
 }

@@ -36,7 +36,7 @@ class HostedGroup {
   Status submit(const ipc::Step& message);
   Status compile(const ipc::Grammar& message);
   Status compiled(const GrammarCompiled& message);
-  Status load_adapter(ipc::LoadAdapter message);
+  Status load_adapter(const ipc::LoadAdapter& message);
   Status adapter_read(const AdapterRead& message);
   Status unload_adapter(const ipc::UnloadAdapter& message);
 
