@@ -225,7 +225,7 @@ TEST(Lora, APlacesNextAdapterRunsUnderTheSameGraphs) {
   }
 }
 
-// Of which one file is a pipe that nobody has written to yet.
+// Of which one file is a pipe that nobody has opened to write yet.
 TEST(Lora, StepsGoOnWhileAnAdapterIsRead) {
   const TinyAdapter one(model().shape(), {}), slow(model().shape(), {.seed = 12});
   const auto session = started(lora_options("FULL", {&one, &slow}));
@@ -241,7 +241,7 @@ TEST(Lora, StepsGoOnWhileAnAdapterIsRead) {
   EXPECT_EQ(generate_with(*session, 0, {{0, 1}}).logits, before.logits);
   EXPECT_TRUE(session->runner().reads_adapter(2));
   EXPECT_FALSE(session->runner().reads_adapter(1)) << "it was added";
-  std::ofstream(config) << "{}";  // waits for the reader
+  { const std::ofstream writer(config); }  // waits for the reader, and gives it nothing
   read.get_future().wait();
   const Status added = session->runner().add_adapter(2, [] {});
   ASSERT_FALSE(added);
