@@ -12,7 +12,6 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kShrinkThreads = 256;
 constexpr int kShrinkOutputs = 4;
-
 constexpr int kSpreadOutputs = 4;
 
 struct SpreadArgs {

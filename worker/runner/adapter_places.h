@@ -57,6 +57,7 @@ class AdapterPlaces {
     size_t a, b;  // offsets of [rank, columns] (by token: [columns, rank]) and
                   // [rows and padding, rank]
   };
+
   Status check(const PeftAdapter& adapter) const;
   Status check_base(const PeftAdapter& adapter, const OpenModel& open_model) const;
   Status read_part(const PeftAdapter& adapter, const LoraTarget& target, const Part& part,

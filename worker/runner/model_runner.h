@@ -82,9 +82,8 @@ class ModelRunner {
                               const std::function<void()>& /*done*/) {
     return fail(ErrorCode::kInvalidArgument, "this runner has no LoRA adapters");
   }
-  virtual bool reads_adapter(AdapterId /*id*/) const {
-    return false;
-  }  // and add_adapter is to come
+  // Whether add_adapter is still to come.
+  virtual bool reads_adapter(AdapterId /*id*/) const { return false; }
   // Steps may put it into a place now. What is wrong with it names file and tensor. Waits for the
   // end of its reading, and calls `alive` meanwhile.
   virtual Status add_adapter(AdapterId /*id*/, const std::function<void()>& /*alive*/) {
