@@ -24,6 +24,7 @@ REWRITERS = {
     "worker/program/passes/best_tokens.cpp": "finds the best where the logits are",
     "worker/program/passes/attention_plans.cpp": "gives attention its plan",
     "worker/program/passes/few_rows.cpp": "rewrites",
+    "worker/program/passes/send_sums.cpp": "rewrites",
     "worker/program/passes/key_shares.cpp": "shares keys out for attention",
     "worker/program/passes/lora.cpp": "puts adapters behind linears",
     "worker/program/passes/score_prompts.cpp": "rewrites",

@@ -145,6 +145,18 @@ struct PeerSum {
   uint64_t deadline_ns = 0;
 };
 
+// Where a linear of up to 80 rows sends its outputs instead of to `out`, as bfloat16 words of two
+// columns, for the sum over ranks behind it (worker/comm/cuda/exchange_packets.h). Device
+// addresses.
+struct PeerPackets {
+  int32_t rank = 0;
+  int32_t size = 0;                    // 0: none
+  void* at[kMaxPeerRanks] = {};        // of each rank: what it has of this one, of an even number
+  int64_t odd_bytes = 0;               // from there to what it has of an odd number
+  int64_t row_packets = 0;             // of 16 bytes, from a row to the next; 32 have a count
+  const uint32_t* counters = nullptr;  // exchanges made there
+};
+
 // What stands beside a linear in one launch with it, of up to 256 rows. x = in, or rms_norm(in +
 // delta) * norm; then linear's own meaning with x as its input; or, with silu_mul, out[:, i] =
 // silu(y[:, i]) * y[:, n / 2 + i] of y = x · weightᵀ (no bias, no residual).
@@ -158,6 +170,7 @@ struct FusedLinearArgs {
   bool silu_mul = false;
   PeerSum push;  // out goes to the ranks instead of out.data (bfloat16, no silu_mul, no residual)
   PeerSum pull;  // delta.data is not read: its value is the sum over the ranks
+  PeerPackets send;  // of a plain output, with or without a bias
   // [M, best_parts, 2] or null: the greatest output of each of so many parts of a row, and the
   // first token that has it, of num_tokens columns from token first_token on; -inf and -1 where
   // there is no number above. Then `out` is written only where *live_logits is above 0. float32,

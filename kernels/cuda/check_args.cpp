@@ -174,6 +174,13 @@ void check_args(const FusedLinearArgs& args) {
       args.push.size == 0 || (args.norm == nullptr && !args.silu_mul &&
                               linear.residual.data == nullptr && linear.weight.n % 4 == 0),
       "{}: pushes a plain output of whole groups of 4 columns", op);
+  REFRAIN_CHECK(
+      args.send.size == 0 || (args.send.size <= kMaxPeerRanks && can_cluster(linear) && plain &&
+                              args.norm == nullptr && !args.silu_mul &&
+                              linear.residual.data == nullptr && linear.weight.n % 8 == 0),
+      "{}: {} rows of {} outputs sent to {} ranks; the CUDA kernel sends a plain output "
+      "of whole groups of 8 columns to {}",
+      op, linear.rows.padded, linear.weight.n, args.send.size, kMaxPeerRanks);
   if (args.norm == nullptr) {
     REFRAIN_CHECK(args.delta.data == nullptr, "{}: delta without norm", op);
     return;

@@ -342,7 +342,7 @@ void fused_linear(StreamRef stream, const FusedLinearArgs& args) {
   const bool norm = args.norm != nullptr;
   const bool clusters = !norm && args.push.size == 0 && linear.rows.padded > kGemvRows &&
                         can_cluster(linear) && (!args.silu_mul || linear.weight.n % 32 == 0);
-  if (linear.rows.padded > kFewRows || args.unit_norm || clusters)
+  if (linear.rows.padded > kFewRows || args.unit_norm || args.send.size > 0 || clusters)
     return linear_cluster(stream, args);
   FusedGemv gemv{};
   gemv.in = linear.in;

@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncwarp();
   meet_cluster();
   wait_for_predecessor();
-  let_successor_start();
+  if (!block.sends()) let_successor_start();
   if (warp < kMultiplyWarps) {
     block.multiply_tiles();
   } else if (warp < kMultiplyWarps + kAddWarps) {
@@ -87,12 +87,13 @@ std::array<int, kMaxCluster + 1> clusters_at_once(size_t shared_bytes) {
 
 // The cluster that ends first: stages of its busiest block, and what blocks beyond the second cost
 // (a stage is some 0.3 us, a block 0.5).
-template <bool kSilu>
-int choose_cluster(const std::array<int, kMaxCluster + 1>& most, int tiles, int chunks) {
+// equal: each block adds up as many of a tile's outputs.
+int choose_cluster(const std::array<int, kMaxCluster + 1>& most, int tiles, int chunks,
+                   bool equal) {
   int best = 0;
   double least = 0;
   for (int c = 2; c <= kMaxCluster; ++c) {
-    if (most[static_cast<size_t>(c)] == 0 || c > chunks || (kSilu && kTile / 2 % c != 0)) continue;
+    if (most[static_cast<size_t>(c)] == 0 || c > chunks || (equal && kTile / 2 % c != 0)) continue;
     const int rounds = static_cast<int>(ceil_div(tiles, most[static_cast<size_t>(c)]));
     const double cost = static_cast<double>(rounds * ceil_div(chunks, c)) + 1.7 * (c - 2);
     if (best == 0 || cost < least) best = c, least = cost;
@@ -174,7 +175,8 @@ void run(StreamRef stream, const FusedLinearArgs& fused, const LoraLinearArgs* o
   args.chunks = static_cast<int32_t>(ceil_div(linear.weight.k, kChunk));
   args.tiles = static_cast<int32_t>(ceil_div(linear.weight.n, kTile));
   args.stages = L::kStages;
-  args.cluster = choose_cluster<kSilu>(most, args.tiles, args.chunks);
+  args.send = fused.send;
+  args.cluster = choose_cluster(most, args.tiles, args.chunks, kSilu || args.send.size > 0);
   args.rows = linear.rows;
   args.unit_norm = fused.unit_norm;
   args.eps = fused.eps;

@@ -40,6 +40,7 @@ struct ClusterLinear {
   Rows rows;
   bool unit_norm;
   float eps, per_column;  // of that; 1 / K
+  PeerPackets send;       // size 0: none
 };
 
 // What the rows' adapters add, as further columns of K: a tile's rows of b, all places side by
@@ -113,6 +114,9 @@ struct Block {
       extras = (adapters.chunks * (kSilu ? 2 : 1) - rank + args.cluster - 1) / args.cluster;
     }
   }
+
+  // What makes the sum starts only with the last tile's end, as it polls for what is sent.
+  __device__ bool sends() const { return !kLora && !kSilu && args.send.size > 0; }
 
   __device__ static int lane() { return static_cast<int>(threadIdx.x) % 32; }
 

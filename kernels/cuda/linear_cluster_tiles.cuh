@@ -5,6 +5,7 @@
 #include "kernels/cuda/barrier.cuh"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/linear_cluster.cuh"
+#include "kernels/cuda/peer_packets.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
 namespace refrain::kernels::cluster_linear {
@@ -32,7 +33,7 @@ struct TileBlock : Block<kRows, kSilu, kLora> {
   using Base = Block<kRows, kSilu, kLora>;
   using L = Layout<kRows>;
   using Base::args, Base::ring, Base::sums, Base::full, Base::empty, Base::summed, Base::read;
-  using Base::Base, Base::lane;
+  using Base::Base, Base::lane, Base::sends;
   using Base::rank, Base::tile, Base::tile_step, Base::end, Base::chunks, Base::extras;
   using Base::scale, Base::squared, Base::squares;
 
@@ -69,6 +70,7 @@ struct TileBlock : Block<kRows, kSilu, kLora> {
       }
       wait_products<0>();
       take_products(sum);
+      if (sends() && at_tile + tile_step >= end) let_successor_start();
       release(before, t);
       if (t > 0) wait_cluster_barrier(read, static_cast<uint32_t>(t - 1) & 1);
       // A lane has pairs of rows of the outputs lane / 4 and lane / 4 + 8 of its warp's sixteen.
@@ -103,6 +105,7 @@ struct TileBlock : Block<kRows, kSilu, kLora> {
     int64_t col;
     float value[4];
     bool here = false;
+    uint32_t number[2];  // of the exchanges of the rows that this lane sends
   };
 
   // This warp reads the stage no longer. Of a launch with a norm those that add up read
@@ -242,6 +245,10 @@ struct TileBlock : Block<kRows, kSilu, kLora> {
     }
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) {
+      if (sends()) {
+        send(piece[i], live);
+        continue;
+      }
       if (!piece[i].here) continue;
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
@@ -253,6 +260,7 @@ struct TileBlock : Block<kRows, kSilu, kLora> {
   }
   __device__ void load_before(Piece& piece, int32_t live) const {
     if constexpr (kSilu) return;
+    if (sends()) load_numbers(piece);
     const float bias = args.bias == nullptr ? 0.0f : args.bias[piece.col];
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
@@ -262,6 +270,39 @@ struct TileBlock : Block<kRows, kSilu, kLora> {
                                      (piece.row + j) * args.residual.stride + piece.col);
     }
   }
+
+  // Two lanes have two neighbouring columns of four rows: the first sends two of the rows, the
+  // second the others. A packet of 16 bytes is eight columns of a row.
+  __device__ static bool is_second() { return lane() % 2 != 0; }
+  __device__ int64_t packet_of(const Piece& piece, int j) const {
+    return (piece.row + (is_second() ? 2 : 0) + j) * args.send.row_packets + piece.col / 8;
+  }
+  __device__ void load_numbers(Piece& piece) const {
+#pragma unroll
+    for (int j = 0; j < 2; ++j)
+      piece.number[j] = __ldcg(args.send.counters + packet_of(piece, j) / 32) + 1;
+  }
+  __device__ void send(const Piece& piece, int32_t live) const {
+    const bool second = is_second();
+    const float(&v)[4] = piece.value;
+    const float kept[2] = {second ? v[2] : v[0], second ? v[3] : v[1]};
+    const float got[2] = {__shfl_xor_sync(0xffffffffu, second ? v[0] : v[2], 1),
+                          __shfl_xor_sync(0xffffffffu, second ? v[1] : v[3], 1)};
+    if (!piece.here) return;
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      if (piece.row + (second ? 2 : 0) + j >= live) break;
+      const uint32_t word =
+          sendable(second ? pack_halves(got[j], kept[j]) : pack_halves(kept[j], got[j]));
+      const int64_t at = packet_of(piece, j) * 16 + piece.col % 8 / 2 * 4 +
+                         (piece.number[j] % 2 == 0 ? 0 : args.send.odd_bytes);
+#pragma unroll
+      for (int32_t rank = 0; rank < kMaxPeerRanks; ++rank) {
+        if (rank < args.send.size) push_word(static_cast<char*>(args.send.at[rank]) + at, word);
+      }
+    }
+  }
+
   __device__ static void multiply4(float (&sum)[4], float4 v) {
     sum[0] *= v.x, sum[1] *= v.y, sum[2] *= v.z, sum[3] *= v.w;
   }

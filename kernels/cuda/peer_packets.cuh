@@ -1,7 +1,7 @@
 #pragma once
 // Packets of 16 bytes in peer memory: written into another rank's memory, polled in one's own.
-// Every poll has a deadline. What makes a packet whole is its user's: here, 8 bytes of data beside
-// the number of the exchange they belong to, twice.
+// Every poll has a deadline. What makes a packet whole is its user's: 8 bytes of data beside the
+// number of the exchange they belong to, twice; or that none of its words is kEmpty.
 
 #include <cstdint>
 
@@ -22,6 +22,10 @@ __device__ inline void push_words(uint4* to, const uint4& words) {
   asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(words.x),
                "r"(words.y), "r"(words.z), "r"(words.w)
                : "memory");
+}
+
+__device__ inline void push_word(void* to, uint32_t word) {
+  asm volatile("st.volatile.global.u32 [%0], %1;" ::"l"(to), "r"(word) : "memory");
 }
 
 __device__ inline uint4 poll_words(const uint4* from) {
@@ -57,6 +61,10 @@ __device__ bool gives_up(const Exchange& exchange, uint64_t start, int source) {
   __threadfence_system();
   return true;
 }
+
+// What nobody sends, where "nothing has come" is kEmpty: a NaN of float32, two of bfloat16.
+constexpr uint32_t kEmpty = 0xffffffffu, kOtherNan = 0x7fffffffu;
+__device__ inline uint32_t sendable(uint32_t word) { return word == kEmpty ? kOtherNan : word; }
 
 __device__ inline bool is_whole(const uint4& packet, uint32_t number) {
   return packet.y == number && packet.w == number;

@@ -31,7 +31,9 @@ __device__ bool await_packets(const PeerSum& sum, int32_t row, int32_t col, int6
   }
 }
 
-// out = in + the sum over ranks. A thread: four columns of a row. The sum is in rank order.
+// out = in + the sum over ranks. A thread: four columns of a row. The sum is in rank order. What is
+// read was written before the linear that pushes began, which has waited for it; or it comes in
+// packets. `out` may lie where that linear's input is.
 __global__ void __launch_bounds__(kPullThreads)
     pull_kernel(const __grid_constant__ PeerSum sum, const Matrix in, const Matrix out,
                 const Rows rows, int32_t cols) {
@@ -39,14 +41,14 @@ __global__ void __launch_bounds__(kPullThreads)
   const int32_t thread = static_cast<int32_t>(blockIdx.x * kPullThreads + threadIdx.x);
   const int32_t row = thread / (cols / 4), col = thread % (cols / 4) * 4;
   const uint32_t number = __ldcg(pull_counter(sum)) + 1;
-  // Read before the wait, as in attention_decode.cuh. If the group breaks later, polling sees it.
+  // If the group breaks later, polling sees it.
   const bool is_live =
       row < live_rows(rows) && *reinterpret_cast<volatile uint32_t*>(sum.broken) == 0;
-  wait_for_predecessor();  // by the end of this rank's push the others' are on their way
+  uint2 before{};
+  float v[4] = {};
   if (row < rows.padded) {
-    const uint2 before = __ldcg(reinterpret_cast<const uint2*>(
-        static_cast<const __nv_bfloat16*>(in.data) + row * in.stride + col));
-    float v[4] = {};
+    before = __ldcg(reinterpret_cast<const uint2*>(static_cast<const __nv_bfloat16*>(in.data) +
+                                                   row * in.stride + col));
     if (is_live) {
       uint4 packets[kMaxPeerRanks];
       if (await_packets(sum, row, col, cols, number, packets)) {
@@ -58,6 +60,9 @@ __global__ void __launch_bounds__(kPullThreads)
         }
       }
     }
+  }
+  wait_for_predecessor();
+  if (row < rows.padded) {
     const auto add = [](float before, float delta) {
       return before + rounded(delta, DType::kBFloat16);
     };

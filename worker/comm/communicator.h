@@ -43,11 +43,14 @@ class Communicator {
   virtual void all_reduce(Stream& stream, kernels::Matrix data, int64_t cols,
                           kernels::Rows rows) = 0;
   // delta = sum over ranks of delta, then add_rms_norm, bit for bit as the two after each other.
-  // False, and nothing done: not as one operation here, or not for such rows.
-  virtual bool all_reduce_add_rms_norm(Stream& /*stream*/,
-                                       const kernels::AddRmsNormArgs& /*args*/) {
+  // False, and nothing done: not as one operation here, or not for such rows. sent: the launch
+  // before it was a linear that has sent delta to sent_rows(), where that is anywhere.
+  virtual bool all_reduce_add_rms_norm(Stream& /*stream*/, const kernels::AddRmsNormArgs& /*args*/,
+                                       bool /*sent*/ = false) {
     return false;
   }
+  // Where a linear sends such a delta itself; size 0: nowhere, it writes its result as ever.
+  virtual kernels::PeerPackets sent_rows(int32_t /*rows*/, int64_t /*cols*/) const { return {}; }
   // out[i] = rank i's `in`: [size][rows.padded][cols] from [rows.padded][cols], contiguous.
   virtual void all_gather(Stream& stream, kernels::Matrix in, void* out, int64_t cols,
                           kernels::Rows rows) = 0;

@@ -129,8 +129,9 @@ Status add_lowerings(HostedProgram& hosted, const kernels::KernelTable& kernels,
     if (decode && (few == 0 || plans || std::ranges::count(lens, 1) == 0)) continue;
     std::map<int32_t, Program> programs;
     if (few > 0) programs[few] = lower_few_rows(plain, few_rows, decode);
-    for (const int32_t rows : {decode ? some_decode_limit(plain, few_rows) : 0,
-                               few_rows.max_unit_norm_rows, few_rows.max_silu_rows})
+    for (const int32_t rows :
+         {decode ? some_decode_limit(plain, few_rows) : 0, few_rows.max_unit_norm_rows,
+          few_rows.max_plain_rows, few_rows.max_silu_rows})
       if (rows > few) programs[rows] = lower_some_rows(plain, few_rows, rows, decode);
     for (auto at = programs.begin(); at != programs.end(); ++at) {
       auto& [rows, program] = *at;

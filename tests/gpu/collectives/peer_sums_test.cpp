@@ -1,5 +1,7 @@
 // Sums that linears make among ranks, without a collective of their own between them.
 #include <chrono>
+#include <cstring>
+#include <random>
 #include <thread>
 
 #include "tests/gpu/collectives/gpu_group.h"
@@ -104,6 +106,112 @@ TEST_P(PeerSums, LinearsPushAndPullSums) {
                          return check_peer_sums(rank, size_);
                        }),
              "good");
+}
+
+// Sums of rows that the linear before has sent beside the same of rows that it has not, in one
+// graph, with any number of live rows and another sum in between: bit for bit, of small whole
+// numbers, so that every sum is exact.
+std::string check_sent_rows(Rank& rank, int64_t cols, int64_t inner, int32_t rows) {
+  const auto bf16 = DType::kBFloat16;
+  const auto bytes = static_cast<size_t>(rows * cols) * 2;
+  std::vector<std::unique_ptr<Buffer>> buffers;
+  const auto memory = [&](size_t size) {
+    buffers.push_back(rank.device->allocate(size, MemoryTag::kOther));
+    return buffers.back()->data();
+  };
+  const size_t weight_bytes = static_cast<size_t>(cols * inner) * 2;
+  auto pinned = rank.device->allocate_pinned(std::max(weight_bytes, 4 * bytes));
+  std::mt19937 random(static_cast<uint32_t>(rank.communicator->rank() + 7 * rows));
+  const auto fill = [&](void* to, int64_t count, int64_t seed) {
+    for (int64_t i = 0; i < count; ++i)
+      put(pinned->data(), bf16, i,
+          static_cast<float>(static_cast<int64_t>(random() % 15) - 7 + seed));
+    rank.stream->copy(to, pinned->data(), static_cast<size_t>(count) * 2);
+    rank.stream->synchronize();
+  };
+  const kernels::Matrix in{memory(static_cast<size_t>(rows * inner) * 2), bf16, inner};
+  const kernels::Weight weight{memory(weight_bytes), bf16, kernels::WeightLayout::kRowMajor, cols,
+                               inner};
+  fill(const_cast<void*>(weight.data), cols * inner, 0);
+  auto* live = static_cast<int32_t*>(memory(sizeof(int32_t)));
+  auto* norm = static_cast<float*>(memory(static_cast<size_t>(cols) * 4));
+  for (int64_t i = 0; i < cols; ++i)
+    static_cast<float*>(pinned->data())[i] = 1.0f + 0.01f * static_cast<float>(i % 13);
+  rank.stream->copy(norm, pinned->data(), static_cast<size_t>(cols) * 4);
+  rank.stream->synchronize();
+  const auto set_live = [&](int32_t count) {
+    *static_cast<int32_t*>(pinned->data()) = count;
+    rank.stream->copy(live, pinned->data(), sizeof(int32_t));
+    rank.stream->synchronize();
+  };
+  set_live(rows);
+  const kernels::Rows live_rows{rows, live};
+  auto* results = static_cast<std::byte*>(memory(4 * bytes));  // residual and out of each way
+  const kernels::Matrix delta{memory(bytes), bf16, cols}, other{memory(4096), bf16, 2048};
+  const auto step = [&](bool sent) -> bool {
+    auto* of = results + (sent ? 2 * bytes : 0);
+    kernels::FusedLinearArgs linear;
+    linear.linear = {in, weight, nullptr, {}, delta, live_rows};
+    if (sent) linear.send = rank.communicator->sent_rows(rows, cols);
+    rank.device->kernels().fused_linear(rank.stream->ref(), linear);
+    return rank.communicator->all_reduce_add_rms_norm(*rank.stream,
+                                                      {{of, bf16, cols},
+                                                       delta,
+                                                       norm,
+                                                       {of + bytes, bf16, cols},
+                                                       static_cast<int32_t>(cols),
+                                                       1e-5f,
+                                                       live_rows},
+                                                      sent);
+  };
+  const auto steps = [&] {
+    return step(false) && step(true) && step(true) && step(false) &&
+           (rank.communicator->all_reduce(*rank.stream, other, 2048, {1, nullptr}), step(false)) &&
+           step(true);
+  };
+  const bool sends = rank.communicator->sent_rows(rows, cols).size > 0;
+  if (rank.communicator->size() == 2 && !sends) return "sends nothing";
+  if (!steps()) return "refused";
+  rank.stream->synchronize();
+  rank.stream->begin_capture();
+  if (!steps()) return "refused in capture";
+  auto graph = rank.stream->end_capture();
+  auto got = rank.device->allocate_pinned(4 * bytes);
+  int round = 0;
+  for (const int32_t count : {rows, 1, 0, rows / 2, rows - 1, 0, 2, rows}) {
+    fill(in.data, rows * inner, round++ % 3);
+    std::memset(pinned->data(), 0, 4 * bytes);
+    rank.stream->copy(results, pinned->data(), 4 * bytes);
+    rank.stream->synchronize();
+    set_live(count);
+    rank.stream->launch(*graph);
+    rank.stream->copy(got->data(), results, 4 * bytes);
+    rank.stream->synchronize();
+    const auto* both = static_cast<const std::byte*>(got->data());
+    if (std::memcmp(both, both + 2 * bytes, 2 * bytes) != 0)
+      return fmt::format("{} live of {} rows of {} by {} differ", count, rows, cols, inner);
+    const auto* added = reinterpret_cast<const uint16_t*>(both);
+    if (std::any_of(added, added + rows * cols, [](uint16_t x) { return x != 0; }) != (count > 0))
+      return "what was added is not what is live";
+  }
+  return "good";
+}
+
+TEST_P(PeerSums, LinearsSendRowsThatTheSumTakes) {
+  expect_all(
+      run_ranks(size_,
+                [&](int r) -> std::string {
+                  Rank rank(token_, r, size_, 3000);
+                  std::string all;
+                  for (const auto& [cols, inner] : std::vector<std::pair<int64_t, int64_t>>{
+                           {4096, 2048}, {2048, 1024}, {2048, 4096}, {3584, 9472}, {200, 192}})
+                    for (const int32_t rows : {3, 5, 8, 16, 24, 31, 48, 56, 72, 80}) {
+                      const std::string said = check_sent_rows(rank, cols, inner, rows);
+                      if (said != "good") all += said + "\n";
+                    }
+                  return all.empty() ? "good" : all;
+                }),
+      "good");
 }
 
 // A rank that does not push: the others leave by the deadline and are told who did not come.

@@ -174,15 +174,26 @@ void CudaCommunicator::all_reduce(Stream& stream, kernels::Matrix data, int64_t 
         "ncclAllReduce");
 }
 
-bool CudaCommunicator::all_reduce_add_rms_norm(Stream& stream,
-                                               const kernels::AddRmsNormArgs& args) {
-  if (!group_ || way_ == kNcclWay || !can_peer_add_rms_norm(args)) return false;
+bool CudaCommunicator::all_reduce_add_rms_norm(Stream& stream, const kernels::AddRmsNormArgs& args,
+                                               bool sent) {
+  const bool of_sent = sent && sent_rows(args.rows.padded, args.cols).size > 0;
+  if (!group_ || way_ == kNcclWay || !can_peer_add_rms_norm(args)) {
+    REFRAIN_CHECK(!of_sent, "rows were sent that no sum takes");
+    return false;
+  }
   CudaStream& cuda = recording_on(
       stream, {Collective::kAllReduce, args.delta.dtype, -1,
                static_cast<uint64_t>(args.rows.padded), static_cast<uint64_t>(args.cols)});
   context_->note("all_reduce_add_rms_norm");
-  if (args.rows.padded > 0) launch_peer_add_rms_norm(cuda.ref(), peers_->exchange(), args);
+  if (args.rows.padded == 0) return true;
+  const auto launch = of_sent ? launch_peer_add_rms_norm_sent : launch_peer_add_rms_norm;
+  launch(cuda.ref(), peers_->exchange(), args);
   return true;
+}
+
+kernels::PeerPackets CudaCommunicator::sent_rows(int32_t rows, int64_t cols) const {
+  if (!group_ || way_ == kNcclWay) return {};
+  return worker::sent_rows(peers_->exchange(), rows, cols);
 }
 
 void CudaCommunicator::all_gather(Stream& stream, kernels::Matrix in, void* out, int64_t cols,

@@ -27,7 +27,9 @@ class CudaCommunicator final : public Communicator, public BenchAccess, private 
   int rank() const override { return options_.rank; }
   int size() const override { return options_.size; }
   void all_reduce(Stream& stream, kernels::Matrix data, int64_t cols, kernels::Rows rows) override;
-  bool all_reduce_add_rms_norm(Stream& stream, const kernels::AddRmsNormArgs& args) override;
+  bool all_reduce_add_rms_norm(Stream& stream, const kernels::AddRmsNormArgs& args,
+                               bool sent = false) override;
+  kernels::PeerPackets sent_rows(int32_t rows, int64_t cols) const override;
   void all_gather(Stream& stream, kernels::Matrix in, void* out, int64_t cols,
                   kernels::Rows rows) override;
   void reduce_scatter(Stream& stream, kernels::Matrix in, kernels::Matrix out, int64_t cols,

@@ -7,7 +7,9 @@
 //
 // Why two buffers by parity are enough: before a thread writes packets of exchange n + 2 it has had
 // (through the owner, if there is one) its peers' packets of n + 1, which a peer sends only after
-// its kernel of exchange n is over, has read all of n's packets and has emptied their places.
+// its kernel of exchange n is over, has read all of n's packets and has emptied their places. The
+// same of packets that the linear before the exchange sends (kernels::PeerPackets): it waits for
+// the kernels before it first.
 
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/peer_packets.cuh"
@@ -15,25 +17,21 @@
 
 namespace refrain::worker {
 
-constexpr uint32_t kEmpty = 0xffffffffu;  // a NaN of float32, two of bfloat16
-constexpr uint32_t kOtherNan = 0x7fffffffu;
+using kernels::kEmpty;
 
 __device__ inline bool has_come(const uint4& words) {
   return words.x != kEmpty && words.y != kEmpty && words.z != kEmpty && words.w != kEmpty;
 }
 
-__device__ inline uint4 sendable(uint4 words) {
-  words.x = words.x == kEmpty ? kOtherNan : words.x;
-  words.y = words.y == kEmpty ? kOtherNan : words.y;
-  words.z = words.z == kEmpty ? kOtherNan : words.z;
-  words.w = words.w == kEmpty ? kOtherNan : words.w;
-  return words;
+__device__ inline uint4 sendable(const uint4& words) {
+  return {kernels::sendable(words.x), kernels::sendable(words.y), kernels::sendable(words.z),
+          kernels::sendable(words.w)};
 }
 
-// Takes the packet at `at` and leaves the place empty. False when the deadline passed or the host
-// asked to stop; says so to everyone on this rank.
+// Takes the packet at `at`, which `words` has as it was when last looked at, and leaves the place
+// empty. False when the deadline passed or the host asked to stop; says so to everyone on this
+// rank.
 __device__ inline bool take(const PeerExchange& exchange, uint4* at, int peer, uint4& words) {
-  words = kernels::poll_words(at);
   if (!has_come(words)) {
     const uint64_t start = kernels::now_ns();
     for (int polls = 1;; ++polls) {
@@ -46,6 +44,11 @@ __device__ inline bool take(const PeerExchange& exchange, uint4* at, int peer, u
   }
   *at = {kEmpty, kEmpty, kEmpty, kEmpty};
   return true;
+}
+
+__device__ inline bool poll(const PeerExchange& exchange, uint4* at, int peer, uint4& words) {
+  words = kernels::poll_words(at);
+  return take(exchange, at, peer, words);
 }
 
 template <bool kNarrow>
@@ -91,6 +94,8 @@ struct PacketPlace {
     if (slot % 32 == 0) *counter = number;
     parity = number & 1;
   }
+  // Of the exchange of that number, which somebody else counts.
+  __device__ PacketPlace(size_t s, uint32_t number) : slot(s), parity(number & 1) {}
   // Where rank `to` receives from rank `from`.
   __device__ uint4* at(const PeerExchange& exchange, int to, int from) const {
     constexpr size_t kPackets = kExchangeBytes / kThreadBytes;
@@ -107,6 +112,23 @@ __device__ inline void send_to_all(const PeerExchange& exchange, const PacketPla
   }
 }
 
+// parts = what all ranks' linears have sent to this place, this rank's too; leaves the places
+// empty. False: give up.
+__device__ inline bool take_sent(const PeerExchange& exchange, size_t slot, uint32_t number,
+                                 uint4 (&parts)[kernels::kMaxPeerRanks]) {
+  const PacketPlace place(slot, number);
+#pragma unroll
+  for (int r = 0; r < kernels::kMaxPeerRanks; ++r) {  // all on their way together
+    if (r < exchange.size) parts[r] = kernels::poll_words(place.at(exchange, exchange.rank, r));
+  }
+#pragma unroll
+  for (int r = 0; r < kernels::kMaxPeerRanks; ++r) {
+    if (r < exchange.size && !take(exchange, place.at(exchange, exchange.rank, r), r, parts[r]))
+      return false;
+  }
+  return true;
+}
+
 // words = the sum over the ranks, in rank order, equal bits on every rank. owner < 0: everyone
 // sends to everyone; else the owner alone sums and sends the result. False: give up.
 template <bool kNarrow>
@@ -116,13 +138,13 @@ __device__ bool sum_packets(const PeerExchange& exchange, const PacketPlace& pla
   words = sendable(words);
   if (owner >= 0 && owner != rank) {
     kernels::push_words(place.at(exchange, owner, rank), words);
-    return take(exchange, place.at(exchange, rank, owner), owner, words);
+    return poll(exchange, place.at(exchange, rank, owner), owner, words);
   }
   if (owner < 0) send_to_all(exchange, place, words);
   Sums<kNarrow> sums;
   for (int peer = 0; peer < exchange.size; ++peer) {
     uint4 part = words;
-    if (peer != rank && !take(exchange, place.at(exchange, rank, peer), peer, part)) return false;
+    if (peer != rank && !poll(exchange, place.at(exchange, rank, peer), peer, part)) return false;
     sums.add(part);
   }
   words = sums.words();

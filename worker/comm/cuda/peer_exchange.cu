@@ -98,57 +98,102 @@ __global__ void __launch_bounds__(kExchangeThreads)
   store_part(out + static_cast<size_t>(exchange.rank) * rank_bytes + begin, mine, words);
   for (int step = 1; step < exchange.size; ++step) {
     const int peer = (exchange.rank + step) % exchange.size;
-    if (!take(exchange, place.at(exchange, exchange.rank, peer), peer, words)) return;
+    if (!poll(exchange, place.at(exchange, exchange.rank, peer), peer, words)) return;
     store_part(out + static_cast<size_t>(peer) * rank_bytes + begin, mine, words);
   }
 }
+
+// A thread's part of a row: eight columns of the residual and of what is added to it.
+struct RowPart {
+  int64_t row, col;
+  bool inside;
+  float weight[8] = {}, x[8] = {}, delta[8] = {};
+
+  __device__ explicit RowPart(const kernels::AddRmsNormArgs& args)
+      : row(blockIdx.x), col(int64_t{threadIdx.x} * 8), inside(col < args.cols) {
+    if (!inside) return;  // the weight was written long before this step
+    const kernels::Matrix weights{const_cast<float*>(args.weight), DType::kFloat32, 0};
+    kernels::load8(weights, true, 0, col, 8, weight);
+  }
+  __device__ void load_residual(const kernels::AddRmsNormArgs& args) {
+    if (inside) kernels::load8(args.residual, true, row, col, 8, x);
+  }
+  // By all threads of the block. whole: the sum over ranks has come.
+  __device__ void add_and_norm(const kernels::AddRmsNormArgs& args, bool whole, float* sums) {
+    float squares = 0;
+    if (inside && whole) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        x[i] = kernels::rounded(x[i] + delta[i], args.residual.dtype);
+        squares = fmaf(x[i], x[i], squares);
+      }
+      kernels::store8(args.residual, true, row, col, 8, x);
+    }
+    const float scale =
+        1.0f / sqrtf(kernels::block_sum(squares, sums) / static_cast<float>(args.cols) + args.eps);
+    if (!inside) return;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) x[i] = x[i] * scale * weight[i];
+    kernels::store8(args.out, true, row, col, 8, x);
+  }
+};
 
 // A block owns a row, a thread eight columns: bfloat16 rows of a multiple of eight columns.
 __global__ void __launch_bounds__(kMaxRowThreads)
     peer_add_rms_norm(const __grid_constant__ PeerExchange exchange,
                       const __grid_constant__ kernels::AddRmsNormArgs args, bool shared) {
   __shared__ float sums[33];
-  const int64_t row = blockIdx.x, col = int64_t{threadIdx.x} * 8;
-  const bool inside = col < args.cols;
-  float weight[8], x[8] = {}, delta[8];
-  if (inside) {  // before the wait: written long before this step
-    const kernels::Matrix weights{const_cast<float*>(args.weight), DType::kFloat32, 0};
-    kernels::load8(weights, true, 0, col, 8, weight);
-  }
+  RowPart part(args);
   kernels::let_successor_start();
   kernels::wait_for_predecessor();
   // Everything is on its way before any of it is looked at.
   const bool broken = is_broken(exchange);
-  const bool live = row < kernels::live_rows(args.rows);
+  const bool live = part.row < kernels::live_rows(args.rows);
   uint4 words{};
-  if (inside) {
+  if (part.inside) {
     words = *reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(args.delta.data) +
-                                            row * args.delta.stride + col);
-    kernels::load8(args.residual, true, row, col, 8, x);
+                                            part.row * args.delta.stride + part.col);
   }
-  const PacketPlace place(exchange, row * blockDim.x + threadIdx.x);
+  part.load_residual(args);
+  const PacketPlace place(exchange, part.row * blockDim.x + threadIdx.x);
   if (broken) return;
   bool whole = true;
-  if (inside) {
+  if (part.inside) {
     whole = sum_packets<true>(exchange, place, owner_of_thread(exchange, shared), words);
-    kernels::unpack8(words, delta);
+    kernels::unpack8(words, part.delta);
   }
-  if (!live) return;  // the whole block
-  float squares = 0;
-  if (inside && whole) {
+  if (live) part.add_and_norm(args, whole, sums);
+}
+
+// The same of rows that the linears before it have sent, to their own rank too: so a row's packets
+// say that the linear has done with its input, and only the end of this kernel waits for its. What
+// is read before was written before the linear began, which has waited for it.
+__global__ void __launch_bounds__(kMaxRowThreads)
+    peer_add_rms_norm_sent(const __grid_constant__ PeerExchange exchange,
+                           const __grid_constant__ kernels::AddRmsNormArgs args) {
+  __shared__ float sums[33];
+  RowPart part(args);
+  kernels::let_successor_start();
+  const bool broken = is_broken(exchange);
+  const bool live = part.row < kernels::live_rows(args.rows);
+  const size_t slot = part.row * blockDim.x + threadIdx.x;
+  uint32_t* counter = exchange.counters + slot / 32;
+  const uint32_t number = *reinterpret_cast<volatile uint32_t*>(counter) + 1;
+  part.load_residual(args);
+  if (live && !broken) {
+    uint4 parts[kernels::kMaxPeerRanks] = {};
+    const bool whole = part.inside && take_sent(exchange, slot, number, parts);
+    __syncwarp();
+    if (slot % 32 == 0) *counter = number;  // this rank's linear, too, has read it
+    Sums<true> sum;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      x[i] = kernels::rounded(x[i] + delta[i], args.residual.dtype);
-      squares = fmaf(x[i], x[i], squares);
+    for (int r = 0; r < kernels::kMaxPeerRanks; ++r) {
+      if (r < exchange.size) sum.add(parts[r]);
     }
-    kernels::store8(args.residual, true, row, col, 8, x);
+    kernels::unpack8(sum.words(), part.delta);
+    part.add_and_norm(args, whole, sums);
   }
-  const float scale =
-      1.0f / sqrtf(kernels::block_sum(squares, sums) / static_cast<float>(args.cols) + args.eps);
-  if (!inside) return;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) x[i] = x[i] * scale * weight[i];
-  kernels::store8(args.out, true, row, col, 8, x);
+  kernels::wait_for_predecessor();
 }
 
 kernels::LaunchShape message_shape(size_t bytes) {
@@ -156,11 +201,14 @@ kernels::LaunchShape message_shape(size_t bytes) {
   return {dim3(static_cast<unsigned>((bytes + kBlockBytes - 1) / kBlockBytes)), kExchangeThreads};
 }
 
-int row_threads(const kernels::AddRmsNormArgs& args) { return (args.cols / 8 + 31) / 32 * 32; }
+int row_threads(int64_t cols) { return static_cast<int>((cols / 8 + 31) / 32 * 32); }
 
-size_t row_message(const kernels::AddRmsNormArgs& args) {
-  return static_cast<size_t>(args.rows.padded) * static_cast<size_t>(row_threads(args)) *
-         kThreadBytes;
+size_t row_message(int32_t rows, int64_t cols) {
+  return static_cast<size_t>(rows) * static_cast<size_t>(row_threads(cols)) * kThreadBytes;
+}
+
+bool takes_rows(int32_t rows, int64_t cols) {
+  return cols % 8 == 0 && cols <= 8 * kMaxRowThreads && row_message(rows, cols) <= kExchangeBytes;
 }
 
 }  // namespace
@@ -192,8 +240,7 @@ void launch_peer_all_gather(kernels::StreamRef stream, const PeerExchange& excha
 }
 
 bool can_peer_add_rms_norm(const kernels::AddRmsNormArgs& args) {
-  return args.delta.dtype == DType::kBFloat16 && args.cols % 8 == 0 &&
-         args.cols <= 8 * kMaxRowThreads && row_message(args) <= kExchangeBytes &&
+  return args.delta.dtype == DType::kBFloat16 && takes_rows(args.rows.padded, args.cols) &&
          kernels::is_wide(args.weight) && kernels::rows_are_wide(args.delta) &&
          kernels::rows_are_wide(args.residual) && kernels::rows_are_wide(args.out);
 }
@@ -201,9 +248,32 @@ bool can_peer_add_rms_norm(const kernels::AddRmsNormArgs& args) {
 void launch_peer_add_rms_norm(kernels::StreamRef stream, const PeerExchange& exchange,
                               const kernels::AddRmsNormArgs& args) {
   const kernels::LaunchShape shape{dim3(static_cast<unsigned>(args.rows.padded)),
-                                   row_threads(args)};
+                                   row_threads(args.cols)};
+  const size_t bytes = row_message(args.rows.padded, args.cols);
   kernels::launch<peer_add_rms_norm>(stream, "peer_add_rms_norm", shape, exchange, args,
-                                     !sums_everywhere(row_message(args), exchange.size));
+                                     !sums_everywhere(bytes, exchange.size));
+}
+
+kernels::PeerPackets sent_rows(const PeerExchange& exchange, int32_t rows, int64_t cols) {
+  if (exchange.size > kernels::kMaxPeerRanks || !takes_rows(rows, cols) ||
+      !sums_everywhere(row_message(rows, cols), exchange.size)) {
+    return {};
+  }
+  kernels::PeerPackets packets{.rank = exchange.rank, .size = exchange.size};
+  for (int r = 0; r < exchange.size; ++r) {
+    packets.at[r] = exchange.buffers[r] + exchange.rank * (kExchangeBytes / kThreadBytes);
+  }
+  packets.odd_bytes = static_cast<int64_t>(kExchangeBytes) * exchange.size;
+  packets.row_packets = row_threads(cols);
+  packets.counters = exchange.counters;
+  return packets;
+}
+
+void launch_peer_add_rms_norm_sent(kernels::StreamRef stream, const PeerExchange& exchange,
+                                   const kernels::AddRmsNormArgs& args) {
+  const kernels::LaunchShape shape{dim3(static_cast<unsigned>(args.rows.padded)),
+                                   row_threads(args.cols)};
+  kernels::launch<peer_add_rms_norm_sent>(stream, "peer_add_rms_norm_sent", shape, exchange, args);
 }
 
 }  // namespace refrain::worker

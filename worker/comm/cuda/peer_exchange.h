@@ -77,4 +77,12 @@ bool can_peer_add_rms_norm(const kernels::AddRmsNormArgs& args);
 void launch_peer_add_rms_norm(kernels::StreamRef stream, const PeerExchange& exchange,
                               const kernels::AddRmsNormArgs& args);
 
+// Where the linears that make such a delta of `rows` rows send it; size 0: not of such rows.
+kernels::PeerPackets sent_rows(const PeerExchange& exchange, int32_t rows, int64_t cols);
+
+// launch_peer_add_rms_norm where the launch before it, on every rank, was a linear that sent its
+// result to sent_rows(): delta's memory is not read.
+void launch_peer_add_rms_norm_sent(kernels::StreamRef stream, const PeerExchange& exchange,
+                                   const kernels::AddRmsNormArgs& args);
+
 }  // namespace refrain::worker

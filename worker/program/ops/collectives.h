@@ -32,17 +32,20 @@ struct AllReduceAddRmsNormOp {  // delta, a part of a sum over ranks, becomes th
   ValueId residual = kNoValue, delta = kNoValue, weight = kNoValue, residual_out = kNoValue,
           out = kNoValue;
   float eps = 1e-5f;
+  bool sent = false;  // by the op before, a FusedLinearOp that sends
   bool operator==(const AllReduceAddRmsNormOp&) const = default;
 };
 
 template <>
 struct Definition<AllReduceAddRmsNormOp> : AddRmsNormDefinition<AllReduceAddRmsNormOp> {
+  using O = AllReduceAddRmsNormOp;
   static constexpr const char* name = "all_reduce_add_rms_norm";
   static constexpr bool collective = true;
+  static constexpr Attribute attributes[] = {shown<"eps", &O::eps>(), flag<"sent", &O::sent>()};
   template <class L>
   static void launch(const L& l, const AllReduceAddRmsNormOp& op) {
     const kernels::AddRmsNormArgs norm = args(l, op);
-    if (l.communicator().all_reduce_add_rms_norm(l.device_stream(), norm)) return;
+    if (l.communicator().all_reduce_add_rms_norm(l.device_stream(), norm, op.sent)) return;
     l.communicator().all_reduce(l.device_stream(), norm.delta, norm.cols, norm.rows);
     l.kernels().add_rms_norm(l.stream(), norm);
   }

@@ -102,6 +102,7 @@ struct FusedLinearOp {  // all but in, weight and out may be kNoValue
   // Exchange places of the group (a number each): `out`, a part of a sum, goes to the ranks, and
   // the next op takes the sum for its `delta`. -1: none.
   int32_t push = -1, pull = -1;
+  bool sends = false;  // `out`, a part of a sum, goes to the ranks for the op behind it
   bool operator==(const FusedLinearOp&) const = default;
 };
 // The same linear, with room for what stands beside it.
@@ -135,7 +136,8 @@ struct Definition<FusedLinearOp> {
   static constexpr Attribute attributes[] = {
       of_rank(shown_as<O, &tokens>()),    shown_with<"eps", &O::eps, &O::norm>(),
       flag<"unit_norm", &O::unit_norm>(), flag<"silu_mul", &O::silu_mul>(),
-      ordinal<"pull", &O::pull>(),        ordinal<"push", &O::push>()};
+      ordinal<"pull", &O::pull>(),        ordinal<"push", &O::push>(),
+      flag<"sends", &O::sends>()};
   static std::string shape(const Shapes& v, const O& op) {
     const Value &weight = v[op.weight], &out = v[op.out];
     if (weight.kind != ValueKind::kWeight || v[op.in].cols != weight.cols ||
@@ -160,7 +162,7 @@ struct Definition<FusedLinearOp> {
     if (op.best == kNoValue)
       return expect(op.live_logits == kNoValue && op.num_tokens == 0, "logits without the best");
     const bool alone = op.norm == kNoValue && op.bias == kNoValue && op.residual == kNoValue &&
-                       !op.silu_mul && op.push < 0;
+                       !op.silu_mul && op.push < 0 && !op.sends;
     return expect(alone && op.live_logits != kNoValue && out.dtype == DType::kFloat32 &&
                       v[op.best].dtype == DType::kFloat32 && v.same_rows(op.best, op.out) &&
                       v[op.best].cols % 2 == 0 && op.first_token >= 0 && op.num_tokens >= 0 &&
@@ -189,6 +191,7 @@ struct Definition<FusedLinearOp> {
     }
     if (op.push >= 0) args.push = l.peer_sum(op.push, l.rows(op.out));
     if (op.pull >= 0) args.pull = l.peer_sum(op.pull, l.rows(op.in));
+    if (op.sends) args.send = l.communicator().sent_rows(l.rows(op.out).padded, l.cols(op.out));
     l.kernels().fused_linear(l.stream(), args);
   }
 };

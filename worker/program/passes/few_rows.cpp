@@ -275,12 +275,10 @@ class FewRowsRewriter {
                                [](const auto& part) { return part.tensor_rows % 16 == 0; });
   }
   bool takes_adapters(const LinearOp& linear, const LoraExpandOp& expand) const {
-    const Value& weight = program_.value(linear.weight);
-    const int64_t shares = linear.parallel == Parallel::kRow ? program_.tensor_parallel_size : 1;
     const int32_t max_rank = expand.of.max_rank;
     return can_fuse(program_, linear) && is_bf16(program_, expand.out) &&
            has_whole_atoms(program_, linear.weight) &&
-           weight.cols * shares == weight.parts.front().tensor_cols && max_rank % 8 == 0 &&
+           has_equal_shares(program_, linear.weight, linear.parallel) && max_rank % 8 == 0 &&
            program_.value(expand.of.ranks).rows.scale * max_rank <= device_.max_lora_cols;
   }
   // Of 64 outputs, alike on all ranks.
@@ -344,7 +342,9 @@ Program lower_some_rows(Program program, const kernels::FewRows& device, int32_t
   }
   rewriter.fuse_some(rows <= device.max_unit_norm_rows);
   if (fuses_attention) rewriter.fuse_attention();
-  return rows == device.max_silu_rows ? find_best(rewriter.take(), device) : rewriter.take();
+  program = rewriter.take();
+  if (rows <= device.max_plain_rows) program = send_sums(std::move(program));
+  return rows > device.max_unit_norm_rows ? find_best(std::move(program), device) : program;
 }
 
 Program lower_lora_rows(Program program, const kernels::FewRows& device) {

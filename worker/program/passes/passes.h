@@ -30,12 +30,15 @@ Program lower_few_rows(Program program, const kernels::FewRows& device, bool dec
 // rows, where the device's linear takes a residual at no cost.
 Program add_residuals(Program program);
 // The form for more rows than few, for keys of at most `rows`, up to
-// kernels::FewRows::max_silu_rows: SiLU·mul goes into the linear before it, and up to
-// max_unit_norm_rows norms whose weights are folded go into the linear behind them; for the most
-// rows the linear that is sampled finds the best of each row. The same Program if no linear takes
-// any of it. `decode`: for keys of one new token a request, as with
-// lower_few_rows; RoPE goes into attention up to some_decode_limit().
+// kernels::FewRows::max_silu_rows: SiLU·mul goes into the linear before it; up to
+// max_unit_norm_rows norms whose weights are folded go into the linear behind them, of more rows
+// the linear that is sampled finds the best of each row; up to max_plain_rows it sends sums
+// (send_sums). The same Program if no linear takes any of it. `decode`: for keys of one new token a
+// request, as with lower_few_rows; RoPE goes into attention up to some_decode_limit().
 Program lower_some_rows(Program program, const kernels::FewRows& device, int32_t rows, bool decode);
+// linear -> all_reduce_add_rms_norm: what the linear makes goes to the ranks tile by tile, where
+// the kernel of kernels::FewRows::max_plain_rows takes its shape, on all ranks or none.
+Program send_sums(Program program);
 // Marks the weights of linears behind norms that can have the norm's own weight in them: the loader
 // multiplies them by it (Value::norm), and the norm's becomes ones. Of a sharded Program.
 Program fold_norms(Program program);

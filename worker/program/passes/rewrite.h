@@ -40,6 +40,12 @@ inline bool has_whole_atoms(const Program& program, ValueId weight) {
   return cols % 64 == 0 && cols > 128;
 }
 
+// Of a linear's K, where ranks share it: then all ranks say the same of its shape.
+inline bool has_equal_shares(const Program& program, ValueId weight, Parallel parallel) {
+  const int64_t shares = parallel == Parallel::kRow ? program.tensor_parallel_size : 1;
+  return program.value(weight).cols * shares == program.value(weight).parts.front().tensor_cols;
+}
+
 // Adds a value and returns its id.
 ValueId add_value(Program& program, Value value);
 
