@@ -214,28 +214,18 @@ TEST_P(PeerSums, LinearsSendRowsThatTheSumTakes) {
       "good");
 }
 
-// A rank that does not push: the others leave by the deadline and are told who did not come.
-TEST_P(PeerSums, APeerSumThatOneRankNeverJoinsEndsByItsDeadline_R9) {
-  const auto results = run_ranks(size_, [&](int r) -> std::string {
-    Rank rank(token_, r, size_, 1500);
+// The last rank stays away past the others' deadline; they launch something and are told.
+template <class Launch>
+std::vector<std::string> told_of_absence(const std::string& token, int size, Launch launch) {
+  return run_ranks(size, [&](int r) -> std::string {
+    Rank rank(token, r, size, 1500);
     rank.communicator->reserve_peer_sums(1, 64);
-    if (r == size_ - 1) {
-      std::this_thread::sleep_for(std::chrono::seconds(4));  // past the others' deadline
+    if (r == size - 1) {
+      std::this_thread::sleep_for(std::chrono::seconds(4));
       return "stayed away";
     }
-    auto memory = rank.device->allocate(64 * 64 * 4, MemoryTag::kOther);
-    const kernels::Matrix any{memory->data(), DType::kBFloat16, 64};
-    kernels::FusedLinearArgs pull;
-    pull.linear = {any,     {any.data, any.dtype, kernels::WeightLayout::kRowMajor, 16, 64},
-                   nullptr, {},
-                   any,     {1, nullptr}};
-    pull.norm = static_cast<const float*>(memory->data());
-    pull.delta = any;
-    pull.sum_out = {static_cast<std::byte*>(memory->data()) + 8192, any.dtype, 64};
-    pull.linear.in.data = static_cast<std::byte*>(memory->data()) + 4096;
-    pull.delta.data = static_cast<std::byte*>(memory->data()) + 12288;
-    pull.pull = rank.communicator->peer_sum(*rank.stream, 0, {1, nullptr});
-    rank.device->kernels().fused_linear(rank.stream->ref(), pull);
+    auto memory = rank.device->allocate(64 * 64 * 16, MemoryTag::kOther);
+    launch(rank, static_cast<std::byte*>(memory->data()));
     try {
       rank.stream->synchronize();
     } catch (const DeviceError& error) {
@@ -246,6 +236,49 @@ TEST_P(PeerSums, APeerSumThatOneRankNeverJoinsEndsByItsDeadline_R9) {
       return good ? "told" : said;
     }
     return "nobody noticed";
+  });
+}
+
+TEST_P(PeerSums, APeerSumThatOneRankNeverJoinsEndsByItsDeadline_R9) {
+  const auto results = told_of_absence(token_, size_, [](Rank& rank, std::byte* memory) {
+    const auto bf16 = DType::kBFloat16;
+    const kernels::Matrix out{memory, bf16, 64};
+    kernels::FusedLinearArgs pull;
+    pull.linear = {{memory + 4096, bf16, 64},
+                   {memory, bf16, kernels::WeightLayout::kRowMajor, 16, 64},
+                   nullptr,
+                   {},
+                   out,
+                   {1, nullptr}};
+    pull.norm = reinterpret_cast<const float*>(memory);
+    pull.sum_out = {memory + 8192, bf16, 64};
+    pull.delta = {memory + 12288, bf16, 64};
+    pull.pull = rank.communicator->peer_sum(*rank.stream, 0, {1, nullptr});
+    rank.device->kernels().fused_linear(rank.stream->ref(), pull);
+  });
+  for (int r = 0; r + 1 < size_; ++r) EXPECT_EQ(results[static_cast<size_t>(r)], "told");
+}
+
+TEST_P(PeerSums, ASumOfSentRowsThatOneRankNeverJoinsEndsByItsDeadline_R9) {
+  const auto results = told_of_absence(token_, size_, [](Rank& rank, std::byte* memory) {
+    const auto bf16 = DType::kBFloat16;
+    const kernels::Rows rows{8, nullptr};
+    const auto matrix = [&](int at) {
+      return kernels::Matrix{memory + 32768 + at * 1024, bf16, 64};
+    };
+    kernels::FusedLinearArgs linear;
+    linear.linear = {{memory, bf16, 192},
+                     {memory + 4096, bf16, kernels::WeightLayout::kRowMajor, 64, 192},
+                     nullptr,
+                     {},
+                     matrix(0),
+                     rows};
+    linear.send = rank.communicator->sent_rows(rows.padded, 64);
+    rank.device->kernels().fused_linear(rank.stream->ref(), linear);
+    const kernels::AddRmsNormArgs sum{
+        matrix(1), matrix(0), reinterpret_cast<const float*>(memory), matrix(2), 64, 1e-5f, rows};
+    if (!rank.communicator->all_reduce_add_rms_norm(*rank.stream, sum, true))
+      throw DeviceError("no sum of such rows");
   });
   for (int r = 0; r + 1 < size_; ++r) EXPECT_EQ(results[static_cast<size_t>(r)], "told");
 }

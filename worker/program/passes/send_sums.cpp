@@ -3,6 +3,8 @@
 
 namespace refrain::worker {
 
+// The linear stands directly before the sum: who wrote the sum's residual, which it reads early,
+// has ended when a linear lets it start (P-7).
 Program send_sums(Program program) {
   const Uses uses(program);
   for (size_t i = 1; i < program.ops.size(); ++i) {
