@@ -19,6 +19,9 @@
 // those warps hold the stages up; a launch of its own takes 1.7 us a norm, but the linear's weights
 // come in beside it.
 //
+// What a sum over ranks adds up goes from the warps that add up to all ranks' memory
+// (kernels/core/op_args.h, PeerPackets), and the kernel of the sum takes it from there.
+//
 // lora_linear is the same kernel: what adapters add are further columns of K.
 
 #include <algorithm>
@@ -87,7 +90,7 @@ std::array<int, kMaxCluster + 1> clusters_at_once(size_t shared_bytes) {
 
 // The cluster that ends first: stages of its busiest block, and what blocks beyond the second cost
 // (a stage is some 0.3 us, a block 0.5).
-// equal: each block adds up as many of a tile's outputs.
+// equal: each block adds up as many of a tile's outputs as the others, an even number.
 int choose_cluster(const std::array<int, kMaxCluster + 1>& most, int tiles, int chunks,
                    bool equal) {
   int best = 0;
