@@ -149,8 +149,7 @@ struct PeerSum {
 // columns, for the sum over ranks behind it (worker/comm/cuda/exchange_packets.h). Device
 // addresses.
 struct PeerPackets {
-  int32_t rank = 0;
-  int32_t size = 0;                    // 0: none
+  int32_t size = 0;                    // ranks, this one too; 0: none
   void* at[kMaxPeerRanks] = {};        // of each rank: what it has of this one, of an even number
   int64_t odd_bytes = 0;               // from there to what it has of an odd number
   int64_t row_packets = 0;             // of 16 bytes, from a row to the next; 32 have a count

@@ -203,6 +203,10 @@ kernels::LaunchShape message_shape(size_t bytes) {
 
 int row_threads(int64_t cols) { return static_cast<int>((cols / 8 + 31) / 32 * 32); }
 
+kernels::LaunchShape row_shape(const kernels::AddRmsNormArgs& args) {
+  return {dim3(static_cast<unsigned>(args.rows.padded)), row_threads(args.cols)};
+}
+
 size_t row_message(int32_t rows, int64_t cols) {
   return static_cast<size_t>(rows) * static_cast<size_t>(row_threads(cols)) * kThreadBytes;
 }
@@ -247,10 +251,8 @@ bool can_peer_add_rms_norm(const kernels::AddRmsNormArgs& args) {
 
 void launch_peer_add_rms_norm(kernels::StreamRef stream, const PeerExchange& exchange,
                               const kernels::AddRmsNormArgs& args) {
-  const kernels::LaunchShape shape{dim3(static_cast<unsigned>(args.rows.padded)),
-                                   row_threads(args.cols)};
   const size_t bytes = row_message(args.rows.padded, args.cols);
-  kernels::launch<peer_add_rms_norm>(stream, "peer_add_rms_norm", shape, exchange, args,
+  kernels::launch<peer_add_rms_norm>(stream, "peer_add_rms_norm", row_shape(args), exchange, args,
                                      !sums_everywhere(bytes, exchange.size));
 }
 
@@ -259,7 +261,7 @@ kernels::PeerPackets sent_rows(const PeerExchange& exchange, int32_t rows, int64
       !sums_everywhere(row_message(rows, cols), exchange.size)) {
     return {};
   }
-  kernels::PeerPackets packets{.rank = exchange.rank, .size = exchange.size};
+  kernels::PeerPackets packets{.size = exchange.size};
   for (int r = 0; r < exchange.size; ++r) {
     packets.at[r] = exchange.buffers[r] + exchange.rank * (kExchangeBytes / kThreadBytes);
   }
@@ -271,9 +273,8 @@ kernels::PeerPackets sent_rows(const PeerExchange& exchange, int32_t rows, int64
 
 void launch_peer_add_rms_norm_sent(kernels::StreamRef stream, const PeerExchange& exchange,
                                    const kernels::AddRmsNormArgs& args) {
-  const kernels::LaunchShape shape{dim3(static_cast<unsigned>(args.rows.padded)),
-                                   row_threads(args.cols)};
-  kernels::launch<peer_add_rms_norm_sent>(stream, "peer_add_rms_norm_sent", shape, exchange, args);
+  kernels::launch<peer_add_rms_norm_sent>(stream, "peer_add_rms_norm_sent", row_shape(args),
+                                          exchange, args);
 }
 
 }  // namespace refrain::worker
