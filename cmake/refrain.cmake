@@ -65,7 +65,7 @@ endif()
 # All presets but host-debug put several files of a target into one translation unit: half the time. So no two files
 # of a target may define the same name, in unnamed namespaces neither.
 if(CMAKE_UNITY_BUILD)
-  set(CMAKE_UNITY_BUILD_BATCH_SIZE 10)
+  set(CMAKE_UNITY_BUILD_BATCH_SIZE 20)
   target_compile_options(refrain_flags INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
 endif()
 

@@ -106,6 +106,8 @@ ISOLATED = [
     ("ZeroMQ, cereal, Asio and Beast", re.compile(r"^(zmq|cereal/|boost/asio|boost/beast|asio)"),
      lambda folder: folder.startswith(("ipc", "runtime/actor", "runtime/net", "runtime/server", "runtime/load")),
      "ipc/, runtime/actor, runtime/net, runtime/server and runtime/load"),
+    ("nlohmann/json.hpp, whose parser is compiled once,", re.compile(r"^nlohmann/json\.hpp"),
+     lambda folder: folder == "runtime/base", "runtime/base/json.h"),
 ]
 
 # (file, header): reason. For a header of ISOLATED that one file outside those folders must have.

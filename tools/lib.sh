@@ -119,6 +119,15 @@ configure_and_build() {
   say "  build-$preset: done in $((SECONDS - begin)) s"
 }
 
+# write_compile_result NAME FAILED(0|1) SECONDS MESSAGE: build/test-results/compile-NAME.xml, one test.
+write_compile_result() {
+  local failure=
+  if [ "$2" = 1 ]; then failure="<failure message=\"$4\"/>"; fi
+  mkdir -p "$ROOT/build/test-results"
+  printf '<testsuite name="compile-%s" tests="1" failures="%d">\n<testcase classname="%s" name="compiles" time="%d">%s</testcase>\n</testsuite>\n' \
+    "$1" "$2" "$1" "$3" "$failure" >"$ROOT/build/test-results/compile-$1.xml"
+}
+
 # show_progress LOG: keeps everything in LOG; of ninja's [n/m] lines it shows one every ten seconds.
 show_progress() {
   local log=$1 line last=$SECONDS

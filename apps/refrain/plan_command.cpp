@@ -2,10 +2,10 @@
 #include <cstdio>
 #include <fstream>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "apps/refrain/commands.h"
+#include "runtime/base/json.h"
 #include "runtime/base/report.h"
 #include "runtime/config/options.h"
 #include "runtime/plan/plan.h"

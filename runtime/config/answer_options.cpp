@@ -1,7 +1,8 @@
 #include "runtime/config/answer_options.h"
 
 #include <CLI/CLI.hpp>
-#include <nlohmann/json.hpp>
+
+#include "runtime/base/json.h"
 
 namespace refrain {
 namespace {

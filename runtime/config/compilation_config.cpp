@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <cctype>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string_view>
+
+#include "runtime/base/json.h"
 
 namespace refrain {
 namespace {

@@ -2,8 +2,9 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <string_view>
+
+#include "runtime/base/json.h"
 
 namespace refrain {
 namespace {

@@ -1,8 +1,8 @@
 #include "runtime/config/group_options.h"
 
 #include <CLI/CLI.hpp>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
 #include "runtime/base/log.h"
 #include "runtime/config/option_values.h"
 

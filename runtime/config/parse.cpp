@@ -5,11 +5,11 @@
 #include <cstdio>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
 #include <sstream>
 
+#include "runtime/base/json.h"
 #include "runtime/config/absent_options.h"
 #include "runtime/config/compilation_config.h"
 #include "runtime/config/help.h"

@@ -1,11 +1,11 @@
 #include "runtime/config/speculative_config.h"
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
 #include "ipc/protocol/limits.h"
+#include "runtime/base/json.h"
 
 namespace refrain {
 namespace {

@@ -5,8 +5,9 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <vector>
+
+#include "runtime/base/json.h"
 
 namespace refrain {
 namespace {

@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
+
+#include "runtime/base/json.h"
 
 namespace refrain {
 namespace {

@@ -5,10 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <string_view>
+
+#include "runtime/base/json.h"
 
 namespace refrain {
 namespace {

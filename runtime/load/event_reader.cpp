@@ -1,6 +1,6 @@
 #include "runtime/load/event_reader.h"
 
-#include <nlohmann/json.hpp>
+#include "runtime/base/json.h"
 
 namespace refrain {
 namespace {

@@ -1,8 +1,8 @@
 #include "runtime/load/load_files.h"
 
 #include <fstream>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
 #include "runtime/load/python_random.h"
 #include "runtime/text/tokenizer.h"
 

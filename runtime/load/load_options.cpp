@@ -4,8 +4,8 @@
 
 #include <CLI/CLI.hpp>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
 #include "runtime/config/option_values.h"
 
 namespace refrain {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
 #include "runtime/load/load_files.h"
 #include "runtime/load/python_random.h"
 #include "runtime/text/tokenizer.h"

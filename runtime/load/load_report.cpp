@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "runtime/base/json.h"
 #include "runtime/load/load_figures.h"
 
 namespace refrain {

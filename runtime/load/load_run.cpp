@@ -7,10 +7,10 @@
 #include <filesystem>
 #include <fstream>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "runtime/base/build_info.h"
+#include "runtime/base/json.h"
 #include "runtime/load/event_reader.h"
 #include "runtime/load/load_client.h"
 #include "runtime/load/load_plot.h"

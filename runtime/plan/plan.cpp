@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <initializer_list>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "runtime/base/json.h"
 #include "worker/dispatch/dispatcher.h"
 
 namespace refrain {

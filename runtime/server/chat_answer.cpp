@@ -1,7 +1,8 @@
 #include "runtime/server/chat_answer.h"
 
-#include <nlohmann/json.hpp>
 #include <random>
+
+#include "runtime/base/json.h"
 
 namespace refrain {
 

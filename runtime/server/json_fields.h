@@ -3,12 +3,12 @@
 // sentence that names the field. The first error is kept; later reads do nothing.
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "runtime/base/ids.h"
+#include "runtime/base/json.h"
 #include "runtime/base/result.h"
 
 namespace refrain {

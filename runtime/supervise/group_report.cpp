@@ -4,8 +4,8 @@
 
 #include <cerrno>
 #include <cstring>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
 #include "runtime/base/log.h"
 
 namespace refrain {

@@ -1,8 +1,8 @@
 #include "runtime/text/chat_template.h"
 
 #include <map>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
 #include "runtime/text/jinja/template.h"
 #include "runtime/text/json_reader.h"
 

@@ -3,11 +3,11 @@
 // field. Pure functions; a JsonView must not outlive the json it looks at.
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "runtime/base/json.h"
 #include "runtime/base/result.h"
 
 namespace refrain::text {

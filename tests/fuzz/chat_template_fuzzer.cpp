@@ -2,9 +2,9 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "runtime/base/json.h"
 #include "runtime/text/chat_template.h"
 
 namespace {

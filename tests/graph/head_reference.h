@@ -8,12 +8,12 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "runtime/base/json.h"
 #include "tests/graph/tiny_head.h"
 
 namespace refrain::tests {

@@ -6,11 +6,11 @@
 #include <cstring>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "runtime/base/json.h"
 #include "tests/graph/tiny_model.h"
 
 namespace refrain::tests {

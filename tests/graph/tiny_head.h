@@ -7,12 +7,12 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "ipc/protocol/messages.h"
+#include "runtime/base/json.h"
 #include "tests/graph/tiny_model.h"
 #include "tests/temporary_directory.h"
 

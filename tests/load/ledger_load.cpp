@@ -13,7 +13,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <thread>
 
@@ -21,6 +20,7 @@
 #include "runtime/actor/io_context.h"
 #include "runtime/base/build_info.h"
 #include "runtime/base/check.h"
+#include "runtime/base/json.h"
 #include "runtime/engine/engine.h"
 #include "runtime/text/tokenizer.h"
 #include "tests/temporary_directory.h"

@@ -5,8 +5,8 @@
 
 #include <ctime>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
 #include "runtime/text/jinja/template.h"
 #include "tests/oracle/fixtures.h"
 

@@ -2,8 +2,7 @@
 // arguments, and the same prompt when they come back in the history, as clients send them.
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
+#include "runtime/base/json.h"
 #include "runtime/server/chat_input.h"
 #include "runtime/text/answer/answer_parser.h"
 #include "runtime/text/chat_template.h"

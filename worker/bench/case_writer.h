@@ -1,10 +1,10 @@
 #pragma once
 // A benchmark's cases on their way out of a rank: a line of JSON each.
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "runtime/base/json.h"
 #include "worker/bench/limits.h"
 
 namespace refrain::worker {

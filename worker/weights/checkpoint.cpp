@@ -1,10 +1,10 @@
 #include <fmt/ranges.h>
 
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <unordered_map>
 #include <unordered_set>
 
+#include "runtime/base/json.h"
 #include "worker/weights/convert.h"
 #include "worker/weights/safetensors.h"
 #include "worker/weights/weight_source.h"

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <optional>
 
+#include "runtime/base/json.h"
 #include "worker/weights/convert.h"
 
 namespace refrain::worker {

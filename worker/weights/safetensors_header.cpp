@@ -1,6 +1,6 @@
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
 #include "worker/weights/safetensors.h"
 
 namespace refrain::worker {

@@ -2,8 +2,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
 #include "runtime/config/model/model_config.h"
 
 namespace refrain {

@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <filesystem>
 #include <initializer_list>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "runtime/base/json.h"
 #include "runtime/base/result.h"
 
 namespace refrain {

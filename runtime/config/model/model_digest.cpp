@@ -8,9 +8,9 @@
 #include <array>
 #include <cstring>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <vector>
 
+#include "runtime/base/json.h"
 #include "runtime/config/model/model_config.h"
 
 namespace refrain {

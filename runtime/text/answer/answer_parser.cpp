@@ -3,8 +3,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
 #include "runtime/text/answer/deepseek_v3.h"
 #include "runtime/text/answer/harmony.h"
 #include "runtime/text/answer/hermes.h"

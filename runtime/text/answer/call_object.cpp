@@ -1,8 +1,8 @@
 #include "runtime/text/answer/call_object.h"
 
-#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "runtime/base/json.h"
 #include "runtime/text/json_reader.h"
 
 namespace refrain::text {

@@ -2,8 +2,7 @@
 // Qwen3-Coder, Qwen3.5: <tool_call> <function=NAME> <parameter=KEY> VALUE </parameter> …
 // </function> </tool_call>. Values are plain text; the request's tools say what they are in JSON.
 
-#include <nlohmann/json.hpp>
-
+#include "runtime/base/json.h"
 #include "runtime/text/answer/marked_call_parser.h"
 
 namespace refrain::text {

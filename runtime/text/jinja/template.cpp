@@ -1,7 +1,6 @@
 #include "runtime/text/jinja/template.h"
 
-#include <nlohmann/json.hpp>
-
+#include "runtime/base/json.h"
 #include "runtime/text/jinja/builtins.h"
 #include "runtime/text/jinja/interpreter.h"
 #include "runtime/text/jinja/parser.h"

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <limits>
-#include <nlohmann/json.hpp>
+
+#include "runtime/base/json.h"
 
 namespace refrain::jinja {
 namespace {

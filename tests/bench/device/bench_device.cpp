@@ -9,11 +9,11 @@
 #include <chrono>
 #include <cstdio>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "kernels/host/launcher.h"
+#include "runtime/base/json.h"
 #include "worker/comm/communicator.h"
 #include "worker/device/factory/factory.h"
 

@@ -6,11 +6,11 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <string_view>
 #include <vector>
 
+#include "runtime/base/json.h"
 #include "worker/dispatch/dispatcher.h"
 
 namespace refrain::worker {

@@ -6,8 +6,8 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
 #include "tests/unit/engine_actor/engine_world.h"
 
 namespace refrain::testing {

@@ -10,13 +10,13 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 
 #include "ipc/protocol/codec.h"
 #include "ipc/protocol/crc32c.h"
 #include "ipc/protocol/limits.h"
+#include "runtime/base/json.h"
 #include "tests/unit/ipc/allocation_count.h"
 #include "tests/unit/ipc/random_message.h"
 

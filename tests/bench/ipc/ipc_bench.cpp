@@ -7,7 +7,6 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 
@@ -17,6 +16,7 @@
 #include "ipc/transport/curve.h"
 #include "ipc/transport/endpoint.h"
 #include "runtime/actor/io_context.h"
+#include "runtime/base/json.h"
 
 namespace refrain::ipc {
 namespace {

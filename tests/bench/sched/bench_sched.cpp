@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "ipc/protocol/codec.h"
 #include "runtime/base/build_info.h"
 #include "runtime/base/check.h"
+#include "runtime/base/json.h"
 #include "runtime/sched/scheduler.h"
 
 namespace refrain {

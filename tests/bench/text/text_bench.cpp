@@ -7,10 +7,10 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "runtime/base/clock.h"
+#include "runtime/base/json.h"
 #include "runtime/text/chat_template.h"
 #include "runtime/text/detokenizer.h"
 #include "runtime/text/tokenizer.h"

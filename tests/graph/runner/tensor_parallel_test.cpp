@@ -7,9 +7,9 @@
 
 #include <exception>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <thread>
 
+#include "runtime/base/json.h"
 #include "tests/graph/runner/session.h"
 #include "tests/graph/tiny_model.h"
 

@@ -1,12 +1,12 @@
 #pragma once
 // An answer put together from a parser's events, as a client that takes whole answers sees it.
 
-#include <nlohmann/json.hpp>
 #include <ostream>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "runtime/base/json.h"
 #include "runtime/text/answer/answer_parser.h"
 
 namespace refrain::text {

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
 #include "tests/temporary_directory.h"
 #include "tests/unit/engine_actor/two_groups.h"
 

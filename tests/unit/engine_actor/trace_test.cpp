@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
 #include "tests/temporary_directory.h"
 #include "tests/unit/engine_actor/engine_world.h"
 #include "tests/unit/sched/harness.h"

@@ -4,8 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
+#include "runtime/base/json.h"
 #include "runtime/grammar/grammar_trial.h"
 #include "runtime/grammar/schema_check.h"
 #include "runtime/server/structured_output.h"

@@ -2,8 +2,7 @@
 
 #include <gmock/gmock.h>
 
-#include <nlohmann/json.hpp>
-
+#include "runtime/base/json.h"
 #include "runtime/load/load_plot.h"
 #include "runtime/load/server_counters.h"
 

@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 
 #include <fstream>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
 #include "runtime/load/python_random.h"
 #include "tests/temporary_directory.h"
 

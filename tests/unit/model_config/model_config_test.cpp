@@ -4,8 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
+#include "runtime/base/json.h"
 #include "tests/temporary_directory.h"
 
 namespace refrain {

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
+#include "runtime/base/json.h"
 
 namespace refrain {
 namespace {

@@ -5,9 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <nlohmann/json.hpp>
 #include <thread>
 
+#include "runtime/base/json.h"
 #include "tests/temporary_directory.h"
 
 namespace refrain::text {

@@ -4,8 +4,8 @@
 
 #include <ctime>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
 #include "runtime/text/jinja/template.h"
 
 namespace refrain::jinja {

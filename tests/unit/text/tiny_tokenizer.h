@@ -1,9 +1,9 @@
 #pragma once
 // Small tokenizers written by hand, for behaviour that needs no real vocabulary.
 
-#include <nlohmann/json.hpp>
 #include <string>
 
+#include "runtime/base/json.h"
 #include "runtime/text/tokenizer.h"
 
 namespace refrain::text {

@@ -1,0 +1,3 @@
+#include "runtime/base/json.h"
+
+REFRAIN_JSON_PARTS();

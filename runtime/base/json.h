@@ -1,0 +1,17 @@
+#pragma once
+// nlohmann::json, the parser and the writer of which are compiled once: each file that used them
+// would take 3 s longer to compile. Instead of <nlohmann/json.hpp> everywhere.
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+// Also of what parses a std::string: other sources have parsers of their own.
+#define REFRAIN_JSON_PARTS(extern_)                                                           \
+  extern_ template class nlohmann::detail::serializer<nlohmann::json>;                        \
+  extern_ template class nlohmann::detail::json_sax_dom_parser<nlohmann::json>;               \
+  extern_ template class nlohmann::detail::json_sax_dom_callback_parser<nlohmann::json>;      \
+  extern_ template class nlohmann::detail::lexer<                                             \
+      nlohmann::json, nlohmann::detail::iterator_input_adapter<std::string::const_iterator>>; \
+  extern_ template class nlohmann::detail::parser<                                            \
+      nlohmann::json, nlohmann::detail::iterator_input_adapter<std::string::const_iterator>>
+REFRAIN_JSON_PARTS(extern);
