@@ -172,7 +172,7 @@ Result<AdapterPlaces::Adapter> AdapterPlaces::read(const PeftAdapter& adapter,
   const size_t rows_at = bytes;
   bytes += (1 + 2 * parts.size()) * sizeof(CopyRows);
   Adapter here;
-  here.memory = device_.allocate_pinned(bytes);
+  here.memory = device_.allocate_pinned_in_pieces(bytes);
   auto* memory = static_cast<std::byte*>(here.memory->data());
   auto* ranks = reinterpret_cast<int32_t*>(memory);
   std::fill_n(ranks, value(lora_.ranks).cols, 0);

@@ -81,13 +81,14 @@ TEST_F(CopierTest, PiecesOfAllSizesAndAlignmentsComeWhole) {
     ASSERT_EQ(words[i], copied[i] ? i : 0xffffffffu) << "word " << i;
 }
 
-// Every piece has rows of its own number of bytes, which three places share.
+// Every piece has rows of its own number of bytes, which three places share, and some lie over the
+// border of two pieces of pinned memory.
 TEST_F(CopierTest, RowsOfAllSizesAndAlignmentsGoIntoTheirPlace) {
-  constexpr size_t kPlaces = 3, kRows = 1000;
+  constexpr size_t kPlaces = 3, kRows = 3000;
   const std::vector<size_t> row_bytes = {16, 32, 8, 24, 4, 2, 6, 5120};
   size_t bytes = 0;
   for (const size_t row : row_bytes) bytes += row * kRows;
-  const auto from = device_->allocate_pinned(bytes);
+  const auto from = device_->allocate_pinned_in_pieces(bytes);
   const auto list = device_->allocate_pinned(row_bytes.size() * sizeof(CopyRows));
   const auto to = device_->allocate(kPlaces * bytes, MemoryTag::kOther);
   const auto seen = device_->allocate_pinned(kPlaces * bytes);

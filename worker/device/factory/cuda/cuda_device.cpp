@@ -13,6 +13,7 @@
 #include "worker/device/cuda/cuda_reservation.h"
 #include "worker/device/cuda/cuda_stream.h"
 #include "worker/device/cuda/fill_hashed.h"
+#include "worker/device/cuda/pinned_pieces.h"
 #include "worker/device/cuda/shared_memory.h"
 
 namespace refrain::worker {
@@ -58,6 +59,10 @@ class CudaDevice final : public Device {
   std::unique_ptr<Buffer> allocate_pinned(size_t bytes) override {
     context_->refuse_in_capture("allocate_pinned");
     return make_pinned_buffer(context_, bytes);
+  }
+  std::unique_ptr<Buffer> allocate_pinned_in_pieces(size_t bytes) override {
+    context_->refuse_in_capture("allocate_pinned_in_pieces");
+    return make_pinned_pieces(context_, bytes);
   }
   std::unique_ptr<Reservation> reserve(size_t bytes, MemoryTag tag) override {
     context_->refuse_in_capture("reserve");
