@@ -56,6 +56,7 @@ __device__ void make_groups(const int32_t* adapter, int32_t rows, LoraGroup* gro
   for (int32_t round = 0; round < rows; round += threads) {
     const int32_t place = place_of(round + thread);
     const uint32_t peers = __match_any_sync(~0u, place);
+    __syncwarp();  // all have read what the round before left there
     of_warp[warp][lane] = of_warp[warp][lane + 32] = 0;
     __syncwarp();
     if (place >= 0 && is_first(peers)) of_warp[warp][place] = __popc(peers);
