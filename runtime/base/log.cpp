@@ -6,6 +6,10 @@
 namespace refrain {
 namespace {
 
+// Makes spdlog's registry before any thread begins. Debian's libspdlog is not built with
+// ThreadSanitizer, which would not see its guard where two threads log first.
+[[maybe_unused]] const spdlog::logger* const kFirstLogger = spdlog::default_logger_raw();
+
 spdlog::level::level_enum spdlog_level(log::Level level) {
   switch (level) {
     case log::Level::kDebug:
