@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-// Also of what parses a std::string: other sources have parsers of their own.
+// Of the parsers that of a std::string: each other kind of source has one of its own.
 #define REFRAIN_JSON_PARTS(extern_)                                                           \
   extern_ template class nlohmann::detail::serializer<nlohmann::json>;                        \
   extern_ template class nlohmann::detail::json_sax_dom_parser<nlohmann::json>;               \

@@ -27,7 +27,7 @@ class PinnedPieces final : public Buffer {
         mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (data == MAP_FAILED) refuse(std::strerror(errno));
     data_ = static_cast<std::byte*>(data);
-    madvise(data_, mapped_, MADV_HUGEPAGE);  // locked in a third of the time; or not
+    madvise(data_, mapped_, MADV_HUGEPAGE);  // a wish: locked in a third of the time
     // Pages come now, and not while the driver keeps others waiting.
     for (size_t at = 0; at < mapped_; at += kPageBytes) data_[at] = std::byte{0};
     while (pinned_ < mapped_) {
