@@ -36,16 +36,22 @@ def outcome(arrivals, *pieces, tokens=3):
 
 
 def test_a_whole_answer_has_times_and_no_fault(arrivals):
-    first, each, fault = outcome(arrivals, HEAD, TEXT, TEXT * 2, USAGE + DONE)
-    assert first > 0 and each >= 0 and fault == ""
+    first, each, pause, fault = outcome(arrivals, HEAD, TEXT, TEXT * 2, USAGE + DONE)
+    assert first > 0 and each >= 0 and pause > 0 and fault == ""
+
+
+def test_the_longest_pause_begins_with_the_first_token(arrivals, monkeypatch):
+    times = iter((1.0, 2.0, 2.5, 5.5, 5.75))
+    monkeypatch.setattr(arrivals.time, "perf_counter", lambda: next(times))
+    assert outcome(arrivals, HEAD, TEXT, TEXT, TEXT, USAGE + DONE) == (2.0, 1.875, 3.0, "")
 
 
 @pytest.mark.parametrize("pieces", [
     [], [HEAD], [HEAD, TEXT, USAGE], [HEAD, TEXT, DONE], [HEAD, TEXT, USAGE.replace(b":3}", b":2}"), DONE],
     [HEAD.replace(b"200 OK", b"429 Too Many"), b'{"error":{}}']])
 def test_any_other_answer_is_a_fault(arrivals, pieces):
-    first, each, fault = outcome(arrivals, *pieces)
-    assert (first, each) == (None, None) and fault
+    first, each, pause, fault = outcome(arrivals, *pieces)
+    assert (first, each, pause) == (None, None, None) and fault
 
 
 def test_the_slowest_first_tokens_are_named_with_their_prompts(arrivals, capsys):
@@ -55,9 +61,10 @@ def test_the_slowest_first_tokens_are_named_with_their_prompts(arrivals, capsys)
             ask.data_received(piece)
         return ask.used("prompt_tokens")
     assert asyncio.run(feed()) == 9
-    rows = [(0.001 * i, 0.01, "") for i in range(1, 9)]
+    rows = [(0.001 * i, 0.01, 0.002 * i, "") for i in range(1, 9)]
     figures = arrivals.figures_of([(80, 0.0, 1.0, rows, [(0.001 * i, i / 4, 100 * i) for i in range(1, 9)])])
     assert [one["ttft"] for one in figures["slowest"]] == [8.0, 7.0, 6.0, 5.0, 4.0]
+    assert figures["pause_most"] == 16.0
     arrivals.show("20/s", figures, {"ttft_p99": 8})
     assert "slowest" not in capsys.readouterr().out
     arrivals.show("20/s", figures, {"ttft_p99": 7})
