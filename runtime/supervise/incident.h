@@ -41,7 +41,7 @@ StepId last_step(const Incident& incident);
 std::string incident_json(const Incident& incident);
 std::string describe(const Incident& incident);  // in a line, for the log
 // Writes <directory>/incident-<UTC time>-<n>.json whole or not at all, makes the directory if need
-// be and removes all but the newest kKept records in it. The path.
+// be and removes all but the newest kIncidentsKept records in it. The path.
 inline constexpr size_t kIncidentsKept = 32;
 Result<std::string> write_incident(const std::string& directory, const Incident& incident);
 // Tells it in the log and writes it, where a directory is given. Whether it could.
